@@ -1,0 +1,58 @@
+"""The one runtime: clock, timers, randomness, threads and network, injected into everything that needs them.
+
+Nothing below the composition root imports `time`, `random`, `threading` or `asyncio` (ruff TID251 keeps
+them out), so the same code runs for real (broker/asyncio_runtime.py), under a virtual clock
+(barnabas/testing/virtual_runtime.py) and, later, under a simulator that owns the order of events.
+
+The interface sits in storage because that is the lowest layer with need of a clock; wire has none.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - the type only; instances come from the runtime
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Timer(Protocol):
+    """A callback that has been scheduled and may still be cancelled. Cancelling twice is harmless."""
+
+    def cancel(self) -> None: ...
+
+
+class Server(Protocol):
+    """A listening socket."""
+
+    port: int  # the real one, when 0 was asked for
+
+    def close(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """What the outside world gives to the broker. All callbacks run on the one event loop's thread."""
+
+    random: random.Random
+
+    def time_ms(self) -> int:
+        """Wall clock, milliseconds since the epoch; may jump."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back."""
+        ...
+
+    def random_bytes(self, count: int) -> bytes: ...
+
+    def call_soon(self, callback: Callable[[], object]) -> None: ...
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer: ...
+
+    def run_in_thread(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]) -> None:
+        """Run blocking `work` off the loop; `done(result, error)` comes back on the loop, one of them None."""
+        ...
+
+    def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Server:
+        """Listen on host:port (0 picks one). OSError when the address is in use or not ours."""
+        ...
