@@ -56,3 +56,9 @@ class Runtime(Protocol):
     def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Server:
         """Listen on host:port (0 picks one). OSError when the address is in use or not ours."""
         ...
+
+    def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """Call back whenever `descriptor` can be written; one callback per descriptor, until removed."""
+        ...
+
+    def remove_writer(self, descriptor: int) -> None: ...

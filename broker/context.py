@@ -1,0 +1,43 @@
+"""What a handler is told about the request it serves, and the way back for an answer that comes later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from barnabas.broker.services import Services
+
+
+class Reply(Protocol):
+    """The connection's side of a request: takes the response when it is ready."""
+
+    def complete(self, context: RequestContext, response: msgspec.Struct) -> None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+
+class RequestContext(msgspec.Struct, gc=False):
+    """One request in flight. Made for every request, so it holds references only."""
+
+    services: Services
+    reply: Reply
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    listener: str  # name of the listener the request came in on
+    client_host: str  # peer address, such as "127.0.0.1"
+    principal: str = "User:ANONYMOUS"
+
+    def complete(self, response: msgspec.Struct) -> None:
+        """Send the response of a request whose handler returned PENDING. Once; a connection that has gone
+        in the meantime swallows it."""
+        self.reply.complete(self, response)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client has gone, so that nobody waits for the answer."""
+        return self.reply.closed

@@ -1,0 +1,71 @@
+"""The registrations: which API, in which versions, is served by which function.
+
+A handler file registers itself with `@api(...)`; ApiVersions, the dispatch table and the README's table
+are all derived from what is registered here, and nothing repeats it.
+
+A handler is a plain function `(context, request) -> response`. Where it has to wait it returns `PENDING`
+and calls `context.complete(response)` later, exactly once; where no answer is due (Produce with acks=0)
+it returns `NO_RESPONSE`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from barnabas.wire.registry import API_NAMES
+
+if TYPE_CHECKING:
+    from barnabas.broker.context import RequestContext
+
+
+class Outcome(enum.Enum):
+    """What a handler says when it has no response to hand back at once."""
+
+    PENDING = enum.auto()
+    NO_RESPONSE = enum.auto()
+    CLOSE = enum.auto()
+
+
+PENDING: Final = Outcome.PENDING
+NO_RESPONSE: Final = Outcome.NO_RESPONSE
+CLOSE_CONNECTION: Final = Outcome.CLOSE
+
+Handler = Callable[["RequestContext", Any], "msgspec.Struct | Outcome"]
+H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """One served API. `advertised_min` may lie below `min_version`: Kafka itself advertises Produce 0-2,
+    which it refuses, because librdkafka reads the minimum (KAFKA-18659)."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    advertised_min: int
+    handler: Handler
+
+
+REGISTRATIONS: Final[dict[int, Registration]] = {}
+
+
+def api(key: int, min_version: int, max_version: int, *, advertised_min: int | None = None) -> Callable[[H], H]:
+    """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive."""
+
+    def register(handler: H) -> H:
+        assert key not in REGISTRATIONS, f"API {key} is registered twice"
+        REGISTRATIONS[key] = Registration(
+            key=key,
+            name=API_NAMES[key],
+            min_version=min_version,
+            max_version=max_version,
+            advertised_min=min_version if advertised_min is None else advertised_min,
+            handler=handler,
+        )
+        return handler
+
+    return register

@@ -1,0 +1,46 @@
+"""What handlers work with: the nouns of the broker, put together once by node.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.groups.coordinator import GroupCoordinator
+    from barnabas.broker.partitions import PartitionManager
+    from barnabas.broker.purgatory import FetchPurgatory
+    from barnabas.controller.controller import Controller
+    from barnabas.storage.manager import LogManager
+    from barnabas.storage.runtime import Runtime
+
+
+@dataclass(slots=True)
+class Endpoint:
+    """Where clients of one listener reach this broker."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+
+@dataclass(slots=True)
+class Services:
+    """The broker, as handlers see it."""
+
+    runtime: Runtime
+    config: BrokerConfig
+    controller: Controller
+    log_manager: LogManager
+    partitions: PartitionManager
+    purgatory: FetchPurgatory
+    groups: GroupCoordinator
+    cluster_id: str
+    node_id: int
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name
+
+    def advertised(self, listener: str) -> tuple[str, int]:
+        """(host, port) that clients of this listener shall connect to (advertised.listeners)."""
+        endpoint = self.endpoints[listener]
+        return endpoint.host, endpoint.port
