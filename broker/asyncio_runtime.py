@@ -1,0 +1,209 @@
+"""The real runtime: the system's clock, one event loop (uvloop's or asyncio's own), a few threads, sockets.
+
+Everything else in the tree receives it as `storage.runtime.Runtime`; only the process that owns the loop
+(barnabas/server.py, the in-process fixtures, tests) knows this class and its run, stop and close.
+
+- `listen` binds before it returns, so an address in use is an OSError at the caller and port 0 is known at
+  once; the loop starts to accept one turn later, which the kernel's backlog covers.
+- Results of `run_in_thread` come back as events on the loop. After `close` they are dropped, because
+  nobody is left to act on them.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - this file is the runtime
+import os
+import random  # noqa: TID251 - this file is the runtime
+import socket
+import sys
+import time  # noqa: TID251 - this file is the runtime
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from barnabas.storage.runtime import Runtime, Server, Timer
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - this file is the runtime
+
+T = TypeVar("T")
+
+LISTEN_BACKLOG = 1024
+WORKER_THREADS = 4
+
+
+def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
+    """uvloop's loop when it is installed and wanted, asyncio's own otherwise."""
+    if prefer_uvloop:
+        try:
+            import uvloop
+        except ImportError:
+            pass
+        else:
+            return uvloop.new_event_loop()
+    return asyncio.new_event_loop()
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A bound TCP socket; an empty host means every interface, IPv6 included where there is one.
+
+    OSError (errno kept) when the name does not resolve or the address is in use or not ours.
+    """
+    if host in ("", "::") and socket.has_dualstack_ipv6():
+        family, address = socket.AF_INET6, ("::", port)
+    elif not host:
+        family, address = socket.AF_INET, ("0.0.0.0", port)
+    else:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # As Java does: a name with both kinds of address is served on its IPv4 one.
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+        family, address = found[0][0], (str(found[0][4][0]), port)
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # Kafka's wildcard address serves both families; an explicit IPv6 address only its own.
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
+        sock.bind(address)
+        # Without SO_REUSEPORT a second listener on the port fails here at the latest, not later on the loop.
+        sock.listen(LISTEN_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class AsyncioServer:
+    """A listening socket on the loop. `close` stops accepting; connections already open live on."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        self.port: int = sock.getsockname()[1]
+        self._sock = sock
+        self._closed = False
+        self._server: asyncio.AbstractServer | None = None
+        self._starting = loop.create_task(self._start(loop, protocol_factory))
+
+    async def _start(
+        self, loop: asyncio.AbstractEventLoop, protocol_factory: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        if self._closed:
+            return
+        server = await loop.create_server(protocol_factory, sock=self._sock, backlog=LISTEN_BACKLOG)
+        if self._closed:
+            server.close()
+        else:
+            self._server = server
+
+    def close(self) -> None:
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self._sock.close()
+
+
+class AsyncioRuntime(Runtime):
+    """The runtime of a real process. `run` until `stop`; `close` once, after `run` has returned."""
+
+    def __init__(self, prefer_uvloop: bool = True) -> None:
+        self.loop = new_event_loop(prefer_uvloop)
+        self.random = random.Random()
+        self._threads: ThreadPoolExecutor | None = None
+
+    # -- clock and randomness
+
+    def time_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def random_bytes(self, count: int) -> bytes:
+        return os.urandom(count)
+
+    # -- events
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self.loop.call_soon(callback)
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+        """`call_soon` for a caller on another thread; a closed loop ignores it."""
+        try:
+            self.loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
+        return self.loop.call_later(delay_s, callback)
+
+    # -- threads
+
+    def run_in_thread(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
+    ) -> None:
+        def hand_over(future: Future[T]) -> None:
+            error = future.exception()
+            result = None if error is not None else future.result()
+            self.call_soon_threadsafe(lambda: done(result, error))
+
+        if self._threads is None:
+            self._threads = self._new_threads()
+        self._threads.submit(work).add_done_callback(hand_over)
+
+    @staticmethod
+    def _new_threads() -> ThreadPoolExecutor:
+        # Imported late: it costs a start several milliseconds, and an idle broker needs no thread.
+        from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - this file is the runtime
+
+        return ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="barnabas-worker")
+
+    # -- network
+
+    def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Server:
+        return AsyncioServer(self.loop, bind_socket(host, port), protocol_factory)
+
+    def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
+        self.loop.add_writer(descriptor, callback)
+
+    def remove_writer(self, descriptor: int) -> None:
+        self.loop.remove_writer(descriptor)
+
+    # -- the process's side
+
+    def on_signal(self, signal_number: int, callback: Callable[[], object]) -> None:
+        """Call back on the loop at a POSIX signal; from the main thread only."""
+        self.loop.add_signal_handler(signal_number, callback)
+
+    def run(self) -> None:
+        """Run the loop on this thread until `stop`."""
+        self.loop.run_forever()
+
+    def stop(self) -> None:
+        """End `run` after the current turn. From the loop's thread; others use call_soon_threadsafe(stop)."""
+        self.loop.stop()
+
+    def close(self) -> None:
+        """Wait for the threads' work, then free the loop. What is still scheduled never happens."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+        loop = self.loop
+        if loop.is_closed():
+            return
+        pending = asyncio.all_tasks(loop)
+        for task in pending:
+            task.cancel()
+        if pending:
+            loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
+        loop.close()
+
+
+def loop_name(runtime: AsyncioRuntime) -> str:
+    """`uvloop 0.21.0` or `asyncio`, for the log."""
+    module = type(runtime.loop).__module__.partition(".")[0]
+    return f"{module} {getattr(sys.modules[module], '__version__', '')}".strip()

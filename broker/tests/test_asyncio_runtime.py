@@ -1,0 +1,180 @@
+"""The real runtime on both loops, through sockets and threads of the operating system."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, loop_name
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def runtime(request: pytest.FixtureRequest) -> Iterator[AsyncioRuntime]:
+    runtime = AsyncioRuntime(prefer_uvloop=request.param)
+    yield runtime
+    runtime.close()
+
+
+def both(*callbacks: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        for callback in callbacks:
+            callback()
+
+    return run
+
+
+def run_for_at_most(runtime: AsyncioRuntime, seconds: float) -> None:
+    timed_out: list[bool] = []
+    timer = runtime.call_later(seconds, both(lambda: timed_out.append(True), runtime.stop))
+    runtime.run()
+    timer.cancel()
+    assert not timed_out
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports do not inherit from asyncio's.
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+def test_the_wanted_loop_runs() -> None:
+    plain, fast = AsyncioRuntime(prefer_uvloop=False), AsyncioRuntime()
+    assert loop_name(plain) == "asyncio"
+    assert loop_name(fast).startswith("uvloop")
+    plain.close()
+    fast.close()
+
+
+def test_timers_run_in_order_and_can_be_cancelled(runtime: AsyncioRuntime) -> None:
+    seen: list[str] = []
+    runtime.call_later(0.03, both(lambda: seen.append("late"), runtime.stop))
+    runtime.call_later(0.01, lambda: seen.append("early"))
+    cancelled = runtime.call_later(0.02, lambda: seen.append("never"))
+    cancelled.cancel()
+    cancelled.cancel()
+    runtime.call_soon(lambda: seen.append("soon"))
+    run_for_at_most(runtime, 5)
+    assert seen == ["soon", "early", "late"]
+
+
+def test_clocks_agree_with_the_system(runtime: AsyncioRuntime) -> None:
+    import time
+
+    assert abs(runtime.time_ms() - time.time() * 1000) < 2000
+    assert abs(runtime.monotonic() - time.monotonic()) < 2
+    assert len(runtime.random_bytes(16)) == 16
+    assert runtime.random_bytes(16) != runtime.random_bytes(16)
+
+
+def test_thread_results_and_errors_come_back_on_the_loop(runtime: AsyncioRuntime) -> None:
+    here = threading.get_ident()
+    seen: list[tuple[object, object, int]] = []
+
+    def done(result: object, error: BaseException | None) -> None:
+        seen.append((result, error, threading.get_ident()))
+        if len(seen) == 2:
+            runtime.stop()
+
+    def fail() -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    runtime.run_in_thread(threading.get_ident, done)
+    runtime.run_in_thread(fail, done)
+    run_for_at_most(runtime, 5)
+    by_success = {error is None: (result, error, thread) for result, error, thread in seen}
+    worked, failed = by_success[True], by_success[False]
+    assert worked[0] != here
+    assert worked[2] == here
+    assert failed[0] is None
+    assert isinstance(failed[1], OSError)
+    assert failed[1].errno == errno.ENOSPC
+
+
+def test_a_result_after_close_is_dropped_and_close_waits_for_the_work() -> None:
+    runtime = AsyncioRuntime()
+    finished: list[int] = []
+    called: list[object] = []
+    release = threading.Event()
+    runtime.run_in_thread(
+        both(lambda: release.wait(5), lambda: finished.append(1)), lambda *outcome: called.append(outcome)
+    )
+    release.set()
+    runtime.close()
+    runtime.close()
+    assert finished == [1]
+    assert called == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "", "0.0.0.0"])
+def test_listen_picks_a_port_and_serves(runtime: AsyncioRuntime, host: str) -> None:
+    server = runtime.listen(host, 0, Echo)
+    assert server.port > 0
+    answers: list[bytes] = []
+
+    def client() -> bytes:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as sock:
+            sock.sendall(b"hello")
+            return sock.recv(16)
+
+    def done(result: bytes | None, error: BaseException | None) -> None:
+        assert error is None
+        assert result is not None
+        answers.append(result)
+        server.close()
+        runtime.stop()
+
+    runtime.run_in_thread(client, done)
+    run_for_at_most(runtime, 5)
+    assert answers == [b"hello"]
+    runtime.call_later(0.05, runtime.stop)
+    runtime.run()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", server.port), timeout=1)
+
+
+def test_a_port_in_use_is_an_error_at_the_caller(runtime: AsyncioRuntime) -> None:
+    first = runtime.listen("127.0.0.1", 0, Echo)
+    with pytest.raises(OSError, match="in use") as raised:
+        runtime.listen("127.0.0.1", first.port, Echo)
+    assert raised.value.errno == errno.EADDRINUSE
+    first.close()
+    runtime.listen("127.0.0.1", first.port, Echo).close()
+
+
+def test_a_name_that_does_not_resolve_is_an_error_at_the_caller() -> None:
+    with pytest.raises(OSError, match=r".+"):
+        bind_socket("host.invalid", 0)
+
+
+def test_signals_arrive_on_the_loop(runtime: AsyncioRuntime) -> None:
+    seen: list[int] = []
+    runtime.on_signal(signal.SIGUSR1, both(lambda: seen.append(threading.get_ident()), runtime.stop))
+    runtime.call_soon(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    run_for_at_most(runtime, 5)
+    assert seen == [threading.get_ident()]
+
+
+def test_writers_are_called_until_removed(runtime: AsyncioRuntime) -> None:
+    ours, peer = socket.socketpair()
+    seen: list[int] = []
+
+    def writable() -> None:
+        seen.append(1)
+        runtime.remove_writer(ours.fileno())
+        runtime.call_later(0.02, runtime.stop)
+
+    runtime.add_writer(ours.fileno(), writable)
+    run_for_at_most(runtime, 5)
+    assert seen == [1]
+    ours.close()
+    peer.close()
