@@ -1,0 +1,1 @@
+"""PySpark pipelines over the stock Kafka connector. Start with `demo.py`."""

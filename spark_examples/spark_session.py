@@ -1,0 +1,67 @@
+"""A small local Spark with the stock Kafka connector, the one that belongs to the installed pyspark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+# Jars are fetched once, about 60 MB, into this git-ignored folder.
+JAR_CACHE = Path(__file__).resolve().parent.parent / ".cache" / "spark-ivy"
+
+
+@contextmanager
+def local_spark(name: str, folder: Path) -> Iterator[SparkSession]:
+    """Yield a session on two cores, without the web page.
+
+    Its scratch files and what its Java process says (`spark.log`) go into `folder`.
+    Raises RuntimeError, with the end of that log, when Spark does not start.
+    """
+    if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
+        raise RuntimeError("Spark needs Java 17 or newer: install a JRE, or set JAVA_HOME")
+    log = folder / "spark.log"
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName(name)
+        .config("spark.jars.packages", CONNECTOR)
+        .config("spark.jars.ivy", str(JAR_CACHE))
+        .config("spark.local.dir", str(folder / "spark"))
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+    )
+    try:
+        with _error_output_to(log):
+            spark = builder.getOrCreate()
+    except Exception as error:
+        raise RuntimeError(f"Spark did not start: {log.read_text()[-3000:]}") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _error_output_to(path: Path) -> Iterator[None]:
+    """Let processes started inside write their standard error to a file: Spark's is long, and never brief."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
