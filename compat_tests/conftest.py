@@ -1,0 +1,128 @@
+"""Fixtures of the compatibility suite: which broker is under test, and Kafka's tools.
+
+`pytest compat_tests` tests this broker; `--broker apache` starts Apache Kafka in its place and
+`--broker HOST:PORT` takes one that runs already. `--loop asyncio` runs this broker without uvloop.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).resolve().parents[1]
+if str(_ROOT) not in sys.path:
+    sys.path.append(str(_ROOT))  # appended: nothing installed may be shadowed by a folder of the repository
+
+from compat_tests.harness.apache_broker import ApacheBroker  # noqa: E402
+from compat_tests.harness.barnabas_broker import BarnabasBroker  # noqa: E402
+from compat_tests.harness.broker import Broker, ExternalBroker  # noqa: E402
+from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory  # noqa: E402
+from compat_tests.harness.java_tools import JavaTools  # noqa: E402
+
+# what the shared broker adds to the defaults: sessions short enough to watch them expire
+SHARED_SETTINGS = {"group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "5"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Command-line options."""
+    parser.addoption(
+        "--broker",
+        default="barnabas",
+        help="barnabas (default), apache (Apache Kafka from its jars) or HOST:PORT of a running broker",
+    )
+    parser.addoption(
+        "--loop", default="", choices=["", "uvloop", "asyncio"], help="event loop of this broker"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what needs Java, and skip what is about this broker alone when another is under test."""
+    kind = config.getoption("--broker")
+    skip = pytest.mark.skip(reason="about this broker alone")
+    for item in items:
+        if "java_tools" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.jvm)
+        if kind != "barnabas" and item.get_closest_marker("barnabas_only"):
+            item.add_marker(skip)
+
+
+@pytest.fixture(scope="session")
+def broker_kind(request: pytest.FixtureRequest) -> str:
+    """`barnabas`, `apache` or `HOST:PORT`."""
+    return str(request.config.getoption("--broker"))
+
+
+@pytest.fixture(scope="session")
+def java_tools() -> Iterator[JavaTools]:
+    """The JVM that runs Kafka's tools, one for the session."""
+    tools = JavaTools()
+    yield tools
+    tools.close()
+
+
+def _make(
+    request: pytest.FixtureRequest, kind: str, directory: Path, settings: Mapping[str, str] | None
+) -> Broker:
+    if kind == "barnabas":
+        return BarnabasBroker(directory, settings, loop=request.config.getoption("--loop"))
+    if kind == "apache":
+        return ApacheBroker(directory, settings, tools=request.getfixturevalue("java_tools"))
+    return ExternalBroker(kind)
+
+
+@pytest.fixture(scope="session")
+def broker(
+    request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    """The broker that all tests share; no test may stop it or change its own settings."""
+    shared = _make(request, broker_kind, tmp_path_factory.mktemp("broker"), SHARED_SETTINGS)
+    shared.start()
+    yield shared
+    shared.stop()
+
+
+@pytest.fixture
+def fresh_broker(
+    request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerFactory]:
+    """`fresh_broker(settings, start=True)` makes a broker of the test's own, to restart, kill and configure."""
+    if broker_kind not in ("barnabas", "apache"):
+        pytest.skip("restarts the broker or needs settings of its own; this one is run by somebody else")
+    made: list[Broker] = []
+
+    def make(settings: Mapping[str, str] | None = None, *, start: bool = True) -> Broker:
+        one = _make(request, broker_kind, tmp_path_factory.mktemp("broker"), settings)
+        made.append(one)
+        if start:
+            one.start()
+        return one
+
+    yield make
+    for one in made:
+        if one.alive():
+            one.kill()
+
+
+@pytest.fixture
+def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """`unique("topic")` is a name that no other test uses."""
+
+    def name(prefix: str) -> str:
+        return f"{prefix}-{uuid.uuid4().hex[:10]}"
+
+    return name
+
+
+@pytest.fixture
+def topic(broker: Broker, unique: Callable[[str], str]) -> TopicFactory:
+    """`topic(partitions=1, configs={})` creates a topic on the shared broker and returns its name."""
+    from compat_tests.harness.topics import create_topic
+
+    def make(partitions: int = 1, configs: Mapping[str, str] | None = None, prefix: str = "topic") -> str:
+        return create_topic(broker.bootstrap, unique(prefix), partitions, configs)
+
+    return make

@@ -1,0 +1,114 @@
+"""Apache Kafka as a subprocess: one combined KRaft node from the fetched jars.
+
+Its settings are those that this broker has without a file, so that one suite fits both: internal topics
+with replication factor 1 and no initial rebalance delay.
+"""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+from compat_tests.harness.broker import Broker, BrokerFailed, free_port
+from compat_tests.harness.java_tools import JavaTools, run_as_process
+from compat_tests.harness.kafka_jars import ensure_jars, java_executable
+
+_HEAP = "-Xmx768m"
+
+
+class ApacheBroker(Broker):
+    """`tools`, when given, formats the storage without a JVM of its own (two seconds saved)."""
+
+    kind = "apache"
+    can_restart = True
+
+    def __init__(
+        self, directory: Path, settings: Mapping[str, str] | None = None, tools: JavaTools | None = None
+    ) -> None:
+        super().__init__(directory, settings)
+        self._tools = tools
+        self._controller_port = 0
+        self._formatted = False
+
+    def effective_settings(self) -> dict[str, str]:
+        """server.properties as a mapping."""
+        advertised = ",".join(f"{name}://{address}" for name, address in self.listeners.items())
+        controller = f"127.0.0.1:{self._controller_port}"
+        protocols = [f"{name}:PLAINTEXT" for name in (*self.listeners, "CONTROLLER")]
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": controller,
+            "advertised.listeners": advertised,
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": next(iter(self.listeners)),
+            "listener.security.protocol.map": ",".join(protocols),
+            "log.dirs": str(self.directory / "data"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "5",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "num.partitions": "1",
+            **self.settings,
+        }
+        # bound where they are advertised by default; a test's own advertised.listeners changes only the latter
+        settings["listeners"] = f"{advertised},CONTROLLER://{controller}"
+        return settings
+
+    def start(self, timeout: float = 60) -> None:
+        """Format on the first start, run, wait until it answers and can create topics."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if not self._controller_port:
+            self._choose_ports()
+        properties = self.directory / "server.properties"
+        properties.write_text(
+            "".join(f"{name}={value}\n" for name, value in self.effective_settings().items())
+        )
+        if not self._formatted:
+            self._format(properties)
+        started = time.monotonic()
+        command = [
+            java_executable(),
+            _HEAP,
+            "-Xms128m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{ensure_jars()}/*",
+            "kafka.Kafka",
+            str(properties),
+        ]
+        self._spawn(command, {})
+        self.wait_until_accepting(timeout)
+        self.start_seconds = time.monotonic() - started
+
+    def _choose_ports(self) -> None:
+        self._controller_port = free_port()
+        wanted = self.settings.pop("listeners", "PLAINTEXT://127.0.0.1:0")
+        for listener in wanted.split(","):
+            name, address = listener.split("://", 1)
+            host, port = address.rsplit(":", 1)
+            self.listeners[name] = f"{host}:{int(port) or free_port()}"
+
+    def _format(self, properties: Path) -> None:
+        cluster_id = _cluster_id()
+        arguments = ("format", "--standalone", "-t", cluster_id, "-c", str(properties))
+        if self._tools is not None:
+            self._tools.run("kafka-storage", *arguments)
+        else:
+            try:
+                run_as_process("kafka-storage", arguments)
+            except subprocess.TimeoutExpired as error:
+                raise BrokerFailed(f"formatting took too long: {error}") from error
+        self._formatted = True
+
+
+def _cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

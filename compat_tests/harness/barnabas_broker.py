@@ -1,0 +1,75 @@
+"""This broker as a subprocess: `python -m barnabas.cli start`, ready when it prints its ready line."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from compat_tests.harness.broker import Broker, BrokerFailed
+
+READY_LINE = re.compile(
+    r"^ready (?P<listeners>\S+) node=(?P<node>\d+) cluster=(?P<cluster>\S+) logs=(?P<logs>.+)$"
+)
+
+
+class BarnabasBroker(Broker):
+    """`loop` is "uvloop", "asyncio" or "" for the broker's own choice."""
+
+    kind = "barnabas"
+    can_restart = True
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None, loop: str = "") -> None:
+        super().__init__(directory, settings)
+        self.loop = loop
+        self.cluster_id = ""
+        self.preexec: Callable[[], None] | None = None
+        self.command_prefix: list[str] = []
+
+    def effective_settings(self) -> dict[str, str]:
+        """The settings that go onto the command line."""
+        return {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(self.directory / "data"),
+            **self.settings,
+        }
+
+    def command(self) -> list[str]:
+        """The command line."""
+        command = [*self.command_prefix, sys.executable, "-m", "barnabas.cli", "start"]
+        for name, value in self.effective_settings().items():
+            command += ["--set", f"{name}={value}"]
+        return command
+
+    def start(self, timeout: float = 30) -> None:
+        """Start and wait for the ready line; from then on the ports are fixed."""
+        environment = {"BARNABAS_LOOP": self.loop} if self.loop else {}
+        started = time.monotonic()
+        self._spawn(self.command(), environment, self.preexec)
+        ready = self._await_ready_line(started + timeout)
+        self.start_seconds = time.monotonic() - started
+        self.listeners = {}
+        for listener in ready["listeners"].split(","):
+            name, address = listener.split("://", 1)
+            self.listeners[name] = address
+        self.cluster_id = ready["cluster"]
+        if "listeners" not in self.settings:
+            self.settings["listeners"] = ready["listeners"]
+
+    def _await_ready_line(self, deadline: float) -> dict[str, str]:
+        process = self.process
+        assert process is not None
+        while True:
+            text = self.stdout_text()
+            if "\n" in text:
+                match = READY_LINE.match(text.splitlines()[0])
+                if match is None:
+                    raise BrokerFailed(f"first line on standard output is not the ready line\n{self._tail()}")
+                return match.groupdict()
+            if process.poll() is not None:
+                raise BrokerFailed(f"ended with {process.returncode} before it was ready\n{self._tail()}")
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"not ready in time\n{self._tail()}")
+            time.sleep(0.005)

@@ -1,0 +1,189 @@
+"""Brokers under test as subprocesses: one interface over this broker, Apache Kafka and one started elsewhere.
+
+A `Broker` owns a directory (settings, logs, what it printed) and, from its first start on, fixed ports, so
+that stop/kill/start again is the same broker to a client. What differs per kind is the command line and
+how readiness is seen; see barnabas_broker.py and apache_broker.py.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+
+class BrokerFailed(AssertionError):  # noqa: N818 - a broker that fails is a test's failure
+    """The broker did not start, or died; the message holds what it printed."""
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Broker:
+    """A broker that tests talk to.
+
+    `settings` are Kafka's property names; a test's own settings win over the harness's defaults.
+    """
+
+    kind = "external"
+    can_restart = False
+
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
+        self.directory = directory
+        self.settings = dict(settings or {})
+        self.listeners: dict[str, str] = {}  # listener name -> host:port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start_seconds = 0.0
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of the first listener."""
+        return next(iter(self.listeners.values()))
+
+    @property
+    def host(self) -> str:
+        """Host of the first listener."""
+        return self.bootstrap.rsplit(":", 1)[0]
+
+    @property
+    def port(self) -> int:
+        """Port of the first listener."""
+        return int(self.bootstrap.rsplit(":", 1)[1])
+
+    @property
+    def log_dir(self) -> Path:
+        """Where the partitions' folders lie."""
+        return Path(self.settings.get("log.dirs", str(self.directory / "data")))
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker."""
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self) -> None:
+        """Start and wait until it serves."""
+        raise NotImplementedError
+
+    def stop(self, timeout: float = 30) -> int:
+        """Stop cleanly (SIGTERM); the exit code."""
+        return self._end(signal.SIGTERM, timeout)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self._end(signal.SIGKILL, 10)
+
+    def restart(self, settings: Mapping[str, str] | None = None, *, kill: bool = False) -> None:
+        """Stop (or kill -9) and start again on the same directory and ports; `settings` are merged in."""
+        if kill:
+            self.kill()
+        else:
+            self.stop()
+        self.settings.update(settings or {})
+        self.start()
+
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process is not None and self.process.poll() is None
+
+    def log_text(self) -> str:
+        """Everything the broker wrote to standard error, over all its starts."""
+        path = self.directory / "stderr"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def stdout_text(self) -> str:
+        """Everything the broker wrote to standard output since its last start."""
+        path = self.directory / "stdout"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process, in bytes."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise BrokerFailed("no VmRSS: has the broker died?")
+
+    def _end(self, number: signal.Signals, timeout: float) -> int:
+        process = self.process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(number)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise BrokerFailed(f"did not end within {timeout} s of {number.name}\n{self._tail()}") from None
+        self.process = None
+        return code
+
+    def _spawn(self, command: list[str], environment: Mapping[str, str], preexec: object = None) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        out: IO[bytes]
+        with (self.directory / "stdout").open("wb") as out, (self.directory / "stderr").open("ab") as err:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=self.directory,
+                env={**os.environ, **environment},
+                preexec_fn=preexec if callable(preexec) else None,
+            )
+
+    def _tail(self) -> str:
+        return (
+            f"stdout: {self.stdout_text()[-2000:]}\nstderr: ...{self.log_text()[-6000:]}"
+            if self.directory.exists()
+            else ""
+        )
+
+    def wait_until_accepting(self, timeout: float = 60) -> None:
+        """Wait until every listener answers an ApiVersions request."""
+        deadline = time.monotonic() + timeout
+        for address in self.listeners.values():
+            host, port = address.rsplit(":", 1)
+            while not _answers(host, int(port)):
+                if self.process is not None and self.process.poll() is not None:
+                    raise BrokerFailed(f"ended with {self.process.returncode} while starting\n{self._tail()}")
+                if time.monotonic() > deadline:
+                    raise BrokerFailed(f"{address} does not answer after {timeout} s\n{self._tail()}")
+                time.sleep(0.05)
+
+
+class ExternalBroker(Broker):
+    """A broker that somebody else runs: it can be talked to, not restarted."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(Path("/nonexistent"))
+        self.listeners = {"PLAINTEXT": address}
+
+    def start(self) -> None:
+        """Only check that it answers."""
+        self.wait_until_accepting(10)
+
+    def stop(self, timeout: float = 30) -> int:
+        """Leave it running."""
+        return 0
+
+
+def _answers(host: str, port: int) -> bool:
+    """Whether a broker answers ApiVersions v0 there."""
+    request = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
+    try:
+        with socket.create_connection((host, port), timeout=5) as probe:
+            probe.sendall(len(request).to_bytes(4, "big") + request)
+            return len(probe.recv(10)) == 10
+    except OSError:
+        return False

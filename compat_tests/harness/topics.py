@@ -1,0 +1,39 @@
+"""Create topics, and wait until a topic is as a test needs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+Value = TypeVar("Value")
+
+
+def create_topic(
+    bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+) -> str:
+    """Create a topic with librdkafka's admin client and wait until its leaders are known; returns `name`."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
+    admin.create_topics([new])[name].result(30)
+
+    def has_leaders() -> bool:
+        found = admin.list_topics(name, timeout=10).topics[name].partitions
+        return len(found) == partitions and all(one.leader >= 0 for one in found.values())
+
+    eventually(has_leaders)
+    return name
+
+
+def eventually(check: Callable[[], Value], timeout: float = 15, pause: float = 0.05) -> Value:
+    """Call `check` until it is truthy; its value. AssertionError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        value = check()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not so within {timeout} s (last value {value!r})")
+        time.sleep(pause)
