@@ -1,0 +1,267 @@
+"""Record batches, format 2 (KIP-98): the header as one struct, the checks that need the header alone, a builder.
+
+The broker treats the records behind the header as opaque bytes. Everything here works on the 61 header bytes,
+except `build_batch` and `verify_crc`, which make one pass over the whole batch; the records themselves are
+read by `records.py`. Layout, big-endian:
+
+    0 base offset i64 | 8 batch length i32 (what follows it) | 12 partition leader epoch i32 | 16 magic i8
+    17 CRC-32C u32 (over everything from 21) | 21 attributes i16 | 23 last offset delta i32
+    27 base timestamp i64 | 35 max timestamp i64 | 43 producer id i64 | 51 producer epoch i16
+    53 base sequence i32 | 57 record count i32 | 61 records, compressed as one stream
+
+Base offset and leader epoch lie outside the CRC, so a broker assigns both without touching the rest.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from barnabas.wire.compression import Bytes, Codec, compress
+from crc32c import crc32c
+
+HEADER_SIZE = 61
+LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+MAGIC_OFFSET = 16
+CRC_OFFSET = 17
+ATTRIBUTES_OFFSET = 21
+BASE_TIMESTAMP_OFFSET = 27
+MAX_TIMESTAMP_OFFSET = 35
+RECORDS_OFFSET = HEADER_SIZE
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_FLAG = 0x08
+TRANSACTIONAL_FLAG = 0x10
+CONTROL_FLAG = 0x20
+DELETE_HORIZON_FLAG = 0x40
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+
+# Message sets of magic 0 and 1 are shorter than a v2 header; this much tells the magic of all three.
+_MAGIC_KNOWN_AFTER = 17
+_SMALLEST_BATCH_LENGTH = HEADER_SIZE - LOG_OVERHEAD
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CRC = struct.Struct(">I")
+_unpack_header = _HEADER.unpack_from
+
+
+class RecordBatchError(ValueError):
+    """The one family of errors that this module and `records.py` raise on bytes from outside."""
+
+
+class CorruptBatch(RecordBatchError):
+    """Not a batch at all: a length that lies outside its bounds, an unknown magic, a CRC that differs."""
+
+
+class InvalidBatch(RecordBatchError):
+    """A whole batch whose records contradict its header or themselves."""
+
+
+class UnsupportedMagic(RecordBatchError):
+    """A message set of magic 0 or 1, which Kafka 4 no longer takes (KIP-724)."""
+
+
+class BatchHeader(msgspec.Struct, gc=False):
+    """The 61 bytes in front of the records, in their order on the wire. Times are ms since the epoch."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch, header included."""
+        return LOG_OVERHEAD + self.batch_length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """A `Codec`, or a number above 4 that nobody can read."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME_FLAG)
+
+    @property
+    def timestamp_type(self) -> int:
+        """0 CreateTime, 1 LogAppendTime."""
+        return (self.attributes & LOG_APPEND_TIME_FLAG) >> 3
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_FLAG)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """Set by compaction (KIP-534): the base timestamp then holds when tombstones may go."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_FLAG else None
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id >= 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; sequences wrap from 2^31-1 to 0. -1 without a producer."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def read_header(buffer: Bytes, pos: int = 0) -> BatchHeader:
+    """The header at `pos`. The batch's own length is not compared with the buffer: see `iterate_headers`.
+
+    Raises CorruptBatch when the buffer ends before the header does, when the batch length is shorter than a
+    header or the magic is unknown; UnsupportedMagic for magic 0 and 1.
+    """
+    available = len(buffer) - pos
+    if available < HEADER_SIZE:
+        if available >= _MAGIC_KNOWN_AFTER:
+            _check_magic(buffer[pos + MAGIC_OFFSET])
+        raise CorruptBatch(f"a batch header needs {HEADER_SIZE} bytes, {available} remain")
+    header = BatchHeader(*_unpack_header(buffer, pos))
+    if header.magic != 2:
+        _check_magic(header.magic)
+    if header.batch_length < _SMALLEST_BATCH_LENGTH:
+        raise CorruptBatch(f"batch length {header.batch_length} is less than a batch header")
+    return header
+
+
+def _check_magic(magic: int) -> None:
+    if magic in (0, 1):
+        raise UnsupportedMagic(f"message format v{magic} is not supported, only v2 is")
+    if magic != 2:
+        raise CorruptBatch(f"unknown magic {magic}")
+
+
+def iterate_headers(buffer: Bytes, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of every batch from `pos` on; CorruptBatch when the last one is not whole."""
+    end = len(buffer)
+    while pos < end:
+        header = read_header(buffer, pos)
+        size = LOG_OVERHEAD + header.batch_length
+        if size > end - pos:
+            raise CorruptBatch(f"a batch of {size} bytes at {pos}, {end - pos} remain")
+        yield pos, header
+        pos += size
+
+
+def compute_crc(buffer: Bytes, pos: int, size: int) -> int:
+    """CRC-32C that the batch of `size` bytes at `pos` should carry."""
+    return crc32c(memoryview(buffer)[pos + ATTRIBUTES_OFFSET : pos + size])
+
+
+def verify_crc(buffer: Bytes, pos: int, header: BatchHeader) -> None:
+    """CorruptBatch when the batch at `pos` does not lie wholly in the buffer or its CRC differs."""
+    end = pos + LOG_OVERHEAD + header.batch_length
+    if end > len(buffer):
+        raise CorruptBatch(f"a batch of {header.size} bytes at {pos}, {len(buffer) - pos} remain")
+    computed = crc32c(memoryview(buffer)[pos + ATTRIBUTES_OFFSET : end])
+    if computed != header.crc:
+        raise CorruptBatch(f"Record is corrupt (stored crc = {header.crc}, computed crc = {computed})")
+
+
+class Record(msgspec.Struct, gc=False):
+    """One record. The key and value are None or bytes; header keys may repeat, their values may be None."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] = []
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    control: bool = False,
+    transactional: bool = False,
+    log_append_time: int | None = None,
+) -> bytes:
+    """A batch of `records`, whose offsets are absolute and ascending from `base_offset` on.
+
+    `log_append_time` (ms) marks the batch LogAppendTime and becomes its max timestamp; otherwise the max is
+    the records' own. ValueError when there is no record.
+    """
+    from barnabas.wire.records import encode_records  # late: records.py imports this file
+
+    listed = list(records)
+    if not listed:
+        raise ValueError("a batch needs at least one record")
+    base_timestamp = listed[0].timestamp
+    payload = encode_records(listed, base_offset, base_timestamp)
+    attributes = int(codec)
+    if log_append_time is not None:
+        attributes |= LOG_APPEND_TIME_FLAG
+    if transactional:
+        attributes |= TRANSACTIONAL_FLAG
+    if control:
+        attributes |= CONTROL_FLAG
+    return assemble_batch(
+        BatchHeader(
+            base_offset=base_offset,
+            batch_length=0,
+            partition_leader_epoch=leader_epoch,
+            magic=2,
+            crc=0,
+            attributes=attributes,
+            last_offset_delta=listed[-1].offset - base_offset,
+            base_timestamp=base_timestamp,
+            max_timestamp=max(r.timestamp for r in listed) if log_append_time is None else log_append_time,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(listed),
+        ),
+        payload if codec == Codec.NONE else compress(codec, payload),
+    )
+
+
+def assemble_batch(header: BatchHeader, payload: Bytes) -> bytes:
+    """`payload` (already compressed as the attributes say) behind `header`, with its length and CRC set."""
+    header.batch_length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
+    batch = bytearray(_HEADER.pack(*msgspec.structs.astuple(header)))
+    batch += payload
+    _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:]))
+    return bytes(batch)
+
+
+def iterate_records(batch: Bytes, max_decompressed_bytes: int = 1 << 30) -> Iterator[Record]:
+    """The records of the one batch at the start of `batch`. Raises RecordBatchError only; see `records.py`."""
+    from barnabas.wire.records import decode_records  # late: records.py imports this file
+
+    return decode_records(batch, max_decompressed_bytes)

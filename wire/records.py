@@ -1,0 +1,177 @@
+"""The records inside a batch: reading and writing them one by one, off the hot path.
+
+A record is: length varint, attributes i8 (unused), timestamp delta varlong, offset delta varint, key, value
+(each a zigzag length, -1 for null, then bytes), header count varint, then headers (key never null). All
+varints are zigzag-coded. Reading trusts nothing: every length is compared with what remains of its record,
+and the record count and offset deltas with the header, before they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from barnabas.wire.compression import Bytes, Codec, CompressionError, decompress
+from barnabas.wire.record_batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    CorruptBatch,
+    InvalidBatch,
+    Record,
+    read_header,
+)
+
+_SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
+
+
+def decode_records(batch: Bytes, max_decompressed_bytes: int) -> Iterator[Record]:
+    """The records of the batch at the start of `batch`, with absolute offsets.
+
+    Under LogAppendTime every timestamp is the batch's max timestamp. The batch is decompressed whole, into
+    at most `max_decompressed_bytes`. Raises CorruptBatch or UnsupportedMagic for the header and InvalidBatch
+    for everything behind it; records in front of the damage have been yielded by then.
+    """
+    header = read_header(batch)
+    if header.size > len(batch):
+        raise CorruptBatch(f"a batch of {header.size} bytes, {len(batch)} remain")
+    return _iterate(header, records_payload(batch, header, max_decompressed_bytes))
+
+
+def records_payload(batch: Bytes, header: BatchHeader, max_decompressed_bytes: int) -> bytes:
+    """The bytes of the records, decompressed; InvalidBatch when the codec can't read them."""
+    payload = memoryview(batch)[HEADER_SIZE : header.size]
+    if header.codec == Codec.NONE:
+        return bytes(payload)
+    try:
+        return decompress(header.codec, payload, max_decompressed_bytes)
+    except CompressionError as error:
+        raise InvalidBatch(f"the records can't be decompressed: {error}") from None
+
+
+def _iterate(header: BatchHeader, data: bytes) -> Iterator[Record]:
+    count = header.record_count
+    end = len(data)
+    if count < 0:
+        raise InvalidBatch(f"record count {count} is negative")
+    if count * _SMALLEST_RECORD > end:
+        raise InvalidBatch(f"{count} records can't stand in {end} bytes")
+    base_offset = header.base_offset
+    base_timestamp = header.base_timestamp
+    last_offset_delta = header.last_offset_delta
+    log_append_time = header.max_timestamp if header.is_log_append_time else None
+    pos = 0
+    previous_delta = -1
+    for _ in range(count):
+        length, pos = _read_varint(data, pos, end)
+        record_end = pos + length
+        if length < 0 or record_end > end:
+            raise InvalidBatch(f"a record of {length} bytes, {end - pos} remain")
+        timestamp_delta, pos = _read_varlong(data, pos + 1, record_end)
+        offset_delta, pos = _read_varint(data, pos, record_end)
+        if not previous_delta < offset_delta <= last_offset_delta:
+            raise InvalidBatch(
+                f"offset delta {offset_delta} after {previous_delta} in a batch that ends at {last_offset_delta}"
+            )
+        previous_delta = offset_delta
+        key, pos = _read_bytes(data, pos, record_end)
+        value, pos = _read_bytes(data, pos, record_end)
+        header_count, pos = _read_varint(data, pos, record_end)
+        headers: list[tuple[str, bytes | None]] = []
+        if header_count:
+            pos = _read_headers(data, pos, record_end, header_count, headers)
+        if pos != record_end:
+            raise InvalidBatch(f"a record's length differs from its content by {record_end - pos} bytes")
+        timestamp = base_timestamp + timestamp_delta if log_append_time is None else log_append_time
+        yield Record(base_offset + offset_delta, timestamp, key, value, headers)
+    if pos != end:
+        raise InvalidBatch(f"{end - pos} bytes behind the last of {count} records")
+
+
+def _read_headers(
+    data: bytes, pos: int, end: int, count: int, headers: list[tuple[str, bytes | None]]
+) -> int:
+    if not 0 <= count <= (end - pos) // 2:
+        raise InvalidBatch(f"{count} headers in {end - pos} bytes")
+    for _ in range(count):
+        key, pos = _read_bytes(data, pos, end)
+        value, pos = _read_bytes(data, pos, end)
+        if key is None:
+            raise InvalidBatch("null header key")
+        try:
+            headers.append((key.decode(), value))
+        except UnicodeDecodeError:
+            raise InvalidBatch("a header key is not UTF-8") from None
+    return pos
+
+
+def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+    length, pos = _read_varint(data, pos, end)
+    if length == -1:
+        return None, pos
+    stop = pos + length
+    if length < -1 or stop > end:
+        raise InvalidBatch(f"a field of {length} bytes, {end - pos} remain")
+    return data[pos:stop], stop
+
+
+def _read_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    return _read_zigzag(data, pos, end, 28)
+
+
+def _read_varlong(data: bytes, pos: int, end: int) -> tuple[int, int]:
+    return _read_zigzag(data, pos, end, 63)
+
+
+def _read_zigzag(data: bytes, pos: int, end: int, last_shift: int) -> tuple[int, int]:
+    if pos >= end:
+        raise InvalidBatch("a record ends inside a field")
+    byte = data[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    value = byte & 0x7F
+    shift = 7
+    while shift <= last_shift:
+        pos += 1
+        if pos >= end:
+            raise InvalidBatch("a record ends inside a field")
+        byte = data[pos]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            bits = last_shift + 4 if last_shift == 28 else 64
+            value &= (1 << bits) - 1  # as Java, which drops what lies beyond its int or long
+            return (value >> 1) ^ -(value & 1), pos + 1
+        shift += 7
+    raise InvalidBatch("a variable-length integer is too long")
+
+
+def encode_records(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
+    """`records` one behind the other, uncompressed, relative to the base offset and timestamp."""
+    out = bytearray()
+    for record in records:
+        body = bytearray(1)
+        _write_varint(body, record.timestamp - base_timestamp)
+        _write_varint(body, record.offset - base_offset)
+        _write_bytes(body, record.key)
+        _write_bytes(body, record.value)
+        _write_varint(body, len(record.headers))
+        for key, value in record.headers:
+            _write_bytes(body, key.encode())
+            _write_bytes(body, value)
+        _write_varint(out, len(body))
+        out += body
+    return bytes(out)
+
+
+def _write_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)  # zigzag of -1
+    else:
+        _write_varint(out, len(value))
+        out += value
+
+
+def _write_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
