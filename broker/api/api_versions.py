@@ -1,0 +1,59 @@
+"""ApiVersions (18), versions 0-4: what this broker serves, derived from the registrations.
+
+v3 carries the client's software name and version (KIP-511) and finalized features (KIP-584); v4 no longer
+hides supported features whose minimum is 0 (KAFKA-17011). An unknown version gets a v0 answer with
+UNSUPPORTED_VERSION and this API's own range, so that a newer client can fall back.
+"""
+
+from __future__ import annotations
+
+import re
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import REGISTRATIONS, api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+# What Kafka accepts as a software name or version: it goes into metric names.
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+@api(18, 0, 4)
+def api_versions(context: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
+    if request is None:
+        own = REGISTRATIONS[18]
+        return ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            api_keys=[ApiVersion(api_key=18, min_version=own.advertised_min, max_version=own.max_version)],
+        )
+    if context.api_version >= 3 and not (
+        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    features = context.services.controller.image.features
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=key, min_version=served.advertised_min, max_version=served.max_version)
+            for key, served in sorted(REGISTRATIONS.items())
+        ],
+        supported_features=[
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in SUPPORTED_FEATURES.items()
+            if low > 0 or context.api_version >= 4
+        ],
+        finalized_features_epoch=context.services.controller.image.offset,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+            for name, level in sorted(features.items())
+        ],
+    )
+
+
+# Feature levels that this broker can run at; the finalized ones stand in the metadata image.
+SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {"metadata.version": (7, 29)}

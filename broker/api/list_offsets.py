@@ -1,0 +1,84 @@
+"""ListOffsets (2), versions 1-11: offsets by timestamp, and the special ones.
+
+-1 latest, -2 earliest, -3 the record with the largest timestamp (v7, KIP-734), -4 earliest local (v8,
+KIP-405), -5 latest tiered (v9, KIP-1005), -6 earliest not yet tiered (v11, KIP-1023). Without tiering
+everything is local, so -4 is the log's start, and -5 and -6 have no offset.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.partition import Partition
+from barnabas.broker.registry import api
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+READ_COMMITTED = 1
+CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
+
+
+@api(2, 1, 11)
+def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    asked = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        answers = []
+        for part in topic.partitions:
+            if asked[topic.name, part.partition_index] > 1:
+                answers.append(_error(part, ErrorCode.INVALID_REQUEST))
+            else:
+                answers.append(_lookup(context, request, topic.name, part))
+        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _lookup(
+    context: RequestContext, request: ListOffsetsRequest, topic: str, part: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    if part.timestamp < 0 and context.api_version < FIRST_VERSION_OF.get(part.timestamp, 0):
+        return _error(part, ErrorCode.UNSUPPORTED_VERSION)
+    partition = context.services.partitions.get(topic, part.partition_index)
+    if partition is None:
+        return _error(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = partition.check_leader_epoch(part.current_leader_epoch)
+    if error:
+        return _error(part, error)
+    committed = request.isolation_level == READ_COMMITTED
+    limit = partition.last_stable_offset if committed else partition.high_watermark
+    try:
+        timestamp, offset, epoch = _find(partition, part.timestamp, limit)
+    except StorageError as failure:
+        return _error(part, failure.error)
+    return ListOffsetsPartitionResponse(
+        partition_index=part.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
+    )
+
+
+def _find(partition: Partition, timestamp: int, limit: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch); -1 for each that there is not."""
+    log = partition.log
+    if timestamp == LATEST:
+        return -1, limit, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
+    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1, -1
+    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if found is None or found.offset >= limit:
+        return -1, -1, -1
+    return found.timestamp, found.offset, found.leader_epoch
+
+
+def _error(part: ListOffsetsPartition, error: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=error)

@@ -1,0 +1,40 @@
+"""OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended, so that a reader whose history
+parted from ours can find the place (KIP-101, KIP-279, KIP-320)."""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+
+@api(23, 2, 4)
+def offset_for_leader_epoch(
+    context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=[_answer(context, topic.topic, wanted) for wanted in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = context.services.partitions.get(topic, wanted.partition)
+    if partition is None:
+        return EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    error = partition.check_leader_epoch(wanted.current_leader_epoch)
+    if error:
+        return EpochEndOffset(partition=wanted.partition, error_code=error)
+    epoch, end_offset = partition.log.epoch_end_offset(wanted.leader_epoch)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)

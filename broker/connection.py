@@ -1,0 +1,303 @@
+"""One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
+
+The rules:
+- All connections read into one shared buffer. Only a connection that holds an unfinished frame, or one
+  that waits for an answer while more requests arrive, has a buffer of its own, grown no faster than bytes
+  arrive; so nobody makes us allocate what he has not sent.
+- One request at a time per connection, as Kafka: while one waits (PENDING), later ones stay in the buffer,
+  and reading pauses when that is full. That keeps answers in order without a queue.
+- Answers to the requests of one read leave together. While the socket does not take our answers, no further
+  request is served: a client that sends and never reads costs a bounded amount.
+- Views of the receive buffer die when the handler returns; handlers append or detach before that.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from barnabas.broker.registry import Outcome
+from barnabas.broker.response_writer import ResponseWriter
+from barnabas.wire.primitives import DecodeError
+
+if TYPE_CHECKING:
+    from barnabas.broker.context import RequestContext
+    from barnabas.broker.dispatch import Dispatcher
+    from barnabas.storage.runtime import Runtime
+    from barnabas.wire.primitives import Part
+
+log = logging.getLogger("barnabas.connection")
+
+SHARED_BUFFER_BYTES = 128 * 1024  # larger reads hold the loop too long (a full 256 KB is 10 ms of requests)
+STASH_LIMIT_BYTES = 128 * 1024  # pipelined requests kept while one waits, before reading pauses
+KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
+OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
+
+
+class Connections:
+    """What the connections of one broker share: the receive buffer, the limits, and the list of them."""
+
+    def __init__(self, runtime: Runtime, dispatcher: Dispatcher, request_max_bytes: int, idle_max_s: float) -> None:
+        self.runtime = runtime
+        self.dispatcher = dispatcher
+        self.request_max_bytes = request_max_bytes
+        self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.open: set[Connection] = set()
+        self._idle_max_s = idle_max_s
+        if idle_max_s > 0:
+            self._schedule_idle_check()
+
+    def _schedule_idle_check(self) -> None:
+        self._idle_timer = self.runtime.call_later(min(self._idle_max_s / 4, 30.0), self._close_idle)
+
+    def _close_idle(self) -> None:
+        oldest = self.runtime.monotonic() - self._idle_max_s
+        for connection in tuple(self.open):
+            connection.close_if_idle_since(oldest)
+        self._schedule_idle_check()
+
+    def close_all(self) -> None:
+        self._idle_timer.cancel()
+        for connection in tuple(self.open):
+            connection.close()
+
+
+class Connection(BufferedProtocol):
+    """One client. Called by the event loop; the loop itself stays behind the runtime."""
+
+    __slots__ = (
+        "_buffer", "_closing", "_filled", "_last_active", "_out", "_paused", "_pending", "_processing",
+        "_shared", "_transport", "_used_own", "_writer", "client_host", "listener", "peer",
+    )  # fmt: skip
+
+    def __init__(self, shared: Connections, listener: str) -> None:
+        self._shared = shared
+        self.listener = listener
+        self.client_host = ""
+        self.peer = ""
+        self._buffer: bytearray | None = None  # own buffer: unfinished frame or waiting requests
+        self._filled = 0  # bytes of it that are in use
+        self._out: list[Part] = []
+        self._pending = False  # a handler said PENDING
+        self._processing = False
+        self._paused = False
+        self._closing = False
+        self._used_own = False
+
+    # -- called by the event loop ---------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.client_host = peer[0]
+        self.peer = f"{peer[0]}:{peer[1]}"
+        self._writer = ResponseWriter(self._shared.runtime, transport.get_extra_info("socket"), self._drained)
+        self._last_active = self._shared.runtime.monotonic()
+        self._shared.open.add(self)
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        if self._buffer is None:
+            return self._shared.receive_buffer
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        self._last_active = self._shared.runtime.monotonic()
+        if self._buffer is None:
+            rest = self._process(self._shared.receive_buffer[:count])
+            if rest:
+                self._stash(rest)
+            return
+        self._filled += count
+        self._process_own()
+
+    def eof_received(self) -> bool:
+        return False  # close: nobody reads answers any more
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._closing = True
+        self._shared.open.discard(self)
+        self._writer.close()
+        self._out.clear()
+        self._buffer = None
+
+    def pause_writing(self) -> None:
+        """The transport's own flow control; nothing is written through the transport."""
+
+    def resume_writing(self) -> None:
+        """See pause_writing."""
+
+    # -- called by handlers, through the context ------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        return self._closing
+
+    def complete(self, context: RequestContext, response: msgspec.Struct) -> None:
+        """The answer of the pending request. Sends it, then goes on with what has arrived meanwhile."""
+        if self._closing:
+            return
+        assert self._pending, f"API {context.api_key} was answered twice"
+        self._pending = False
+        self._out.extend(self._shared.dispatcher.encode(context, response))
+        if self._processing:
+            return  # completed before its handler returned: the loop in _process goes on
+        self._flush()
+        self._continue()
+
+    def close(self, reason: str = "") -> None:
+        """Close now. `reason` is logged, with the peer."""
+        if self._closing:
+            return
+        self._closing = True
+        if reason:
+            log.warning("closing connection of %s on %s: %s", self.peer, self.listener, reason)
+        self._writer.close()
+        self._transport.abort()
+
+    def close_if_idle_since(self, moment: float) -> None:
+        if self._last_active < moment:
+            log.info("closing idle connection of %s on %s", self.peer, self.listener)
+            self.close()
+
+    # -- frames ---------------------------------------------------------------------------------------
+
+    def _process(self, data: memoryview) -> memoryview | None:
+        """Serve the whole frames in data; what remains (an unfinished frame, or requests behind one that
+        waits) is returned."""
+        position, end = 0, len(data)
+        request_max_bytes = self._shared.request_max_bytes
+        dispatch = self._shared.dispatcher.dispatch
+        self._processing = True
+        try:
+            while not self._pending and not self._closing:
+                start = position + 4
+                if start > end:
+                    break
+                size = int.from_bytes(data[position:start], "big", signed=True)
+                if size < 0 or size > request_max_bytes:
+                    self.close(f"a frame of {size} bytes (socket.request.max.bytes={request_max_bytes})")
+                    break
+                if start + size > end:
+                    break
+                position = start + size
+                self._serve(dispatch, data[start:position])
+                if len(self._out) > OUTPUT_BATCH_PARTS:
+                    self._flush()
+                    if self._writer.blocked:
+                        break
+        finally:
+            self._processing = False
+        self._flush()
+        if self._closing or position == end:
+            return None
+        return data[position:]
+
+    def _serve(self, dispatch: Any, frame: memoryview) -> None:
+        self._pending = True  # so that a handler may complete before it returns
+        try:
+            outcome = dispatch(self, frame)
+        except DecodeError as error:
+            self.close(f"a request that cannot be read: {error}")
+            return
+        except Exception:
+            log.exception("request of %s on %s failed; closing its connection", self.peer, self.listener)
+            self.close()
+            return
+        if outcome is Outcome.PENDING:
+            return
+        self._pending = False
+        if outcome is Outcome.CLOSE:
+            self._flush()
+            self.close()
+        elif outcome is not Outcome.NO_RESPONSE:
+            self._out.extend(outcome)
+
+    def _process_own(self) -> None:
+        """Serve from the connection's own buffer, then move what remains to its front."""
+        buffer = self._buffer
+        if buffer is None:
+            return
+        if self._pending or self._writer.blocked:
+            self._make_room()
+            return
+        view = memoryview(buffer)
+        rest = self._process(view[: self._filled])
+        remaining = len(rest) if rest is not None else 0
+        if self._closing:
+            self._buffer = None
+            return
+        if remaining and remaining != self._filled:
+            view[:remaining] = bytes(rest)  # type: ignore[arg-type]  # may overlap: copy first
+        if rest is not None:
+            rest.release()
+        view.release()
+        self._filled = remaining
+        if remaining == 0 and (len(buffer) > KEPT_BUFFER_BYTES or len(buffer) <= SHARED_BUFFER_BYTES):
+            self._buffer = None
+        else:
+            self._make_room()
+
+    def _stash(self, rest: memoryview) -> None:
+        """Move what the shared buffer still holds of ours into a buffer of our own."""
+        self._buffer = bytearray(max(4096, self._next_size(rest)))
+        self._filled = len(rest)
+        memoryview(self._buffer)[: self._filled] = rest
+        self._make_room()
+
+    def _next_size(self, held: memoryview) -> int:
+        """How large the own buffer should be: the frame it waits for, but at most twice what has come."""
+        if len(held) < 4:
+            return 4096
+        frame = 4 + max(0, int.from_bytes(held[:4], "big", signed=True))
+        return max(len(held) + 1, min(frame, max(2 * len(held), 64 * 1024)))
+
+    def _make_room(self) -> None:
+        """An empty get_buffer() is fatal to the loop: grow, or pause reading while requests wait."""
+        buffer = self._buffer
+        assert buffer is not None
+        if self._pending or self._writer.blocked:
+            if self._filled >= STASH_LIMIT_BYTES and not self._paused:
+                self._paused = True
+                self._transport.pause_reading()
+            if self._filled == len(buffer) or not self._paused:
+                self._grow(max(len(buffer), self._filled + 4096))
+        elif self._filled == len(buffer):
+            self._grow(max(self._next_size(memoryview(buffer)), self._filled + 4096))
+
+    def _grow(self, size: int) -> None:
+        if self._buffer is None or size <= len(self._buffer):
+            return
+        grown = bytearray(size)
+        grown[: self._filled] = memoryview(self._buffer)[: self._filled]
+        self._buffer = grown
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if not self._out or self._closing:
+            return
+        parts, self._out = self._out, []
+        if len(parts) > 1 and all(type(part) is bytes for part in parts):
+            parts = [b"".join(parts)]  # type: ignore[arg-type]
+        try:
+            self._writer.send(parts)
+        except OSError as error:
+            log.debug("%s went away: %s", self.peer, error)
+            self.close()
+
+    def _drained(self) -> None:
+        """The socket has taken everything: serve what waited."""
+        self._last_active = self._shared.runtime.monotonic()
+        self._continue()
+
+    def _continue(self) -> None:
+        if self._closing or self._pending or self._writer.blocked:
+            return
+        if self._buffer is not None and self._filled:
+            self._process_own()
+        if self._paused and not self._closing and not self._pending and not self._writer.blocked:
+            self._paused = False
+            self._transport.resume_reading()

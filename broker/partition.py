@@ -1,0 +1,65 @@
+"""One partition that this broker hosts: the log, who leads it, and what consumers may see.
+
+With one replica every appended record is committed at once, so the high watermark is the log's end. The
+attribute exists all the same: readers ask for it, and replication will move it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.purgatory import FetchWaiter
+    from barnabas.storage.log import AppendResult, Log
+
+
+class Partition:
+    """A partition led by this broker. All calls on the loop's thread."""
+
+    __slots__ = ("fetch_waiters", "leader_epoch", "log", "partition", "topic", "topic_id")
+
+    def __init__(self, topic: str, topic_id: bytes, partition: int, leader_epoch: int, log: Log) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.leader_epoch = leader_epoch
+        self.log = log
+        self.fetch_waiters: set[FetchWaiter] = set()
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset up to which (exclusive) consumers may read."""
+        return self.log.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset up to which (exclusive) read_committed consumers may read."""
+        return self.log.log_end_offset
+
+    def append(self, records: memoryview | bytes) -> AppendResult:
+        """Append one record batch as the leader; wakes the fetches that wait for it.
+
+        Raises storage errors, which carry their ErrorCode. Returning is the acknowledgement's base for
+        every acks level: the only replica has it.
+        """
+        result = self.log.append_as_leader(records, self.leader_epoch)
+        if self.fetch_waiters:
+            byte_count = len(records)
+            for waiter in tuple(self.fetch_waiters):
+                waiter.appended(byte_count)
+        return result
+
+    def interrupt_waiters(self) -> None:
+        """Something other than an append changed: let every waiting fetch look again."""
+        for waiter in tuple(self.fetch_waiters):
+            waiter.interrupt()
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
+        """Compare what the client believes (KIP-320) with what is; -1 means that it does not say."""
+        if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
+            return ErrorCode.NONE
+        if current_leader_epoch < self.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,0 +1,99 @@
+"""Fetches that wait for data (KIP-541 calls the place a purgatory).
+
+A waiting fetch stands in the waiter set of every partition it asked for; an append to a partition tells
+the waiters how many bytes came, and one that has collected its min_bytes is answered on the next turn of
+the loop. So an append costs what waits on that partition, and nothing scans. A timer answers the fetch
+when max_wait has passed, whatever is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.broker.partition import Partition
+    from barnabas.storage.runtime import Runtime, Timer
+
+
+class FetchWaiter:
+    """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens."""
+
+    __slots__ = ("_abandoned", "_answer", "_missing_bytes", "_partitions", "_purgatory", "_timer", "done")
+
+    def __init__(
+        self,
+        purgatory: FetchPurgatory,
+        partitions: Sequence[Partition],
+        missing_bytes: int,
+        answer: Callable[[], object],
+        abandoned: Callable[[], bool],
+    ) -> None:
+        self._purgatory = purgatory
+        self._partitions = partitions
+        self._missing_bytes = missing_bytes
+        self._answer = answer
+        self._abandoned = abandoned
+        self._timer: Timer | None = None
+        self.done = False
+
+    def start(self, max_wait_s: float, runtime: Runtime) -> None:
+        for partition in self._partitions:
+            partition.fetch_waiters.add(self)
+        self._timer = runtime.call_later(max_wait_s, self.finish)
+
+    def appended(self, byte_count: int) -> None:
+        """A partition of ours grew by byte_count readable bytes."""
+        self._missing_bytes -= byte_count
+        if self._missing_bytes <= 0:
+            self._purgatory.wake(self)
+
+    def interrupt(self) -> None:
+        """A partition of ours changed in another way (deleted, truncated, leader moved): answer now."""
+        self._purgatory.wake(self)
+
+    def finish(self) -> None:
+        if self.done:
+            return
+        self.done = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._partitions:
+            partition.fetch_waiters.discard(self)
+        self._purgatory.waiting -= 1
+        if not self._abandoned():
+            self._answer()
+
+
+class FetchPurgatory:
+    """All waiting fetches of the broker."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._woken: list[FetchWaiter] = []
+        self.waiting = 0
+
+    def wait(
+        self,
+        partitions: Sequence[Partition],
+        missing_bytes: int,
+        max_wait_s: float,
+        answer: Callable[[], object],
+        abandoned: Callable[[], bool],
+    ) -> None:
+        """Call `answer()` once missing_bytes more have been appended to the partitions, or after max_wait_s.
+        When the client has gone by then (`abandoned()`), nothing is called."""
+        self.waiting += 1
+        FetchWaiter(self, partitions, missing_bytes, answer, abandoned).start(max_wait_s, self._runtime)
+
+    def wake(self, waiter: FetchWaiter) -> None:
+        # Not at once: the append's own answer goes out first, and several appends of one read of the
+        # socket make one answer.
+        if not self._woken:
+            self._runtime.call_soon(self._answer_woken)
+        self._woken.append(waiter)
+
+    def _answer_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        for waiter in woken:
+            waiter.finish()
