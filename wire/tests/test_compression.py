@@ -16,7 +16,7 @@ PACKED = [codec for codec in Codec if codec != Codec.NONE]
 
 
 def test_names_are_kafkas() -> None:
-    assert {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4} == CODEC_NAMES
+    assert CODEC_NAMES == {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 
 @pytest.mark.parametrize("codec", list(Codec))
