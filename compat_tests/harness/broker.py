@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 
-class BrokerFailed(AssertionError):  # noqa: N818 - a broker that fails is a test's failure
+class BrokerFailed(AssertionError):
     """The broker did not start, or died; the message holds what it printed."""
 
 

@@ -42,7 +42,7 @@ TOOLS = {
 }
 
 
-class ToolFailed(AssertionError):  # noqa: N818 - a tool's failure is a test's failure
+class ToolFailed(AssertionError):
     """A tool ended with another exit status than the test asked for; the message holds its output."""
 
 

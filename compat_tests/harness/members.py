@@ -1,0 +1,177 @@
+"""Consumer group members of three client libraries, each polling in a thread of its own.
+
+A `Member` joins when it is made, records what it read and what is assigned to it, and leaves on `leave()`.
+`vanish()` stops polling and heartbeats without saying goodbye, as a crashed process does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import confluent_kafka
+from aiokafka import AIOKafkaConsumer
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from kafka import KafkaConsumer
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+
+from compat_tests.harness.topics import eventually
+
+SESSION_TIMEOUT_MS = 3_000
+
+
+class Member:
+    """One member of a group; `assigned` is a set of (topic, partition)."""
+
+    library = ""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        group: str,
+        topics: Sequence[str],
+        *,
+        instance_id: str | None = None,
+        cooperative: bool = False,
+    ) -> None:
+        self.bootstrap = bootstrap
+        self.group = group
+        self.topics = list(topics)
+        self.instance_id = instance_id
+        self.cooperative = cooperative
+        self.values: list[bytes] = []
+        self.assigned: frozenset[tuple[str, int]] = frozenset()
+        self.rebalances = 0
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"{self.library}-{group}")
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Commit, leave the group and wait for the thread's end."""
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), f"{self.library} member did not leave"
+        if self.failure is not None:
+            raise self.failure
+
+    def _run(self) -> None:
+        try:
+            self._poll_until_stopped()
+        except BaseException as failure:  # noqa: BLE001 - shown by leave() in the test's own thread
+            self.failure = failure
+
+    def _poll_until_stopped(self) -> None:
+        raise NotImplementedError
+
+    def _see(self, assigned: frozenset[tuple[str, int]]) -> None:
+        if assigned != self.assigned:
+            self.rebalances += 1
+            self.assigned = assigned
+
+
+class KafkaPythonMember(Member):
+    """kafka-python."""
+
+    library = "kafka-python"
+
+    def _poll_until_stopped(self) -> None:
+        options: dict[str, object] = {}
+        if self.cooperative:
+            options["partition_assignment_strategy"] = (CooperativeStickyAssignor,)
+        consumer = KafkaConsumer(
+            *self.topics,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.group,
+            group_instance_id=self.instance_id,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=200,
+            auto_commit_interval_ms=200,
+            metadata_max_age_ms=1_000,
+            **options,
+        )
+        while not self._stop.is_set():
+            for records in consumer.poll(timeout_ms=100).values():
+                self.values += [record.value for record in records]
+            self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
+        consumer.close()
+
+
+class AioKafkaMember(Member):
+    """aiokafka (it has no cooperative protocol: sticky takes its place)."""
+
+    library = "aiokafka"
+
+    def _poll_until_stopped(self) -> None:
+        asyncio.run(self._poll())
+
+    async def _poll(self) -> None:
+        options: dict[str, object] = {}
+        if self.cooperative:
+            options["partition_assignment_strategy"] = (StickyPartitionAssignor,)
+        consumer = AIOKafkaConsumer(
+            *self.topics,
+            bootstrap_servers=self.bootstrap,
+            group_id=self.group,
+            group_instance_id=self.instance_id,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=200,
+            auto_commit_interval_ms=200,
+            metadata_max_age_ms=1_000,
+            **options,
+        )
+        await consumer.start()
+        try:
+            while not self._stop.is_set():
+                for records in (await consumer.getmany(timeout_ms=100)).values():
+                    self.values += [record.value for record in records]
+                self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
+        finally:
+            await consumer.stop()
+
+
+class ConfluentMember(Member):
+    """confluent-kafka."""
+
+    library = "confluent-kafka"
+
+    def _poll_until_stopped(self) -> None:
+        settings: dict[str, str | int] = {
+            "bootstrap.servers": self.bootstrap,
+            "group.id": self.group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": 200,
+            "auto.commit.interval.ms": 200,
+            "topic.metadata.refresh.interval.ms": 1_000,
+            "partition.assignment.strategy": "cooperative-sticky" if self.cooperative else "range,roundrobin",
+        }
+        if self.instance_id is not None:
+            settings["group.instance.id"] = self.instance_id
+        consumer = confluent_kafka.Consumer(settings)
+        consumer.subscribe(self.topics)
+        while not self._stop.is_set():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self.values.append(message.value() or b"")
+            self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
+        consumer.close()
+
+
+LIBRARIES: tuple[type[Member], ...] = (KafkaPythonMember, AioKafkaMember, ConfluentMember)
+
+
+def await_balance(members: Sequence[Member], partitions: int, timeout: float = 25) -> None:
+    """Wait until the members share all `partitions`, none twice and each member at least one."""
+
+    def balanced() -> bool:
+        for member in members:
+            if member.failure is not None:
+                raise member.failure
+        sets = [member.assigned for member in members]
+        return all(sets) and sum(map(len, sets)) == partitions == len(frozenset().union(*sets))
+
+    eventually(balanced, timeout)
