@@ -1,0 +1,323 @@
+"""The broker's configuration: typed attributes over the tables of controller/broker_configs.py.
+
+A value is the first of: `--set`, KAFKA_* variables, the properties file, the table's default. Without a
+file the values of Kafka's shipped server.properties come in between (one replica for internal topics, and
+so on), so that `barnabas start` alone serves.
+
+`BrokerConfig` spells out what the broker reads, so that mypy knows every type; a test compares the
+attributes with the tables. Property `log.segment.bytes` is attribute `log_segment_bytes`; where several
+properties say one thing in different units (log.retention.ms, .minutes, .hours) use `topic_defaults`.
+Dynamic values (AlterConfigs on a broker) come through `apply_dynamic` and change the attributes in place,
+so hold the config and not a copy of its values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from barnabas.broker.config_sources import parse_properties, parse_settings, properties_from_environment
+from barnabas.broker.listener_config import ListenerConfig, resolve_listeners
+from barnabas.controller.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config_def import READ_ONLY, Value
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.topic_configs import TOPIC_CONFIGS, topic_default
+
+DEFAULT_LOG_DIR: Final = "barnabas-data"
+
+# What no properties file is replaced by: Kafka's shipped server.properties, on the loopback address.
+SHIPPED: Final[dict[str, str]] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": DEFAULT_LOG_DIR,
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+# What Kafka insists on being told and a single node can assume.
+_ASSUMED: Final = {
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+}
+
+
+@dataclasses.dataclass(slots=True, init=False, eq=False)
+class _Values:
+    """One attribute per property that the broker reads; `<property>` with `_` for `.`."""
+
+    auto_create_topics_enable: bool
+    background_threads: int
+    barnabas_event_loop: str
+    barnabas_validate_records: bool
+    broker_heartbeat_interval_ms: int
+    broker_rack: str | None
+    broker_session_timeout_ms: int
+    compression_type: str
+    connections_max_idle_ms: int
+    controlled_shutdown_enable: bool
+    controller_listener_names: list[str]
+    controller_quorum_bootstrap_servers: list[str]
+    controller_quorum_voters: list[str]
+    default_replication_factor: int
+    delete_records_purgatory_purge_interval_requests: int
+    delete_topic_enable: bool
+    fetch_max_bytes: int
+    fetch_purgatory_purge_interval_requests: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_max_size: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_session_timeout_ms: int
+    group_coordinator_rebalance_protocols: list[str]
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    inter_broker_listener_name: str | None
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_delete_retention_ms: int
+    log_cleaner_enable: bool
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_max_compaction_lag_ms: int
+    log_cleaner_min_cleanable_ratio: float
+    log_cleaner_min_compaction_lag_ms: int
+    log_cleaner_threads: int
+    log_cleanup_policy: list[str]
+    log_flush_interval_messages: int
+    log_flush_interval_ms: int | None
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_index_interval_bytes: int
+    log_index_size_max_bytes: int
+    log_message_timestamp_after_max_ms: int
+    log_message_timestamp_before_max_ms: int
+    log_message_timestamp_type: str
+    log_preallocate: bool
+    log_retention_bytes: int
+    log_retention_check_interval_ms: int
+    log_segment_bytes: int
+    log_segment_delete_delay_ms: int
+    max_connection_creation_rate: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    message_max_bytes: int
+    metadata_log_max_record_bytes_between_snapshots: int
+    metadata_log_max_snapshot_interval_ms: int
+    min_insync_replicas: int
+    node_id: int
+    num_io_threads: int
+    num_network_threads: int
+    num_partitions: int
+    num_recovery_threads_per_data_dir: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_load_buffer_size: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_compression_codec: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    process_roles: list[str]
+    producer_id_expiration_check_interval_ms: int
+    producer_id_expiration_ms: int
+    producer_purgatory_purge_interval_requests: int
+    queued_max_request_bytes: int
+    queued_max_requests: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    replica_lag_time_max_ms: int
+    request_timeout_ms: int
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+    transaction_max_timeout_ms: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+    transactional_id_expiration_ms: int
+    unclean_leader_election_enable: bool
+
+
+PROPERTY_OF_ATTRIBUTE: Final = {
+    field.name: field.name.replace("_", ".") for field in dataclasses.fields(_Values)
+}
+
+
+class BrokerConfig(_Values):
+    """What a broker was told, as `load` or `from_properties` read it.
+
+    Beyond the plain properties: `listeners` to open (controller listeners left out), `log_dirs`, `notes`
+    (lines for the log at the start: (level name, text)).
+    """
+
+    listeners: list[ListenerConfig]
+    log_dirs: list[str]
+    notes: list[tuple[str, str]]
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """`given` are the properties somebody set, by name, as text. ConfigError names the one that is wrong."""
+        self.notes = []
+        self.given = dict(given)  # static values: file, variables, --set
+        self.dynamic_cluster: dict[str, str] = {}
+        self.dynamic_node: dict[str, str] = {}
+        self._read_all()
+        self._check_roles()
+        self.log_dirs = self._log_dirs()
+        self.listeners = self._listeners()
+
+    # -- where values come from
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str] | None = None) -> BrokerConfig:
+        """The configuration of a broker without a file, with `properties` set on top (tests, in-process use)."""
+        return cls({**SHIPPED, **(properties or {})})
+
+    @classmethod
+    def load(
+        cls, file: Path | None = None, environ: Mapping[str, str] | None = None, settings: Iterable[str] = ()
+    ) -> BrokerConfig:
+        """Read the file (None: the shipped values), KAFKA_* of `environ` and `name=value` settings.
+
+        ConfigError for a wrong value; OSError when the file can't be read.
+        """
+        base = SHIPPED if file is None else _read_file(file)
+        return cls({**base, **properties_from_environment(environ or {}), **parse_settings(settings)})
+
+    def static_value(self, name: str) -> str | None:
+        """The text of a property as the file, a variable or --set gave it, or its default; None for null."""
+        given = self.given.get(name)
+        if given is not None:
+            return given
+        key = BROKER_CONFIGS[name]
+        return _ASSUMED.get(name) if key.required else key.default
+
+    def value(self, name: str) -> str | None:
+        """The text of a property that counts now, dynamic ones included; None for null."""
+        dynamic = self.dynamic_node.get(name, self.dynamic_cluster.get(name))
+        return dynamic if dynamic is not None else self.static_value(name)
+
+    # -- what topics take from the broker
+
+    def topic_defaults(self) -> dict[str, str]:
+        """Every topic property's value where the topic does not set it; those without a value left out."""
+        found = {name: topic_default(name, self.value) for name in TOPIC_CONFIGS}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def topic_properties(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """All properties of a topic that sets `overrides`."""
+        return {**self.topic_defaults(), **overrides}
+
+    # -- dynamic values
+
+    def apply_dynamic(self, cluster: Mapping[str, str], node: Mapping[str, str]) -> set[str]:
+        """Take the cluster's and this node's dynamic values; the names of properties whose value changed.
+
+        What a running broker can't change is ignored, as are values that do not parse: they were accepted
+        by the controller and must not stop the broker. Attributes change in place.
+        """
+        new_cluster, new_node = _usable(cluster), _usable(node)
+        touched = {*self.dynamic_cluster, *self.dynamic_node, *new_cluster, *new_node}
+        before = {name: self.value(name) for name in touched}
+        self.dynamic_cluster, self.dynamic_node = new_cluster, new_node
+        changed = {
+            name for name, text in before.items() if name in BROKER_CONFIGS and self.value(name) != text
+        }
+        for name in changed:
+            self._read(name)
+        return changed
+
+    # -- reading
+
+    def _read_all(self) -> None:
+        for name in self.given:
+            if name in BROKER_CONFIGS:
+                BROKER_CONFIGS[name].parse(self.given[name])
+            else:
+                self.notes.append(("warning", f"unknown property {name} is ignored"))
+        for name in PROPERTY_OF_ATTRIBUTE.values():
+            self._read(name)
+
+    def _read(self, name: str) -> None:
+        attribute = name.replace(".", "_")
+        if attribute in PROPERTY_OF_ATTRIBUTE:
+            setattr(self, attribute, self._parsed(name))
+
+    def _parsed(self, name: str) -> Value:
+        return BROKER_CONFIGS[name].parse(self.value(name))
+
+    def _check_roles(self) -> None:
+        if "broker" not in self.process_roles:
+            raise ConfigError("process.roles must name broker: this version runs no controller of its own")
+        if len(self.controller_quorum_voters) > 1:
+            raise ConfigError(
+                f"controller.quorum.voters names {len(self.controller_quorum_voters)} nodes; this version runs alone"
+            )
+        if "broker.id" in self.given and "node.id" not in self.given:
+            # Kafka before KRaft called it so.
+            self.node_id = max(int(self.given["broker.id"]), 0)
+
+    def _log_dirs(self) -> list[str]:
+        found = self._parsed("log.dirs") or self._parsed("log.dir")
+        assert isinstance(found, list)
+        if "log.dirs" not in self.given and "log.dir" not in self.given:
+            return [DEFAULT_LOG_DIR]
+        return list(dict.fromkeys(found))
+
+    def _listeners(self) -> list[ListenerConfig]:
+        listeners, advertised = self._parsed("listeners"), self._parsed("advertised.listeners")
+        assert isinstance(listeners, list)
+        assert advertised is None or isinstance(advertised, list)
+        opened, closed = resolve_listeners(
+            listeners, advertised, self._protocol_map(), self.controller_listener_names
+        )
+        for name in closed:
+            self.notes.append(
+                ("info", f"the controller listener {name} stays closed: a single node needs none")
+            )
+        return opened
+
+    def _protocol_map(self) -> str:
+        text = self.static_value("listener.security.protocol.map") or ""
+        if "listener.security.protocol.map" not in self.given:
+            # As Kafka does: controller listeners speak PLAINTEXT unless the map says otherwise.
+            text += "".join(f",{name}:PLAINTEXT" for name in self.controller_listener_names)
+        return text
+
+
+def _usable(properties: Mapping[str, str]) -> dict[str, str]:
+    usable: dict[str, str] = {}
+    for name, text in properties.items():
+        key = BROKER_CONFIGS.get(name)
+        if key is None or key.update_mode == READ_ONLY:
+            continue
+        try:
+            key.parse(text)
+        except ConfigError:
+            continue
+        usable[name] = text
+    return usable
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    try:
+        return parse_properties(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        # Java's own encoding for these files.
+        return parse_properties(file.read_text(encoding="latin-1"))

@@ -1,0 +1,175 @@
+"""The checks a property's value must pass beyond its type, by the names the tables use, in Kafka's words.
+
+The texts are what users of Kafka's tools see, so they are Kafka's (asked of 4.3.1), number formats included:
+a double prints as Java prints it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+Validator = Callable[[str, object], None]
+
+_THROTTLED: Final = re.compile(r"^\s*\d+\s*:\s*\d+\s*$")
+_VOTER: Final = re.compile(r"^\d+@[^@]+:\d+$")
+_SERVER: Final = re.compile(r"^(\[[0-9a-zA-Z\-%._:]*\]|[0-9a-zA-Z\-%._]+):[0-9]+$")
+_DURATION: Final = re.compile(
+    r"^P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{0,9})?S)?)?$", re.IGNORECASE
+)
+
+
+class ConfigError(ValueError):
+    """A value that a property may not have. Its text is what the client (or the terminal) is shown."""
+
+    @classmethod
+    def invalid(cls, name: str, value: object, reason: str) -> ConfigError:
+        return cls(f"Invalid value {java_text(value)} for configuration {name}: {reason}")
+
+
+def java_text(value: object) -> str:
+    """A value as Java's string conversion prints it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(value) + "]"
+    if isinstance(value, float) and abs(value) >= 1e7:
+        mantissa, _, exponent = f"{value:e}".partition("e")
+        shortest = repr(value).partition("e")[0] if "e" in repr(value) else mantissa.rstrip("0")
+        return f"{shortest}{'' if '.' in shortest else '.0'}E{int(exponent)}"
+    return str(value)
+
+
+@cache
+def validator_named(spec: str) -> Validator | None:
+    """The check that a table's validator column names; None for `*`."""
+    if spec == "*":
+        return None
+    if spec.startswith("["):
+        return _range(spec)
+    kind, _, names = spec.partition(":")
+    choices = tuple(names.split(",")) if names else ()
+    if kind.startswith("list"):
+        return _list_of(choices, "+nonempty" in kind, "+nullable" in kind)
+    if kind in ("in", "anycase"):
+        return _one_of(choices, any_case=kind == "anycase")
+    return _NAMED[kind]
+
+
+def _range(spec: str) -> Validator:
+    low_text, *_, high_text = spec.strip("[]").split(",")
+    low = float(low_text) if "." in low_text else int(low_text)
+    high = None if high_text == "..." else float(high_text) if "." in high_text else int(high_text)
+
+    def check(name: str, value: object) -> None:
+        if value is None:
+            raise ConfigError.invalid(name, value, "Value must be non-null")
+        assert isinstance(value, int | float)
+        # Written so that NaN, which no comparison holds for, passes as it does in Kafka.
+        if value < low:
+            raise ConfigError.invalid(name, value, f"Value must be at least {low_text}")
+        if high is not None and value > high:
+            raise ConfigError.invalid(name, value, f"Value must be no more than {high_text}")
+
+    return check
+
+
+def _one_of(choices: tuple[str, ...], any_case: bool = False) -> Validator:
+    allowed = {choice.upper() for choice in choices} if any_case else set(choices)
+    note = " (case insensitive)" if any_case else ""
+
+    def check(name: str, value: object) -> None:
+        found = value.upper() if any_case and isinstance(value, str) else value
+        if found not in allowed:
+            raise ConfigError.invalid(name, value, f"String must be one of{note}: {', '.join(choices)}")
+
+    return check
+
+
+def _list_of(choices: tuple[str, ...], must_have_one: bool, nullable: bool) -> Validator:
+    one = _one_of(choices) if choices else None
+    described = f"[{', '.join(choices)}]" if choices else "any non-empty value"
+
+    def check(name: str, value: object) -> None:
+        if value is None:
+            if nullable:
+                return
+            raise ConfigError(f"Configuration '{name}' values must not be null.")
+        assert isinstance(value, list)
+        if not value and must_have_one:
+            raise ConfigError(f"Configuration '{name}' must not be empty. Valid values include: {described}")
+        for entry in value:
+            if not entry:
+                raise ConfigError(f"Configuration '{name}' values must not be empty.")
+            if one is not None:
+                one(name, entry)
+
+    return check
+
+
+def _non_empty(name: str, value: object) -> None:
+    if value == "":
+        raise ConfigError.invalid(name, value, "String must be non-empty")
+
+
+def _non_null(name: str, value: object) -> None:
+    if value is None:
+        raise ConfigError.invalid(name, value, "entry must be non null")
+
+
+def _gzip_level(name: str, value: object) -> None:
+    if value != -1 and not (isinstance(value, int) and 1 <= value <= 9):
+        raise ConfigError.invalid(name, value, "Value must be between 1 and 9 or equal to -1")
+
+
+def _voters(name: str, value: object) -> None:
+    for entry in value if isinstance(value, list) else ():
+        if not _VOTER.match(entry):
+            raise ConfigError(
+                f"Invalid configuration value for {name}. Each entry should be in the form `{{id}}@{{host}}:{{port}}`."
+            )
+
+
+def _servers(name: str, value: object) -> None:
+    for entry in value if isinstance(value, list) else ():
+        if not _SERVER.match(entry):
+            raise ConfigError(
+                f"Failed to parse host name from {entry} for the configuration {name}. "
+                'Each entry should be in the form "{host}:{port}"'
+            )
+
+
+def _throttled_replicas(name: str, value: object) -> None:
+    entries = value if isinstance(value, list) else []
+    if entries != ["*"] and not all(_THROTTLED.match(entry) for entry in entries):
+        reason = (
+            f"{name} must be the literal '*' or a list of replicas in the following format: "
+            "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
+        )
+        raise ConfigError.invalid(name, entries, reason)
+
+
+def _offset_reset(name: str, value: object) -> None:
+    assert isinstance(value, str)
+    kind, _, duration = value.partition(":")
+    if value not in ("earliest", "latest") and not (kind == "by_duration" and _DURATION.match(duration)):
+        reason = (
+            f"Invalid value `{value}` for configuration {name}. The value must be either 'earliest', 'latest' "
+            "or of the format 'by_duration:<PnDTnHnMn.nS>'."
+        )
+        raise ConfigError.invalid(name, value, reason)
+
+
+_NAMED: Final[dict[str, Validator]] = {
+    "nonempty": _non_empty,
+    "nonnull": _non_null,
+    "gzip-level": _gzip_level,
+    "voters": _voters,
+    "servers": _servers,
+    "throttled-replicas": _throttled_replicas,
+    "offset-reset": _offset_reset,
+}
