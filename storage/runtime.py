@@ -49,7 +49,9 @@ class Runtime(Protocol):
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer: ...
 
-    def run_in_thread(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]) -> None:
+    def run_in_thread(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
+    ) -> None:
         """Run blocking `work` off the loop; `done(result, error)` comes back on the loop, one of them None."""
         ...
 

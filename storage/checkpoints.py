@@ -1,0 +1,55 @@
+"""Kafka's checkpoint files: a version line, a count line, then one line per entry with fields split by blanks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from barnabas.storage.disk import Disk
+
+CHECKPOINT_VERSION = 0
+
+
+class CheckpointError(ValueError):
+    """A checkpoint file that does not keep to its format."""
+
+
+def parse_checkpoint(content: bytes) -> list[list[str]]:
+    """The fields of every entry. CheckpointError when version, count or encoding are wrong."""
+    try:
+        lines = content.decode().splitlines()
+        version, count = int(lines[0]), int(lines[1])
+    except (UnicodeDecodeError, IndexError, ValueError):
+        raise CheckpointError("neither version nor count") from None
+    if version != CHECKPOINT_VERSION:
+        raise CheckpointError(f"unknown version {version}")
+    entries = [line.split() for line in lines[2:] if line.strip()]
+    if len(entries) != count:
+        raise CheckpointError(f"{len(entries)} entries where {count} are announced")
+    return entries
+
+
+def format_checkpoint(entries: Iterable[Iterable[object]]) -> bytes:
+    lines = [" ".join(str(field) for field in entry) for entry in entries]
+    return "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines, ""]).encode()
+
+
+def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
+    """(topic, partition) -> offset; empty when there is no file. CheckpointError when it is damaged."""
+    if not disk.exists(path):
+        return {}
+    try:
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, partition, offset in parse_checkpoint(disk.read_file(path))
+        }
+    except CheckpointError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def write_offsets(
+    disk: Disk, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = True
+) -> None:
+    content = format_checkpoint((topic, partition, offset) for (topic, partition), offset in offsets.items())
+    disk.write_file(path, content, sync=sync)

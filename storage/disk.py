@@ -1,0 +1,255 @@
+"""The disk: the only way from storage to files, small enough to be replaced by one that fails on purpose.
+
+A file is closed when nobody holds it any more: the segment that owns it drops it, and every FileRegion that
+still waits in some connection's queue keeps it open, so a region can always be sent, even after its segment
+has been deleted. Reads and writes name their position; nothing shares a seek pointer.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Protocol
+
+from barnabas.wire.compression import Bytes
+
+
+class File(Protocol):
+    """An open file. OSError as the operating system gives it."""
+
+    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
+        """Write the buffers one behind the other; may write less and says how much."""
+        ...
+
+    def pread(self, count: int, position: int) -> bytes:
+        """At most `count` bytes; fewer at the end of the file."""
+        ...
+
+    def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
+        """sendfile: bytes sent, 0 at the end of the file; BlockingIOError when the socket is full."""
+        ...
+
+    def fileno(self) -> int:
+        """A descriptor, or -1 where there is none."""
+        ...
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return once the content would survive a power failure."""
+        ...
+
+
+class Lock(Protocol):
+    """Holds a directory against other processes until released."""
+
+    def release(self) -> None: ...
+
+
+class Disk(Protocol):
+    """Files and directories by path. OSError as the operating system gives it."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = False) -> File: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str, *, parents: bool = False) -> None: ...
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file; nothing happens when there is none."""
+        ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:
+        """Replace the file in one step: readers and crashes see the old content or the new."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take an exclusive lock on a file; BlockingIOError when another holds it."""
+        ...
+
+    def volume(self, path: str) -> tuple[int, int]:
+        """(total bytes, usable bytes) of the file system that holds `path`."""
+        ...
+
+
+class FileRegion:
+    """`length` bytes of a file at `position`, to be sent without being read. Immutable, owns a hold on the file."""
+
+    __slots__ = ("file", "length", "position")
+
+    def __init__(self, file: File, position: int, length: int) -> None:
+        self.file = file
+        self.position = position
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+    def send_to(self, socket_descriptor: int, offset: int, count: int) -> int:
+        """Send up to `count` bytes from `offset` inside the region: bytes sent, 0 when the file has ended."""
+        return self.file.send_to(socket_descriptor, self.position + offset, count)
+
+    def read(self, offset: int = 0, count: int | None = None) -> bytes:
+        """The region's bytes, for what can't be sent from the file (TLS, decoding)."""
+        return self.file.pread(self.length - offset if count is None else count, self.position + offset)
+
+
+def write_fully(file: File, buffers: Sequence[Bytes], position: int, total: int) -> None:
+    """Write all `total` bytes of the buffers or raise OSError, after having gone on behind short writes."""
+    written = file.pwritev(buffers, position)
+    if written == total:
+        return
+    rest = memoryview(b"".join(buffers))[written:]
+    position += written
+    while len(rest):
+        written = file.pwritev((rest,), position)
+        if written <= 0:
+            raise OSError(errno.EIO, "the file took no more bytes")
+        rest = rest[written:]
+        position += written
+
+
+class RealFile:
+    """A file descriptor that is closed with its last holder."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
+        return os.pwritev(self._descriptor, buffers, position)
+
+    def pread(self, count: int, position: int) -> bytes:
+        return os.pread(self._descriptor, count, position)
+
+    def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
+        return os.sendfile(socket_descriptor, self._descriptor, position, count)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fsync(self._descriptor)
+
+
+class RealLock:
+    """flock on a file that stays behind, as Kafka's `.lock` does."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class RealDisk:
+    """The operating system's files."""
+
+    def open(self, path: str, *, create: bool = False, writable: bool = False) -> File:
+        flags = os.O_CLOEXEC | (os.O_RDWR if writable or create else os.O_RDONLY)
+        return RealFile(os.open(path, flags | os.O_CREAT if create else flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def make_directory(self, path: str, *, parents: bool = False) -> None:
+        if parents:
+            os.makedirs(path, exist_ok=True)
+        else:
+            os.mkdir(path)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read_file(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:
+        temporary = path + ".tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                if sync:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            self.remove(temporary)
+            raise
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def lock(self, path: str) -> Lock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return RealLock(descriptor)
+
+    def volume(self, path: str) -> tuple[int, int]:
+        figures = os.statvfs(path)
+        return figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize

@@ -1,0 +1,70 @@
+"""The topic-level settings that the log obeys, typed. Names are Kafka's with underscores, times in ms, sizes in bytes.
+
+The strings come from the controller's table, where they have been validated; absent ones take Kafka 4.3's
+defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+LONG_MAX = (1 << 63) - 1
+
+
+class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one topic. `validate_records` is `barnabas.validate.records`."""
+
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    compression_type: str = "producer"
+    delete_retention_ms: int = 86_400_000
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    index_interval_bytes: int = 4096
+    max_compaction_lag_ms: int = LONG_MAX
+    max_message_bytes: int = 1_048_588
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    preallocate: bool = False
+    retention_bytes: int = -1
+    retention_ms: int = 604_800_000
+    segment_bytes: int = 1_073_741_824
+    segment_index_bytes: int = 10_485_760
+    segment_jitter_ms: int = 0
+    segment_ms: int = 604_800_000
+    validate_records: bool = False
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> LogConfig:
+        """From strings under Kafka's names; names that the log does not know are passed over."""
+        values: dict[str, object] = {}
+        for field in msgspec.structs.fields(cls):
+            text = properties.get(_PROPERTY_OF.get(field.name, field.name.replace("_", ".")))
+            if text is not None:
+                values[field.name] = _parse(field.type, text)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+_PROPERTY_OF = {"validate_records": "barnabas.validate.records"}
+
+
+def _parse(kind: object, text: str) -> object:
+    text = text.strip()
+    if kind is bool:
+        return text.lower() == "true"
+    if kind is int:
+        return int(text)
+    if kind is float:
+        return float(text)
+    if kind is str:
+        return text
+    return frozenset(part.strip() for part in text.split(",") if part.strip())

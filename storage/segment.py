@@ -1,0 +1,230 @@
+"""One segment: a log file from a base offset on, and its two indexes.
+
+The active segment keeps its file open once it has been written to; older ones open theirs for each read, and
+the region that is handed out holds it until it has been sent. `size` is the truth about how much of the file
+counts: what a failed write left behind it is cut off before the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from barnabas.storage.disk import Disk, File
+from barnabas.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from barnabas.wire.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, CorruptBatch, read_header
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, ".txnindex", ".snapshot")
+
+MAX_RELATIVE_OFFSET = 0x7FFFFFFF
+_UNKNOWN = -2  # not read from the disk yet; -1 is Kafka's "no timestamp"
+
+
+def offset_file_name(offset: int, suffix: str) -> str:
+    """Kafka's file name: the offset in 20 digits."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """See the module. Times are ms since the epoch, sizes and positions bytes."""
+
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_max_timestamp",
+        "_max_timestamp_offset",
+        "_rolling_timestamp",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "index_full",
+        "offset_index",
+        "path",
+        "size",
+        "time_index",
+        "torn",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, size: int, *, fresh: bool) -> None:
+        """`fresh`: its indexes start empty in memory instead of lying on the disk."""
+        stem = f"{directory}/{base_offset:020d}"
+        self._disk = disk
+        self._file: File | None = None
+        self.path = stem + LOG_SUFFIX
+        self.base_offset = base_offset
+        self.size = size
+        self.offset_index = SparseIndex(disk, stem + INDEX_SUFFIX, OFFSET_ENTRY, loaded=fresh)
+        self.time_index = SparseIndex(disk, stem + TIME_INDEX_SUFFIX, TIME_ENTRY, loaded=fresh)
+        self.bytes_since_index_entry = 0
+        self.index_full = False
+        self.created_ms = 0
+        self.torn = False  # bytes behind `size` may be on the disk
+        self._max_timestamp = NO_TIMESTAMP if fresh else _UNKNOWN
+        self._max_timestamp_offset = base_offset
+        self._rolling_timestamp = _UNKNOWN
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, base_offset: int, now_ms: int) -> Segment:
+        """A new, empty log file. OSError leaves none behind."""
+        segment = cls(disk, directory, base_offset, 0, fresh=True)
+        file = disk.open(segment.path, create=True)
+        if file.size():
+            file.truncate(0)
+        segment.created_ms = now_ms
+        return segment
+
+    # --- the file
+
+    def open_for_append(self) -> File:
+        """The file, kept open from now on."""
+        if self._file is None:
+            self._file = self._disk.open(self.path, writable=True)
+        return self._file
+
+    def open_for_read(self) -> File:
+        return self._file if self._file is not None else self._disk.open(self.path)
+
+    def cut_torn_tail(self) -> None:
+        """Take away what a failed write may have left. OSError when that fails too; it is tried again."""
+        self.torn = True
+        self.open_for_append().truncate(self.size)
+        self.torn = False
+
+    def truncate(self, size: int) -> None:
+        """Keep the first `size` bytes and the index entries that point into them."""
+        self.open_for_append().truncate(size)
+        self.size = size
+        self.offset_index.truncate(lambda _, position: position < size)
+        last = self.offset_index.last()
+        last_relative = last[0] if last is not None else -1
+        self.time_index.truncate(lambda _, relative: relative <= last_relative)
+        self.raise_max_timestamp()
+        self.index_full = False
+
+    def release(self) -> None:
+        """Close the file as soon as no region waits on it."""
+        self._file = None
+
+    def remove(self) -> None:
+        self.release()
+        for path in (self.path, self.offset_index.path, self.time_index.path):
+            self._disk.remove(path)
+
+    # --- writing
+
+    def appended(
+        self, header: BatchHeader, size: int, index_interval_bytes: int, index_max_bytes: int
+    ) -> None:
+        """A batch of `size` bytes has been written at the end; its header is final."""
+        position = self.size
+        last_offset = header.base_offset + header.last_offset_delta
+        if position == 0:
+            self._rolling_timestamp = header.max_timestamp
+        if header.max_timestamp > self.max_timestamp:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = last_offset
+        if self.bytes_since_index_entry > index_interval_bytes:
+            self._add_index_entries(last_offset, position, index_max_bytes)
+        self.bytes_since_index_entry += size
+        self.size = position + size
+
+    def _add_index_entries(self, last_offset: int, position: int, index_max_bytes: int) -> None:
+        self.offset_index.append(last_offset - self.base_offset, position)
+        self.add_time_index_entry()
+        self.bytes_since_index_entry = 0
+        self.index_full = (
+            len(self.offset_index) >= index_max_bytes // OFFSET_ENTRY.size
+            or len(self.time_index) >= index_max_bytes // TIME_ENTRY.size - 1
+        )
+
+    def add_time_index_entry(self) -> None:
+        """Note the largest timestamp so far, if it is larger than the last entry's."""
+        last = self.time_index.last()
+        if self.max_timestamp > (last[0] if last is not None else NO_TIMESTAMP):
+            self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
+
+    def waited_ms(self, now_ms: int, batch_timestamp: int) -> int:
+        """How long the segment has been filling, as segment.ms counts it: between the first batch's time and
+        this one's, or by the clock when the first has none."""
+        if self._rolling_timestamp == _UNKNOWN and self.size:
+            self._rolling_timestamp = next(self.headers(0))[1].max_timestamp
+        if self._rolling_timestamp >= 0:
+            return batch_timestamp - self._rolling_timestamp
+        return now_ms - self.created_ms
+
+    def save_indexes(self, *, sync: bool = False) -> None:
+        """Write the indexes as of now. OSError leaves them in memory, where they still serve."""
+        self.offset_index.save(sync=sync)
+        self.time_index.save(sync=sync)
+
+    # --- looking up
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest batch timestamp, -1 when there is none."""
+        if self._max_timestamp == _UNKNOWN:
+            self.raise_max_timestamp()
+        return self._max_timestamp
+
+    @property
+    def max_timestamp_offset(self) -> int:
+        """Last offset of the first batch that has it."""
+        if self._max_timestamp == _UNKNOWN:
+            self.raise_max_timestamp()
+        return self._max_timestamp_offset
+
+    def reset_timestamps(self) -> None:
+        """Forget them, before the batches are gone through again."""
+        self._max_timestamp = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+        self._rolling_timestamp = _UNKNOWN
+
+    def raise_max_timestamp(self) -> None:
+        """Learn the largest timestamp from the time index and the batches behind its last entry."""
+        last = self.time_index.last()
+        timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
+        offset = self.base_offset + relative
+        for _, header in self.headers(self.index_position(offset)):
+            if header.max_timestamp > timestamp:
+                timestamp, offset = header.max_timestamp, header.last_offset
+        self._max_timestamp, self._max_timestamp_offset = timestamp, offset
+
+    def index_position(self, offset: int) -> int:
+        """A position at or before the batch that holds `offset`."""
+        if offset <= self.base_offset:
+            return 0
+        entry = self.offset_index.floor(offset - self.base_offset)
+        return entry[1] if entry is not None else 0
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch whose last offset is at least `offset`."""
+        for position, header in self.headers(self.index_position(offset)):
+            if header.base_offset + header.last_offset_delta >= offset:
+                return position, header
+        return None
+
+    def headers(self, position: int, window: int = 8192) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from `position` on, without their records.
+
+        Reads `window` bytes at a time. CorruptBatch when what stands there is no whole batch.
+        """
+        if position >= self.size:
+            return
+        file = self.open_for_read()
+        start, chunk = 0, b""
+        end = self.size
+        while position < end:
+            within = position - start
+            if within + HEADER_SIZE > len(chunk):
+                start, within = position, 0
+                chunk = file.pread(window, position)
+            header = read_header(chunk, within)
+            size = header.size
+            if size > end - position:
+                raise CorruptBatch(
+                    f"{self.path}: a batch of {size} bytes at {position}, {end - position} remain"
+                )
+            yield position, header
+            position += size

@@ -1,0 +1,166 @@
+"""What a batch must be to enter the log, and the rare rewriting of one, with Kafka's codes and texts.
+
+The checks of `check_header` need the header alone. `inspect_records` is the slow path: it reads every record,
+because a setting of the topic asks for it (compression.type, compaction's keys, barnabas.validate.records).
+"""
+
+from __future__ import annotations
+
+import struct
+
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log_config import LogConfig
+from barnabas.wire.compression import CODEC_NAMES, Bytes, CompressionError, compress
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import (
+    ATTRIBUTES_OFFSET,
+    CODEC_MASK,
+    CONTROL_FLAG,
+    CRC_OFFSET,
+    LOG_APPEND_TIME_FLAG,
+    MAX_TIMESTAMP_OFFSET,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptBatch,
+    RecordBatchError,
+    UnsupportedMagic,
+    assemble_batch,
+    read_header,
+)
+from barnabas.wire.records import decode_records, records_payload
+from crc32c import crc32c
+
+INVALID_RECORDS_TEXT = "One or more records have been rejected"
+
+# A batch of max.message.bytes may hold this many times as much once decompressed; no client comes near.
+DECOMPRESSED_LIMIT = 1 << 30
+
+
+def read_batch_header(records: Bytes, position: int = 0) -> BatchHeader:
+    """The header at `position`, or the StorageError that its sender is told."""
+    try:
+        return read_header(records, position)
+    except UnsupportedMagic as error:
+        raise StorageError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from None
+    except CorruptBatch as error:
+        raise StorageError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+
+
+def check_counts(header: BatchHeader, partition: str) -> None:
+    """INVALID_RECORD with the reason; the caller has seen that the counts are wrong."""
+    count = header.record_count
+    if header.last_offset_delta < 0:
+        text = f"Batch has an invalid offset range: [{header.base_offset}, {header.last_offset}]"
+    elif count <= 0:
+        text = f"Invalid reported count for record batch: {count}"
+    else:
+        text = (
+            f"Inconsistent batch offset range [{header.base_offset}, {header.last_offset}] "
+            f"and count of records {count}"
+        )
+    raise StorageError(ErrorCode.INVALID_RECORD, f"{text} in topic partition {partition}.")
+
+
+def check_client_attributes(header: BatchHeader, partition: str) -> None:
+    """What a client may not claim: control batches, and LogAppendTime of its own."""
+    if header.attributes & CONTROL_FLAG:
+        raise StorageError(
+            ErrorCode.INVALID_RECORD,
+            f"Clients are not allowed to write control records in topic partition {partition}.",
+        )
+    if header.attributes & LOG_APPEND_TIME_FLAG:
+        raise StorageError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"Invalid timestamp type in message to {partition}. "
+            "Producer should not set timestamp type to LogAppendTime.",
+        )
+
+
+def check_timestamps(header: BatchHeader, now_ms: int, config: LogConfig) -> None:
+    """INVALID_TIMESTAMP when the header's first or largest time lies outside the topic's bounds.
+
+    Kafka looks at every record; the records between those two are not read here.
+    """
+    low = now_ms - config.message_timestamp_before_max_ms
+    high = now_ms + config.message_timestamp_after_max_ms
+    for timestamp in (header.base_timestamp, header.max_timestamp):
+        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
+            raise StorageError(
+                ErrorCode.INVALID_TIMESTAMP,
+                INVALID_RECORDS_TEXT + " due to invalid timestamp",
+                [
+                    (
+                        0,
+                        f"Timestamp {timestamp} of message with offset 0 is out of range. "
+                        f"The timestamp should be within [{low}, {high}]",
+                    )
+                ],
+            )
+
+
+def stamp_append_time(records: Bytes, header: BatchHeader, now_ms: int) -> bytes:
+    """The batch with LogAppendTime `now_ms` in its header, and `header` changed alike."""
+    stamped = bytearray(records)
+    header.attributes |= LOG_APPEND_TIME_FLAG
+    header.max_timestamp = now_ms
+    struct.pack_into(">H", stamped, ATTRIBUTES_OFFSET, header.attributes & 0xFFFF)
+    struct.pack_into(">q", stamped, MAX_TIMESTAMP_OFFSET, now_ms)
+    header.crc = crc32c(memoryview(stamped)[ATTRIBUTES_OFFSET:])
+    struct.pack_into(">I", stamped, CRC_OFFSET, header.crc)
+    return bytes(stamped)
+
+
+def needs_inspection(config: LogConfig) -> bool:
+    """Whether the topic's settings need every record to be looked at."""
+    return config.validate_records or config.is_compacted or config.compression_type != "producer"
+
+
+def inspect_records(
+    records: Bytes, header: BatchHeader, config: LogConfig, partition: str
+) -> tuple[Bytes, BatchHeader]:
+    """Read the records as the settings ask; the batch to write, recompressed when its codec must change.
+
+    INVALID_RECORD when the records lie, lack keys on a compacted topic, or can't be decompressed.
+    """
+    try:
+        if config.validate_records or config.is_compacted:
+            _check_records(records, header, config, partition)
+        wanted = CODEC_NAMES.get(
+            "none" if config.compression_type == "uncompressed" else config.compression_type, header.codec
+        )
+        if wanted == header.codec:
+            return records, header
+        payload = records_payload(records, header, DECOMPRESSED_LIMIT)
+        packed = compress(CODEC_NAMES[_name(wanted)], payload)
+    except (RecordBatchError, CompressionError) as error:
+        raise StorageError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}.") from None
+    header.attributes = header.attributes & ~CODEC_MASK | wanted
+    rewritten = assemble_batch(header, packed)
+    return rewritten, read_header(rewritten)
+
+
+def _name(codec: int) -> str:
+    return next(name for name, value in CODEC_NAMES.items() if value == codec)
+
+
+def _check_records(records: Bytes, header: BatchHeader, config: LogConfig, partition: str) -> None:
+    keyless: list[tuple[int, str | None]] = []
+    for index, record in enumerate(decode_records(records, DECOMPRESSED_LIMIT)):
+        if record.offset != header.base_offset + index:
+            raise StorageError(
+                ErrorCode.INVALID_RECORD,
+                INVALID_RECORDS_TEXT,
+                [
+                    (
+                        index,
+                        f"Record offset {record.offset} of record {index} is not in sequence in "
+                        f"topic partition {partition}.",
+                    )
+                ],
+            )
+        if config.is_compacted and record.key is None:
+            keyless.append(
+                (index, f"Compacted topic cannot accept message without key in topic partition {partition}.")
+            )
+    if keyless:
+        raise StorageError(ErrorCode.INVALID_RECORD, INVALID_RECORDS_TEXT, keyless)
