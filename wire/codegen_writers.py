@@ -146,10 +146,12 @@ class _WriterGenerator:
         if nullable or kind == "records":
             self._sized_or_null(kind, value, path, nullable, compact)
             return
-        self._check_null("text" if kind == "string" else "data", value, path)
+        local = self._source.unique("text" if kind == "string" else kind)
+        self._check_null(local, value, path)
         if kind == "string":
-            self._source.emit("data = text.encode()")
-        self._length(kind, compact, "data")
+            self._source.emit(f"data = {local}.encode()")
+            local = "data"
+        self._length(kind, compact, local)
 
     def _sized_or_null(self, kind: str, value: str, path: str, nullable: bool, compact: bool) -> None:
         emit = self._source.emit

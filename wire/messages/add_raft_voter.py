@@ -193,17 +193,17 @@ def write_add_raft_voter_request_0(message: AddRaftVoterRequest, append: Append)
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text = item.name
-            if text is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("Listener.Name")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("Listener.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -230,17 +230,17 @@ def write_add_raft_voter_request_1(message: AddRaftVoterRequest, append: Append)
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text = item.name
-            if text is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("Listener.Name")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("Listener.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -161,10 +161,10 @@ def write_alter_user_scram_credentials_request_0(message: AlterUserScramCredenti
         n = len(deletions) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in deletions:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("ScramCredentialDeletion.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -175,26 +175,26 @@ def write_alter_user_scram_credentials_request_0(message: AlterUserScramCredenti
         n = len(upsertions) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in upsertions:
-            text = item_2.name
-            if text is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("ScramCredentialUpsertion.Name")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_bi(item_2.mechanism, item_2.iterations))
-            data = item_2.salt
-            if data is None:
+            bytes_2 = item_2.salt
+            if bytes_2 is None:
                 raise null_field("ScramCredentialUpsertion.Salt")
-            n = len(data) + 1
+            n = len(bytes_2) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
-            append(data)
-            data = item_2.salted_password
-            if data is None:
+            append(bytes_2)
+            bytes_3 = item_2.salted_password
+            if bytes_3 is None:
                 raise null_field("ScramCredentialUpsertion.SaltedPassword")
-            n = len(data) + 1
+            n = len(bytes_3) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
-            append(data)
+            append(bytes_3)
             append(b"\0")
         append(b"\0")
     except UNENCODABLE as error:
@@ -258,19 +258,19 @@ def write_alter_user_scram_credentials_response_0(message: AlterUserScramCredent
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text = item.user
-            if text is None:
+            text_2 = item.user
+            if text_2 is None:
                 raise null_field("AlterUserScramCredentialsResult.User")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text_3 = item.error_message
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -137,17 +137,17 @@ def write_api_versions_request_0(message: ApiVersionsRequest, append: Append) ->
 
 def write_api_versions_request_3(message: ApiVersionsRequest, append: Append) -> None:
     try:
-        text = message.client_software_name
-        if text is None:
+        text_2 = message.client_software_name
+        if text_2 is None:
             raise null_field("ApiVersionsRequest.ClientSoftwareName")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text = message.client_software_version
-        if text is None:
+        text_3 = message.client_software_version
+        if text_3 is None:
             raise null_field("ApiVersionsRequest.ClientSoftwareVersion")
-        data = text.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -338,10 +338,10 @@ def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) 
             n = len(supported_features) + 1
             content.append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in supported_features:
-                text = item_2.name
-                if text is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("SupportedFeatureKey.Name")
-                data = text.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -360,10 +360,10 @@ def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) 
             n = len(finalized_features) + 1
             content_2.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in finalized_features:
-                text = item_3.name
-                if text is None:
+                text_3 = item_3.name
+                if text_3 is None:
                     raise null_field("FinalizedFeatureKey.Name")
-                data = text.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_2.append(data)

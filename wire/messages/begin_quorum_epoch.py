@@ -259,10 +259,10 @@ def write_begin_quorum_epoch_request_0(message: BeginQuorumEpochRequest, append:
             raise null_field("BeginQuorumEpochRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_3 = item.topic_name
+            if text_3 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -292,10 +292,10 @@ def write_begin_quorum_epoch_request_1(message: BeginQuorumEpochRequest, append:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_3 = item.topic_name
+            if text_3 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -313,17 +313,17 @@ def write_begin_quorum_epoch_request_1(message: BeginQuorumEpochRequest, append:
         n = len(leader_endpoints) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in leader_endpoints:
-            text = item_3.name
-            if text is None:
+            text_4 = item_3.name
+            if text_4 is None:
                 raise null_field("LeaderEndpoint.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item_3.host
-            if text is None:
+            text_5 = item_3.host
+            if text_5 is None:
                 raise null_field("LeaderEndpoint.Host")
-            data = text.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -460,10 +460,10 @@ def write_begin_quorum_epoch_response_0(message: BeginQuorumEpochResponse, appen
             raise null_field("BeginQuorumEpochResponse.Topics")
         append(pack_hi(message.error_code, len(topics)))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -485,10 +485,10 @@ def write_begin_quorum_epoch_response_1(message: BeginQuorumEpochResponse, appen
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -512,10 +512,10 @@ def write_begin_quorum_epoch_response_1(message: BeginQuorumEpochResponse, appen
             content.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in node_endpoints:
                 content.append(pack_i(item_3.node_id))
-                text = item_3.host
-                if text is None:
+                text_3 = item_3.host
+                if text_3 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)

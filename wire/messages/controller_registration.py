@@ -147,17 +147,17 @@ def write_controller_registration_request_0(message: ControllerRegistrationReque
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -168,10 +168,10 @@ def write_controller_registration_request_0(message: ControllerRegistrationReque
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text = item_2.name
-            if text is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("Feature.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

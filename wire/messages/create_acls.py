@@ -176,22 +176,22 @@ def write_create_acls_request_1(message: CreateAclsRequest, append: Append) -> N
             raise null_field("CreateAclsRequest.Creations")
         append(pack_i(len(creations)))
         for item in creations:
-            text = item.resource_name
-            if text is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("AclCreation.ResourceName")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
-            text = item.principal
-            if text is None:
+            text_3 = item.principal
+            if text_3 is None:
                 raise null_field("AclCreation.Principal")
-            data = text.encode()
+            data = text_3.encode()
             append(pack_bh(item.resource_pattern_type, len(data)))
             append(data)
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("AclCreation.Host")
-            data = text.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             append(pack_bb(item.operation, item.permission_type))
@@ -208,25 +208,25 @@ def write_create_acls_request_2(message: CreateAclsRequest, append: Append) -> N
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in creations:
             append(pack_b(item.resource_type))
-            text = item.resource_name
-            if text is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("AclCreation.ResourceName")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_b(item.resource_pattern_type))
-            text = item.principal
-            if text is None:
+            text_3 = item.principal
+            if text_3 is None:
                 raise null_field("AclCreation.Principal")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("AclCreation.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -187,10 +187,10 @@ def write_create_partitions_request_0(message: CreatePartitionsRequest, append: 
             raise null_field("CreatePartitionsRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("CreatePartitionsTopic.Name")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             assignments = item.assignments
@@ -217,10 +217,10 @@ def write_create_partitions_request_2(message: CreatePartitionsRequest, append: 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("CreatePartitionsTopic.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -333,17 +333,17 @@ def write_create_partitions_response_0(message: CreatePartitionsResponse, append
             raise null_field("CreatePartitionsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("CreatePartitionsTopicResult.Name")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
-            text_2 = item.error_message
-            if text_2 is None:
+            text_3 = item.error_message
+            if text_3 is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -359,19 +359,19 @@ def write_create_partitions_response_2(message: CreatePartitionsResponse, append
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("CreatePartitionsTopicResult.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text_3 = item.error_message
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -451,22 +451,22 @@ def write_delete_acls_response_1(message: DeleteAclsResponse, append: Append) ->
                     data = text_3.encode()
                     append(pack_hh(item_2.error_code, len(data)))
                     append(data)
-                text = item_2.resource_name
-                if text is None:
+                text_4 = item_2.resource_name
+                if text_4 is None:
                     raise null_field("DeleteAclsMatchingAcl.ResourceName")
-                data = text.encode()
+                data = text_4.encode()
                 append(pack_bh(item_2.resource_type, len(data)))
                 append(data)
-                text = item_2.principal
-                if text is None:
+                text_5 = item_2.principal
+                if text_5 is None:
                     raise null_field("DeleteAclsMatchingAcl.Principal")
-                data = text.encode()
+                data = text_5.encode()
                 append(pack_bh(item_2.pattern_type, len(data)))
                 append(data)
-                text = item_2.host
-                if text is None:
+                text_6 = item_2.host
+                if text_6 is None:
                     raise null_field("DeleteAclsMatchingAcl.Host")
-                data = text.encode()
+                data = text_6.encode()
                 append(pack_h(len(data)))
                 append(data)
                 append(pack_bb(item_2.operation, item_2.permission_type))
@@ -508,25 +508,25 @@ def write_delete_acls_response_2(message: DeleteAclsResponse, append: Append) ->
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
                 append(pack_b(item_2.resource_type))
-                text = item_2.resource_name
-                if text is None:
+                text_4 = item_2.resource_name
+                if text_4 is None:
                     raise null_field("DeleteAclsMatchingAcl.ResourceName")
-                data = text.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
                 append(pack_b(item_2.pattern_type))
-                text = item_2.principal
-                if text is None:
+                text_5 = item_2.principal
+                if text_5 is None:
                     raise null_field("DeleteAclsMatchingAcl.Principal")
-                data = text.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text = item_2.host
-                if text is None:
+                text_6 = item_2.host
+                if text_6 is None:
                     raise null_field("DeleteAclsMatchingAcl.Host")
-                data = text.encode()
+                data = text_6.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

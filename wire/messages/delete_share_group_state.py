@@ -122,10 +122,10 @@ def read_delete_share_group_state_request_0(buffer: Buffer, pos: int, end: int) 
 
 def write_delete_share_group_state_request_0(message: DeleteShareGroupStateRequest, append: Append) -> None:
     try:
-        text = message.group_id
-        if text is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("DeleteShareGroupStateRequest.GroupId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

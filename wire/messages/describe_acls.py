@@ -378,10 +378,10 @@ def write_describe_acls_response_1(message: DescribeAclsResponse, append: Append
             raise null_field("DescribeAclsResponse.Resources")
         append(pack_i(len(resources)))
         for item in resources:
-            text = item.resource_name
-            if text is None:
+            text_3 = item.resource_name
+            if text_3 is None:
                 raise null_field("DescribeAclsResource.ResourceName")
-            data = text.encode()
+            data = text_3.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
             acls = item.acls
@@ -389,16 +389,16 @@ def write_describe_acls_response_1(message: DescribeAclsResponse, append: Append
                 raise null_field("DescribeAclsResource.Acls")
             append(pack_bi(item.pattern_type, len(acls)))
             for item_2 in acls:
-                text = item_2.principal
-                if text is None:
+                text_4 = item_2.principal
+                if text_4 is None:
                     raise null_field("AclDescription.Principal")
-                data = text.encode()
+                data = text_4.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text = item_2.host
-                if text is None:
+                text_5 = item_2.host
+                if text_5 is None:
                     raise null_field("AclDescription.Host")
-                data = text.encode()
+                data = text_5.encode()
                 append(pack_h(len(data)))
                 append(data)
                 append(pack_bb(item_2.operation, item_2.permission_type))
@@ -424,10 +424,10 @@ def write_describe_acls_response_2(message: DescribeAclsResponse, append: Append
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in resources:
             append(pack_b(item.resource_type))
-            text = item.resource_name
-            if text is None:
+            text_3 = item.resource_name
+            if text_3 is None:
                 raise null_field("DescribeAclsResource.ResourceName")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -438,17 +438,17 @@ def write_describe_acls_response_2(message: DescribeAclsResponse, append: Append
             n = len(acls) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in acls:
-                text = item_2.principal
-                if text is None:
+                text_4 = item_2.principal
+                if text_4 is None:
                     raise null_field("AclDescription.Principal")
-                data = text.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text = item_2.host
-                if text is None:
+                text_5 = item_2.host
+                if text_5 is None:
                     raise null_field("AclDescription.Host")
-                data = text.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

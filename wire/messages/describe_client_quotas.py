@@ -175,17 +175,17 @@ def write_describe_client_quotas_request_0(message: DescribeClientQuotasRequest,
             raise null_field("DescribeClientQuotasRequest.Components")
         append(pack_i(len(components)))
         for item in components:
-            text = item.entity_type
-            if text is None:
+            text_2 = item.entity_type
+            if text_2 is None:
                 raise null_field("ComponentData.EntityType")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
-            text_2 = item.match
-            if text_2 is None:
+            text_3 = item.match
+            if text_3 is None:
                 append(pack_bh(item.match_type, -1))
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 append(pack_bh(item.match_type, len(data)))
                 append(data)
         append(pack_o(message.strict))
@@ -201,19 +201,19 @@ def write_describe_client_quotas_request_1(message: DescribeClientQuotasRequest,
         n = len(components) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in components:
-            text = item.entity_type
-            if text is None:
+            text_2 = item.entity_type
+            if text_2 is None:
                 raise null_field("ComponentData.EntityType")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_b(item.match_type))
-            text_2 = item.match
-            if text_2 is None:
+            text_3 = item.match
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -414,17 +414,17 @@ def write_describe_client_quotas_response_0(message: DescribeClientQuotasRespons
                     raise null_field("EntryData.Entity")
                 append(pack_i(len(entity)))
                 for item_2 in entity:
-                    text = item_2.entity_type
-                    if text is None:
+                    text_3 = item_2.entity_type
+                    if text_3 is None:
                         raise null_field("EntityData.EntityType")
-                    data = text.encode()
+                    data = text_3.encode()
                     append(pack_h(len(data)))
                     append(data)
-                    text_3 = item_2.entity_name
-                    if text_3 is None:
+                    text_4 = item_2.entity_name
+                    if text_4 is None:
                         append(pack_h(-1))
                     else:
-                        data = text_3.encode()
+                        data = text_4.encode()
                         append(pack_h(len(data)))
                         append(data)
                 values = item.values
@@ -432,10 +432,10 @@ def write_describe_client_quotas_response_0(message: DescribeClientQuotasRespons
                     raise null_field("EntryData.Values")
                 append(pack_i(len(values)))
                 for item_3 in values:
-                    text = item_3.key
-                    if text is None:
+                    text_5 = item_3.key
+                    if text_5 is None:
                         raise null_field("ValueData.Key")
-                    data = text.encode()
+                    data = text_5.encode()
                     append(pack_h(len(data)))
                     append(data)
                     append(pack_d(item_3.value))
@@ -467,18 +467,18 @@ def write_describe_client_quotas_response_1(message: DescribeClientQuotasRespons
                 n = len(entity) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_2 in entity:
-                    text = item_2.entity_type
-                    if text is None:
+                    text_3 = item_2.entity_type
+                    if text_3 is None:
                         raise null_field("EntityData.EntityType")
-                    data = text.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    text_3 = item_2.entity_name
-                    if text_3 is None:
+                    text_4 = item_2.entity_name
+                    if text_4 is None:
                         append(b"\0")
                     else:
-                        data = text_3.encode()
+                        data = text_4.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
@@ -489,10 +489,10 @@ def write_describe_client_quotas_response_1(message: DescribeClientQuotasRespons
                 n = len(values) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in values:
-                    text = item_3.key
-                    if text is None:
+                    text_5 = item_3.key
+                    if text_5 is None:
                         raise null_field("ValueData.Key")
-                    data = text.encode()
+                    data = text_5.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

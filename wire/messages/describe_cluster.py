@@ -345,10 +345,10 @@ def write_describe_cluster_response_0(message: DescribeClusterResponse, append: 
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text = message.cluster_id
-        if text is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
-        data = text.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -360,19 +360,19 @@ def write_describe_cluster_response_0(message: DescribeClusterResponse, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.broker_id))
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("DescribeClusterBroker.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_5 = item.rack
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -394,10 +394,10 @@ def write_describe_cluster_response_1(message: DescribeClusterResponse, append: 
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_b(message.endpoint_type))
-        text = message.cluster_id
-        if text is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
-        data = text.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -409,19 +409,19 @@ def write_describe_cluster_response_1(message: DescribeClusterResponse, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.broker_id))
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("DescribeClusterBroker.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_5 = item.rack
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -443,10 +443,10 @@ def write_describe_cluster_response_2(message: DescribeClusterResponse, append: 
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_b(message.endpoint_type))
-        text = message.cluster_id
-        if text is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
-        data = text.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -458,19 +458,19 @@ def write_describe_cluster_response_2(message: DescribeClusterResponse, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.broker_id))
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("DescribeClusterBroker.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_5 = item.rack
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -104,10 +104,10 @@ def write_describe_transactions_request_0(message: DescribeTransactionsRequest, 
         n = len(transactional_ids) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in transactional_ids:
-            text = item
-            if text is None:
+            text_2 = item
+            if text_2 is None:
                 raise null_field("DescribeTransactionsRequest.TransactionalIds")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -205,17 +205,17 @@ def write_describe_transactions_response_0(message: DescribeTransactionsResponse
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in transaction_states:
             append(pack_h(item.error_code))
-            text = item.transactional_id
-            if text is None:
+            text_2 = item.transactional_id
+            if text_2 is None:
                 raise null_field("TransactionState.TransactionalId")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.transaction_state
-            if text is None:
+            text_3 = item.transaction_state
+            if text_3 is None:
                 raise null_field("TransactionState.TransactionState")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -226,10 +226,10 @@ def write_describe_transactions_response_0(message: DescribeTransactionsResponse
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text = item_2.topic
-                if text is None:
+                text_4 = item_2.topic
+                if text_4 is None:
                     raise null_field("TopicData.Topic")
-                data = text.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

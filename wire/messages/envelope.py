@@ -93,25 +93,25 @@ def read_envelope_request_0(buffer: Buffer, pos: int, end: int) -> tuple[Envelop
 
 def write_envelope_request_0(message: EnvelopeRequest, append: Append) -> None:
     try:
-        data = message.request_data
-        if data is None:
-            raise null_field("EnvelopeRequest.RequestData")
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
-        bytes_2 = message.request_principal
+        bytes_2 = message.request_data
         if bytes_2 is None:
+            raise null_field("EnvelopeRequest.RequestData")
+        n = len(bytes_2) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        append(bytes_2)
+        bytes_3 = message.request_principal
+        if bytes_3 is None:
             append(b"\0")
         else:
-            n = len(bytes_2) + 1
+            n = len(bytes_3) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
-            append(bytes_2)
-        data = message.client_host_address
-        if data is None:
+            append(bytes_3)
+        bytes_4 = message.client_host_address
+        if bytes_4 is None:
             raise null_field("EnvelopeRequest.ClientHostAddress")
-        n = len(data) + 1
+        n = len(bytes_4) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
+        append(bytes_4)
         append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("EnvelopeRequest", error) from error

@@ -995,10 +995,10 @@ def write_fetch_request_4(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibi(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, len(topics)))
         for item in topics:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchTopic.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1018,10 +1018,10 @@ def write_fetch_request_5(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibi(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, len(topics)))
         for item in topics:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchTopic.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1041,10 +1041,10 @@ def write_fetch_request_7(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibiii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, len(topics)))
         for item in topics:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchTopic.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1058,10 +1058,10 @@ def write_fetch_request_7(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.ForgottenTopicsData")
         append(pack_i(len(forgotten_topics_data)))
         for item_3 in forgotten_topics_data:
-            text = item_3.topic
-            if text is None:
+            text_3 = item_3.topic
+            if text_3 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions_2 = item_3.partitions
@@ -1080,10 +1080,10 @@ def write_fetch_request_9(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibiii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, len(topics)))
         for item in topics:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchTopic.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1097,10 +1097,10 @@ def write_fetch_request_9(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.ForgottenTopicsData")
         append(pack_i(len(forgotten_topics_data)))
         for item_3 in forgotten_topics_data:
-            text = item_3.topic
-            if text is None:
+            text_3 = item_3.topic
+            if text_3 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions_2 = item_3.partitions
@@ -1119,10 +1119,10 @@ def write_fetch_request_11(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibiii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, len(topics)))
         for item in topics:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchTopic.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1136,10 +1136,10 @@ def write_fetch_request_11(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.ForgottenTopicsData")
         append(pack_i(len(forgotten_topics_data)))
         for item_3 in forgotten_topics_data:
-            text = item_3.topic
-            if text is None:
+            text_3 = item_3.topic
+            if text_3 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions_2 = item_3.partitions
@@ -1147,10 +1147,10 @@ def write_fetch_request_11(message: FetchRequest, append: Append) -> None:
                 raise null_field("ForgottenTopic.Partitions")
             append(pack_i(len(partitions_2)))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
-        text = message.rack_id
-        if text is None:
+        text_4 = message.rack_id
+        if text_4 is None:
             raise null_field("FetchRequest.RackId")
-        data = text.encode()
+        data = text_4.encode()
         append(pack_h(len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -1166,10 +1166,10 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchTopic.Topic")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1187,10 +1187,10 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in forgotten_topics_data:
-            text = item_3.topic
-            if text is None:
+            text_3 = item_3.topic
+            if text_3 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1201,10 +1201,10 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text = message.rack_id
-        if text is None:
+        text_4 = message.rack_id
+        if text_4 is None:
             raise null_field("FetchRequest.RackId")
-        data = text.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1213,11 +1213,11 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
         if message.cluster_id is not None:
             count_2 += 1
             content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
+            text_5 = message.cluster_id
+            if text_5 is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -1263,10 +1263,10 @@ def write_fetch_request_13(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text = message.rack_id
-        if text is None:
+        text_2 = message.rack_id
+        if text_2 is None:
             raise null_field("FetchRequest.RackId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1275,11 +1275,11 @@ def write_fetch_request_13(message: FetchRequest, append: Append) -> None:
         if message.cluster_id is not None:
             count_2 += 1
             content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
+            text_3 = message.cluster_id
+            if text_3 is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -1325,10 +1325,10 @@ def write_fetch_request_15(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text = message.rack_id
-        if text is None:
+        text_2 = message.rack_id
+        if text_2 is None:
             raise null_field("FetchRequest.RackId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1337,11 +1337,11 @@ def write_fetch_request_15(message: FetchRequest, append: Append) -> None:
         if message.cluster_id is not None:
             count_2 += 1
             content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
+            text_3 = message.cluster_id
+            if text_3 is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -1405,10 +1405,10 @@ def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text = message.rack_id
-        if text is None:
+        text_2 = message.rack_id
+        if text_2 is None:
             raise null_field("FetchRequest.RackId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1417,11 +1417,11 @@ def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
         if message.cluster_id is not None:
             count_3 += 1
             content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
+            text_3 = message.cluster_id
+            if text_3 is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -1488,10 +1488,10 @@ def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text = message.rack_id
-        if text is None:
+        text_2 = message.rack_id
+        if text_2 is None:
             raise null_field("FetchRequest.RackId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1500,11 +1500,11 @@ def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
         if message.cluster_id is not None:
             count_3 += 1
             content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
+            text_3 = message.cluster_id
+            if text_3 is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -2124,10 +2124,10 @@ def write_fetch_response_4(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ii(message.throttle_time_ms, len(responses)))
         for item in responses:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2160,10 +2160,10 @@ def write_fetch_response_5(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ii(message.throttle_time_ms, len(responses)))
         for item in responses:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2196,10 +2196,10 @@ def write_fetch_response_7(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ihii(message.throttle_time_ms, message.error_code, message.session_id, len(responses)))
         for item in responses:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2232,10 +2232,10 @@ def write_fetch_response_11(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ihii(message.throttle_time_ms, message.error_code, message.session_id, len(responses)))
         for item in responses:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2270,10 +2270,10 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text = item.topic
-            if text is None:
+            text_2 = item.topic
+            if text_2 is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2493,19 +2493,19 @@ def write_fetch_response_16(message: FetchResponse, append: Append) -> None:
             content_4.append(BYTES[n] if n < 128 else uvarint(n))
             for item_4 in node_endpoints:
                 content_4.append(pack_i(item_4.node_id))
-                text = item_4.host
-                if text is None:
+                text_2 = item_4.host
+                if text_2 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content_4.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_4.append(data)
                 content_4.append(pack_i(item_4.port))
-                text_2 = item_4.rack
-                if text_2 is None:
+                text_3 = item_4.rack
+                if text_3 is None:
                     content_4.append(b"\0")
                 else:
-                    data = text_2.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     content_4.append(BYTES[n] if n < 128 else string_size(n - 1))
                     content_4.append(data)

@@ -302,10 +302,10 @@ def write_fetch_snapshot_request_0(message: FetchSnapshotRequest, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -325,11 +325,11 @@ def write_fetch_snapshot_request_0(message: FetchSnapshotRequest, append: Append
         if message.cluster_id is not None:
             count_2 += 1
             content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
+            text_3 = message.cluster_id
+            if text_3 is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -352,10 +352,10 @@ def write_fetch_snapshot_request_1(message: FetchSnapshotRequest, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -384,11 +384,11 @@ def write_fetch_snapshot_request_1(message: FetchSnapshotRequest, append: Append
         if message.cluster_id is not None:
             count_3 += 1
             content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
+            text_3 = message.cluster_id
+            if text_3 is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -613,10 +613,10 @@ def write_fetch_snapshot_response_0(message: FetchSnapshotResponse, append: Appe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -668,10 +668,10 @@ def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Appe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -721,10 +721,10 @@ def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Appe
             content_2.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in node_endpoints:
                 content_2.append(pack_i(item_3.node_id))
-                text = item_3.host
-                if text is None:
+                text_3 = item_3.host
+                if text_3 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_2.append(data)

@@ -124,10 +124,10 @@ def read_initialize_share_group_state_request_0(buffer: Buffer, pos: int, end: i
 
 def write_initialize_share_group_state_request_0(message: InitializeShareGroupStateRequest, append: Append) -> None:
     try:
-        text = message.group_id
-        if text is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("InitializeShareGroupStateRequest.GroupId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

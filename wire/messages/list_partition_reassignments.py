@@ -124,10 +124,10 @@ def write_list_partition_reassignments_request_0(message: ListPartitionReassignm
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                text = item.name
-                if text is None:
+                text_2 = item.name
+                if text_2 is None:
                     raise null_field("ListPartitionReassignmentsTopics.Name")
-                data = text.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -250,10 +250,10 @@ def write_list_partition_reassignments_response_0(message: ListPartitionReassign
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.name
-            if text is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("OngoingTopicReassignment.Name")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -764,17 +764,17 @@ def write_register_broker_record_0(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -785,19 +785,19 @@ def write_register_broker_record_0(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text = item_2.name
-            if text is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_2 = message.rack
-        if text_2 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -815,17 +815,17 @@ def write_register_broker_record_1(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -836,19 +836,19 @@ def write_register_broker_record_1(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text = item_2.name
-            if text is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_2 = message.rack
-        if text_2 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -866,17 +866,17 @@ def write_register_broker_record_2(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -887,19 +887,19 @@ def write_register_broker_record_2(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text = item_2.name
-            if text is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_2 = message.rack
-        if text_2 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -917,17 +917,17 @@ def write_register_broker_record_3(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -938,19 +938,19 @@ def write_register_broker_record_3(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text = item_2.name
-            if text is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_2 = message.rack
-        if text_2 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -986,17 +986,17 @@ def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1007,19 +1007,19 @@ def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text = item_2.name
-            if text is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_2 = message.rack
-        if text_2 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1103,10 +1103,10 @@ def read_topic_record_0(buffer: Buffer, pos: int, end: int) -> tuple[TopicRecord
 
 def write_topic_record_0(message: TopicRecord, append: Append) -> None:
     try:
-        text = message.name
-        if text is None:
+        text_2 = message.name
+        if text_2 is None:
             raise null_field("TopicRecord.Name")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1553,25 +1553,25 @@ def read_config_record_0(buffer: Buffer, pos: int, end: int) -> tuple[ConfigReco
 def write_config_record_0(message: ConfigRecord, append: Append) -> None:
     try:
         append(pack_b(message.resource_type))
-        text = message.resource_name
-        if text is None:
-            raise null_field("ConfigRecord.ResourceName")
-        data = text.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
-        text = message.name
-        if text is None:
-            raise null_field("ConfigRecord.Name")
-        data = text.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
-        text_2 = message.value
+        text_2 = message.resource_name
         if text_2 is None:
+            raise null_field("ConfigRecord.ResourceName")
+        data = text_2.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_3 = message.name
+        if text_3 is None:
+            raise null_field("ConfigRecord.Name")
+        data = text_3.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_4 = message.value
+        if text_4 is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2267,17 +2267,17 @@ def read_delegation_token_record_0(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def write_delegation_token_record_0(message: DelegationTokenRecord, append: Append) -> None:
     try:
-        text = message.owner
-        if text is None:
+        text_2 = message.owner
+        if text_2 is None:
             raise null_field("DelegationTokenRecord.Owner")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text = message.requester
-        if text is None:
+        text_3 = message.requester
+        if text_3 is None:
             raise null_field("DelegationTokenRecord.Requester")
-        data = text.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2287,18 +2287,18 @@ def write_delegation_token_record_0(message: DelegationTokenRecord, append: Appe
         n = len(renewers) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in renewers:
-            text = item
-            if text is None:
+            text_4 = item
+            if text_4 is None:
                 raise null_field("DelegationTokenRecord.Renewers")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_qqq(message.issue_timestamp, message.max_timestamp, message.expiration_timestamp))
-        text = message.token_id
-        if text is None:
+        text_5 = message.token_id
+        if text_5 is None:
             raise null_field("DelegationTokenRecord.TokenId")
-        data = text.encode()
+        data = text_5.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2364,32 +2364,32 @@ def read_user_scram_credential_record_0(buffer: Buffer, pos: int, end: int) -> t
 
 def write_user_scram_credential_record_0(message: UserScramCredentialRecord, append: Append) -> None:
     try:
-        text = message.name
-        if text is None:
+        text_2 = message.name
+        if text_2 is None:
             raise null_field("UserScramCredentialRecord.Name")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_b(message.mechanism))
-        data = message.salt
-        if data is None:
+        bytes_2 = message.salt
+        if bytes_2 is None:
             raise null_field("UserScramCredentialRecord.Salt")
-        n = len(data) + 1
+        n = len(bytes_2) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
-        data = message.stored_key
-        if data is None:
+        append(bytes_2)
+        bytes_3 = message.stored_key
+        if bytes_3 is None:
             raise null_field("UserScramCredentialRecord.StoredKey")
-        n = len(data) + 1
+        n = len(bytes_3) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
-        data = message.server_key
-        if data is None:
+        append(bytes_3)
+        bytes_4 = message.server_key
+        if bytes_4 is None:
             raise null_field("UserScramCredentialRecord.ServerKey")
-        n = len(data) + 1
+        n = len(bytes_4) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
+        append(bytes_4)
         append(pack_ix(message.iterations))
     except UNENCODABLE as error:
         raise unencodable("UserScramCredentialRecord", error) from error
@@ -2419,10 +2419,10 @@ def read_feature_level_record_0(buffer: Buffer, pos: int, end: int) -> tuple[Fea
 
 def write_feature_level_record_0(message: FeatureLevelRecord, append: Append) -> None:
     try:
-        text = message.name
-        if text is None:
+        text_2 = message.name
+        if text_2 is None:
             raise null_field("FeatureLevelRecord.Name")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2496,26 +2496,26 @@ def write_client_quota_record_0(message: ClientQuotaRecord, append: Append) -> N
         n = len(entity) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in entity:
-            text = item.entity_type
-            if text is None:
+            text_2 = item.entity_type
+            if text_2 is None:
                 raise null_field("EntityData.EntityType")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_2 = item.entity_name
-            if text_2 is None:
+            text_3 = item.entity_name
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(b"\0")
-        text = message.key
-        if text is None:
+        text_4 = message.key
+        if text_4 is None:
             raise null_field("ClientQuotaRecord.Key")
-        data = text.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2849,25 +2849,25 @@ def read_access_control_entry_record_0(buffer: Buffer, pos: int, end: int) -> tu
 def write_access_control_entry_record_0(message: AccessControlEntryRecord, append: Append) -> None:
     try:
         append(pack_ub(message.id, message.resource_type))
-        text = message.resource_name
-        if text is None:
+        text_2 = message.resource_name
+        if text_2 is None:
             raise null_field("AccessControlEntryRecord.ResourceName")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_b(message.pattern_type))
-        text = message.principal
-        if text is None:
+        text_3 = message.principal
+        if text_3 is None:
             raise null_field("AccessControlEntryRecord.Principal")
-        data = text.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text = message.host
-        if text is None:
+        text_4 = message.host
+        if text_4 is None:
             raise null_field("AccessControlEntryRecord.Host")
-        data = text.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2960,10 +2960,10 @@ def read_remove_user_scram_credential_record_0(buffer: Buffer, pos: int, end: in
 
 def write_remove_user_scram_credential_record_0(message: RemoveUserScramCredentialRecord, append: Append) -> None:
     try:
-        text = message.name
-        if text is None:
+        text_2 = message.name
+        if text_2 is None:
             raise null_field("RemoveUserScramCredentialRecord.Name")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -3134,10 +3134,10 @@ def read_remove_delegation_token_record_0(buffer: Buffer, pos: int, end: int) ->
 
 def write_remove_delegation_token_record_0(message: RemoveDelegationTokenRecord, append: Append) -> None:
     try:
-        text = message.token_id
-        if text is None:
+        text_2 = message.token_id
+        if text_2 is None:
             raise null_field("RemoveDelegationTokenRecord.TokenId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -3225,17 +3225,17 @@ def write_register_controller_record_0(message: RegisterControllerRecord, append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("ControllerEndpoint.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("ControllerEndpoint.Host")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -3246,10 +3246,10 @@ def write_register_controller_record_0(message: RegisterControllerRecord, append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text = item_2.name
-            if text is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("ControllerFeature.Name")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -3283,10 +3283,10 @@ def read_clear_elr_record_0(buffer: Buffer, pos: int, end: int) -> tuple[ClearEl
 
 def write_clear_elr_record_0(message: ClearElrRecord, append: Append) -> None:
     try:
-        text = message.topic_name
-        if text is None:
+        text_2 = message.topic_name
+        if text_2 is None:
             raise null_field("ClearElrRecord.TopicName")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

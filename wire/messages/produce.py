@@ -335,10 +335,10 @@ def write_produce_request_3(message: ProduceRequest, append: Append) -> None:
             raise null_field("ProduceRequest.TopicData")
         append(pack_hii(message.acks, message.timeout_ms, len(topic_data)))
         for item in topic_data:
-            text = item.name
-            if text is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("TopicProduceData.Name")
-            data = text.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partition_data = item.partition_data
@@ -374,10 +374,10 @@ def write_produce_request_9(message: ProduceRequest, append: Append) -> None:
         n = len(topic_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topic_data:
-            text = item.name
-            if text is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("TopicProduceData.Name")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -962,10 +962,10 @@ def write_produce_response_3(message: ProduceResponse, append: Append) -> None:
             raise null_field("ProduceResponse.Responses")
         append(pack_i(len(responses)))
         for item in responses:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partition_responses = item.partition_responses
@@ -986,10 +986,10 @@ def write_produce_response_5(message: ProduceResponse, append: Append) -> None:
             raise null_field("ProduceResponse.Responses")
         append(pack_i(len(responses)))
         for item in responses:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partition_responses = item.partition_responses
@@ -1010,10 +1010,10 @@ def write_produce_response_8(message: ProduceResponse, append: Append) -> None:
             raise null_field("ProduceResponse.Responses")
         append(pack_i(len(responses)))
         for item in responses:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partition_responses = item.partition_responses
@@ -1026,18 +1026,18 @@ def write_produce_response_8(message: ProduceResponse, append: Append) -> None:
                     raise null_field("PartitionProduceResponse.RecordErrors")
                 append(pack_ihqqqi(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset, len(record_errors)))
                 for item_3 in record_errors:
-                    text_2 = item_3.batch_index_error_message
-                    if text_2 is None:
+                    text_3 = item_3.batch_index_error_message
+                    if text_3 is None:
                         append(pack_ih(item_3.batch_index, -1))
                     else:
-                        data = text_2.encode()
+                        data = text_3.encode()
                         append(pack_ih(item_3.batch_index, len(data)))
                         append(data)
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_4 = item_2.error_message
+                if text_4 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_3.encode()
+                    data = text_4.encode()
                     append(pack_h(len(data)))
                     append(data)
         append(pack_i(message.throttle_time_ms))
@@ -1053,10 +1053,10 @@ def write_produce_response_9(message: ProduceResponse, append: Append) -> None:
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1074,20 +1074,20 @@ def write_produce_response_9(message: ProduceResponse, append: Append) -> None:
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in record_errors:
                     append(pack_i(item_3.batch_index))
-                    text_2 = item_3.batch_index_error_message
-                    if text_2 is None:
+                    text_3 = item_3.batch_index_error_message
+                    if text_3 is None:
                         append(b"\0")
                     else:
-                        data = text_2.encode()
+                        data = text_3.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(b"\0")
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_4 = item_2.error_message
+                if text_4 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_4.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1106,10 +1106,10 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text = item.name
-            if text is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1127,20 +1127,20 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in record_errors:
                     append(pack_i(item_3.batch_index))
-                    text_2 = item_3.batch_index_error_message
-                    if text_2 is None:
+                    text_3 = item_3.batch_index_error_message
+                    if text_3 is None:
                         append(b"\0")
                     else:
-                        data = text_2.encode()
+                        data = text_3.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(b"\0")
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_4 = item_2.error_message
+                if text_4 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_4.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1173,19 +1173,19 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
             content_2.append(BYTES[n] if n < 128 else uvarint(n))
             for item_4 in node_endpoints:
                 content_2.append(pack_i(item_4.node_id))
-                text = item_4.host
-                if text is None:
+                text_5 = item_4.host
+                if text_5 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_2.append(data)
                 content_2.append(pack_i(item_4.port))
-                text_4 = item_4.rack
-                if text_4 is None:
+                text_6 = item_4.rack
+                if text_6 is None:
                     content_2.append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_6.encode()
                     n = len(data) + 1
                     content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                     content_2.append(data)
@@ -1269,19 +1269,19 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
             content_2.append(BYTES[n] if n < 128 else uvarint(n))
             for item_4 in node_endpoints:
                 content_2.append(pack_i(item_4.node_id))
-                text = item_4.host
-                if text is None:
+                text_4 = item_4.host
+                if text_4 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_2.append(data)
                 content_2.append(pack_i(item_4.port))
-                text_4 = item_4.rack
-                if text_4 is None:
+                text_5 = item_4.rack
+                if text_5 is None:
                     content_2.append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_5.encode()
                     n = len(data) + 1
                     content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                     content_2.append(data)

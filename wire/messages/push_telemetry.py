@@ -75,12 +75,12 @@ def read_push_telemetry_request_0(buffer: Buffer, pos: int, end: int) -> tuple[P
 def write_push_telemetry_request_0(message: PushTelemetryRequest, append: Append) -> None:
     try:
         append(pack_uiob(message.client_instance_id, message.subscription_id, message.terminating, message.compression_type))
-        data = message.metrics
-        if data is None:
+        bytes_2 = message.metrics
+        if bytes_2 is None:
             raise null_field("PushTelemetryRequest.Metrics")
-        n = len(data) + 1
+        n = len(bytes_2) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
+        append(bytes_2)
         append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("PushTelemetryRequest", error) from error

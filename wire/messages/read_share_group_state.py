@@ -137,10 +137,10 @@ def read_read_share_group_state_request_0(buffer: Buffer, pos: int, end: int) ->
 
 def write_read_share_group_state_request_0(message: ReadShareGroupStateRequest, append: Append) -> None:
     try:
-        text = message.group_id
-        if text is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("ReadShareGroupStateRequest.GroupId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

@@ -131,10 +131,10 @@ def read_read_share_group_state_summary_request_0(buffer: Buffer, pos: int, end:
 
 def write_read_share_group_state_summary_request_0(message: ReadShareGroupStateSummaryRequest, append: Append) -> None:
     try:
-        text = message.group_id
-        if text is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("ReadShareGroupStateSummaryRequest.GroupId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

@@ -97,11 +97,11 @@ def read_renew_delegation_token_request_2(buffer: Buffer, pos: int, end: int) ->
 
 def write_renew_delegation_token_request_1(message: RenewDelegationTokenRequest, append: Append) -> None:
     try:
-        data = message.hmac
-        if data is None:
+        bytes_2 = message.hmac
+        if bytes_2 is None:
             raise null_field("RenewDelegationTokenRequest.Hmac")
-        append(pack_i(len(data)))
-        append(data)
+        append(pack_i(len(bytes_2)))
+        append(bytes_2)
         append(pack_q(message.renew_period_ms))
     except UNENCODABLE as error:
         raise unencodable("RenewDelegationTokenRequest", error) from error
@@ -109,12 +109,12 @@ def write_renew_delegation_token_request_1(message: RenewDelegationTokenRequest,
 
 def write_renew_delegation_token_request_2(message: RenewDelegationTokenRequest, append: Append) -> None:
     try:
-        data = message.hmac
-        if data is None:
+        bytes_2 = message.hmac
+        if bytes_2 is None:
             raise null_field("RenewDelegationTokenRequest.Hmac")
-        n = len(data) + 1
+        n = len(bytes_2) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
+        append(bytes_2)
         append(pack_qx(message.renew_period_ms))
     except UNENCODABLE as error:
         raise unencodable("RenewDelegationTokenRequest", error) from error

@@ -97,23 +97,23 @@ def read_sasl_authenticate_request_2(buffer: Buffer, pos: int, end: int) -> tupl
 
 def write_sasl_authenticate_request_0(message: SaslAuthenticateRequest, append: Append) -> None:
     try:
-        data = message.auth_bytes
-        if data is None:
+        bytes_2 = message.auth_bytes
+        if bytes_2 is None:
             raise null_field("SaslAuthenticateRequest.AuthBytes")
-        append(pack_i(len(data)))
-        append(data)
+        append(pack_i(len(bytes_2)))
+        append(bytes_2)
     except UNENCODABLE as error:
         raise unencodable("SaslAuthenticateRequest", error) from error
 
 
 def write_sasl_authenticate_request_2(message: SaslAuthenticateRequest, append: Append) -> None:
     try:
-        data = message.auth_bytes
-        if data is None:
+        bytes_2 = message.auth_bytes
+        if bytes_2 is None:
             raise null_field("SaslAuthenticateRequest.AuthBytes")
-        n = len(data) + 1
+        n = len(bytes_2) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
+        append(bytes_2)
         append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("SaslAuthenticateRequest", error) from error
@@ -219,11 +219,11 @@ def write_sasl_authenticate_response_0(message: SaslAuthenticateResponse, append
             data = text_2.encode()
             append(pack_hh(message.error_code, len(data)))
             append(data)
-        data = message.auth_bytes
-        if data is None:
+        bytes_2 = message.auth_bytes
+        if bytes_2 is None:
             raise null_field("SaslAuthenticateResponse.AuthBytes")
-        append(pack_i(len(data)))
-        append(data)
+        append(pack_i(len(bytes_2)))
+        append(bytes_2)
     except UNENCODABLE as error:
         raise unencodable("SaslAuthenticateResponse", error) from error
 
@@ -237,11 +237,11 @@ def write_sasl_authenticate_response_1(message: SaslAuthenticateResponse, append
             data = text_2.encode()
             append(pack_hh(message.error_code, len(data)))
             append(data)
-        data = message.auth_bytes
-        if data is None:
+        bytes_2 = message.auth_bytes
+        if bytes_2 is None:
             raise null_field("SaslAuthenticateResponse.AuthBytes")
-        append(pack_i(len(data)))
-        append(data)
+        append(pack_i(len(bytes_2)))
+        append(bytes_2)
         append(pack_q(message.session_lifetime_ms))
     except UNENCODABLE as error:
         raise unencodable("SaslAuthenticateResponse", error) from error
@@ -258,12 +258,12 @@ def write_sasl_authenticate_response_2(message: SaslAuthenticateResponse, append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        data = message.auth_bytes
-        if data is None:
+        bytes_2 = message.auth_bytes
+        if bytes_2 is None:
             raise null_field("SaslAuthenticateResponse.AuthBytes")
-        n = len(data) + 1
+        n = len(bytes_2) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
-        append(data)
+        append(bytes_2)
         append(pack_qx(message.session_lifetime_ms))
     except UNENCODABLE as error:
         raise unencodable("SaslAuthenticateResponse", error) from error

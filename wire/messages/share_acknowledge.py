@@ -643,19 +643,19 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in node_endpoints:
             append(pack_i(item_3.node_id))
-            text = item_3.host
-            if text is None:
+            text_4 = item_3.host
+            if text_4 is None:
                 raise null_field("NodeEndpoint.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item_3.port))
-            text_4 = item_3.rack
-            if text_4 is None:
+            text_5 = item_3.rack
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_4.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -711,19 +711,19 @@ def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in node_endpoints:
             append(pack_i(item_3.node_id))
-            text = item_3.host
-            if text is None:
+            text_4 = item_3.host
+            if text_4 is None:
                 raise null_field("NodeEndpoint.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item_3.port))
-            text_4 = item_3.rack
-            if text_4 is None:
+            text_5 = item_3.rack
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_4.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

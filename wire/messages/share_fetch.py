@@ -709,19 +709,19 @@ def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) ->
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_4 in node_endpoints:
             append(pack_i(item_4.node_id))
-            text = item_4.host
-            if text is None:
+            text_5 = item_4.host
+            if text_5 is None:
                 raise null_field("NodeEndpoint.Host")
-            data = text.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item_4.port))
-            text_5 = item_4.rack
-            if text_5 is None:
+            text_6 = item_4.rack
+            if text_6 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_6.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -153,10 +153,10 @@ def write_update_features_request_0(message: UpdateFeaturesRequest, append: Appe
         n = len(feature_updates) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in feature_updates:
-            text = item.feature
-            if text is None:
+            text_2 = item.feature
+            if text_2 is None:
                 raise null_field("FeatureUpdateKey.Feature")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -175,10 +175,10 @@ def write_update_features_request_1(message: UpdateFeaturesRequest, append: Appe
         n = len(feature_updates) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in feature_updates:
-            text = item.feature
-            if text is None:
+            text_2 = item.feature
+            if text_2 is None:
                 raise null_field("FeatureUpdateKey.Feature")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -288,19 +288,19 @@ def write_update_features_response_0(message: UpdateFeaturesResponse, append: Ap
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text = item.feature
-            if text is None:
+            text_3 = item.feature
+            if text_3 is None:
                 raise null_field("UpdatableFeatureResult.Feature")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_3 = item.error_message
-            if text_3 is None:
+            text_4 = item.error_message
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

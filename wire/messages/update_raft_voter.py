@@ -164,17 +164,17 @@ def write_update_raft_voter_request_0(message: UpdateRaftVoterRequest, append: A
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text = item.name
-            if text is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("Listener.Name")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text = item.host
-            if text is None:
+            text_4 = item.host
+            if text_4 is None:
                 raise null_field("Listener.Host")
-            data = text.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -237,10 +237,10 @@ def write_update_raft_voter_response_0(message: UpdateRaftVoterResponse, append:
             if current_leader is None:
                 raise null_field("UpdateRaftVoterResponse.CurrentLeader")
             content.append(pack_ii(current_leader.leader_id, current_leader.leader_epoch))
-            text = current_leader.host
-            if text is None:
+            text_2 = current_leader.host
+            if text_2 is None:
                 raise null_field("CurrentLeader.Host")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             content.append(BYTES[n] if n < 128 else string_size(n - 1))
             content.append(data)

@@ -305,10 +305,10 @@ def write_vote_request_0(message: VoteRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_3 = item.topic_name
+            if text_3 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -342,10 +342,10 @@ def write_vote_request_1(message: VoteRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_3 = item.topic_name
+            if text_3 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -379,10 +379,10 @@ def write_vote_request_2(message: VoteRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_3 = item.topic_name
+            if text_3 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -546,10 +546,10 @@ def write_vote_response_0(message: VoteResponse, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -575,10 +575,10 @@ def write_vote_response_1(message: VoteResponse, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text = item.topic_name
-            if text is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -602,10 +602,10 @@ def write_vote_response_1(message: VoteResponse, append: Append) -> None:
             content.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in node_endpoints:
                 content.append(pack_i(item_3.node_id))
-                text = item_3.host
-                if text is None:
+                text_3 = item_3.host
+                if text_3 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)

@@ -220,10 +220,10 @@ def read_write_share_group_state_request_1(buffer: Buffer, pos: int, end: int) -
 
 def write_write_share_group_state_request_0(message: WriteShareGroupStateRequest, append: Append) -> None:
     try:
-        text = message.group_id
-        if text is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("WriteShareGroupStateRequest.GroupId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -257,10 +257,10 @@ def write_write_share_group_state_request_0(message: WriteShareGroupStateRequest
 
 def write_write_share_group_state_request_1(message: WriteShareGroupStateRequest, append: Append) -> None:
     try:
-        text = message.group_id
-        if text is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("WriteShareGroupStateRequest.GroupId")
-        data = text.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
