@@ -1,0 +1,58 @@
+"""The `barnabas` command. It starts brokers; Kafka's own tools administer them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from barnabas import __version__
+
+_START_HELP = """\
+Run one broker in the foreground. Property names and meanings are Kafka's.
+
+A property's value is the first of: --set name=value; a KAFKA_* variable (KAFKA_LOG_DIRS is log.dirs, as the
+apache/kafka image maps them: _ is ., __ is _, ___ is -); the properties file; the default. Without a file the
+broker listens on 127.0.0.1:9092 and keeps its data in ./barnabas-data.
+
+When it serves, it prints one line to standard output:
+  ready PLAINTEXT://127.0.0.1:9092 node=1 cluster=<id> logs=<directory>
+Logs go to standard error. SIGTERM and SIGINT stop it cleanly.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="barnabas", description="A Kafka-wire-compatible broker.")
+    parser.add_argument("--version", action="version", version=f"barnabas {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    start = commands.add_parser(
+        "start",
+        help="run one broker in the foreground",
+        description=_START_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    start.add_argument(
+        "file", nargs="?", metavar="server.properties", help="properties, as Kafka's broker takes them"
+    )
+    start.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="name=value",
+        help="set one property; may be repeated; goes before everything else",
+    )
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code (argparse itself exits with 2 at wrong usage)."""
+    parsed = build_parser().parse_args(arguments)
+    # Late: --help needs none of it.
+    from barnabas.server import serve
+
+    return serve(parsed.file, parsed.settings)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

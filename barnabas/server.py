@@ -1,0 +1,113 @@
+"""One broker as a process: configuration in, the ready line out, a clean stop at SIGTERM or SIGINT.
+
+Exit codes: 0 after a clean stop, 1 when the broker could not start. Every reason not to start is one line
+on standard error that names what to change.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.listener_config import format_address
+from barnabas.controller.config_validators import ConfigError
+
+if TYPE_CHECKING:
+    from barnabas.broker.node import Node
+
+log = logging.getLogger("barnabas.server")
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_LEVELS = {"warning": logging.WARNING, "info": logging.INFO}
+
+
+class CannotStart(Exception):
+    """Why the broker does not start, and what to do about it, in one line."""
+
+
+def serve(file: str | None, settings: Iterable[str]) -> int:
+    """Run one broker until a signal stops it; the process's exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
+    try:
+        config = _load(file, settings)
+        return _run(config)
+    except CannotStart as reason:
+        print(f"barnabas: {reason}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
+        return 1
+
+
+def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
+    try:
+        config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings)
+    except ConfigError as error:
+        raise CannotStart(str(error)) from error
+    except OSError as error:
+        raise CannotStart(f"cannot read {file}: {error.strerror}") from error
+    for level, note in config.notes:
+        log.log(_LEVELS[level], "%s", note)
+    return config
+
+
+def _run(config: BrokerConfig) -> int:
+    # Late, so that `--help` and a wrong property answer at once.
+    from barnabas.broker.asyncio_runtime import AsyncioRuntime, loop_name
+    from barnabas.broker.node import Node
+
+    loop = os.environ.get("BARNABAS_LOOP") or config.barnabas_event_loop
+    runtime = AsyncioRuntime(prefer_uvloop=loop != "asyncio")
+    try:
+        node = Node(config, runtime)
+        _start(node, config)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            runtime.on_signal(number, runtime.stop)
+        # What the start has made lives as long as the process: no collection need look at it again.
+        gc.freeze()
+        log.info("serving on %s", loop_name(runtime))
+        print(_ready_line(node, config), flush=True)  # noqa: T201 - the ready line is the interface
+        runtime.run()
+        log.info("stopping")
+        node.stop()
+    finally:
+        runtime.close()
+    return 0
+
+
+def _start(node: Node, config: BrokerConfig) -> None:
+    try:
+        node.start()
+    except OSError as error:
+        raise CannotStart(_explain(error, config)) from error
+    except (ConfigError, ValueError, RuntimeError) as error:
+        if type(error) in (ValueError, RuntimeError):
+            raise  # a defect here, not a state of the world: show where
+        raise CannotStart(str(error)) from error
+
+
+def _explain(error: OSError, config: BrokerConfig) -> str:
+    if error.filename is None and error.errno == errno.EADDRINUSE:
+        addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
+        return f"cannot listen on {addresses}: a port is in use; stop what uses it or choose another in `listeners`"
+    if error.filename is None and error.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
+        addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
+        return f"cannot listen on {addresses}: {error.strerror}; correct `listeners`"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return (
+            f"no permission for {error.filename}: {error.strerror}; give it to this user or change `log.dirs`"
+        )
+    return f"{error}; see `log.dirs` and `listeners`"
+
+
+def _ready_line(node: Node, config: BrokerConfig) -> str:
+    listeners = ",".join(
+        f"{each.listener}://{format_address(each.host or '0.0.0.0', each.port)}" for each in node.endpoints
+    )
+    logs = ",".join(config.log_dirs)
+    return f"ready {listeners} node={config.node_id} cluster={node.cluster_id} logs={logs}"

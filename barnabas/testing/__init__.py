@@ -1,0 +1,1 @@
+"""What tests of brokers and of programs that use one need."""
