@@ -123,6 +123,9 @@ def topic(broker: Broker, unique: Callable[[str], str]) -> TopicFactory:
     from compat_tests.harness.topics import create_topic
 
     def make(partitions: int = 1, configs: Mapping[str, str] | None = None, prefix: str = "topic") -> str:
-        return create_topic(broker.bootstrap, unique(prefix), partitions, configs)
+        # the records' timestamps are fixed and old: retention must not take them away during a test
+        return create_topic(
+            broker.bootstrap, unique(prefix), partitions, {"retention.ms": "-1", **(configs or {})}
+        )
 
     return make

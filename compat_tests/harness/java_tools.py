@@ -19,8 +19,13 @@ from pathlib import Path
 
 from compat_tests.harness.kafka_jars import ensure_jars, java_executable
 
-_JAVA_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx512m")
 _SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
+_JAVA_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xmx512m",
+    f"-Dlog4j2.configurationFile={_SOURCE.with_name('log4j2.properties')}",
+)
 
 # short name -> main class, as Kafka's bin/*.sh start them
 TOOLS = {
@@ -140,6 +145,7 @@ class JavaTools:
             [
                 java_executable(),
                 *_JAVA_FLAGS,
+                "--add-opens=java.base/java.lang=ALL-UNNAMED",
                 "-cp",
                 ":".join(class_path),
                 "org.codehaus.janino.SimpleCompiler",

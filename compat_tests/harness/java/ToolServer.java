@@ -8,7 +8,8 @@
  *
  * Each run loads the tools' own jar (first argument) through a class loader of its own, because several
  * tools keep counters in statics; everything below it stays loaded and warm. Exit.exit becomes an Error
- * that unwinds the tool's thread. Standard streams are routed by thread.
+ * that unwinds the tool's thread. Standard streams are routed by thread. Needs
+ * `--add-opens java.base/java.lang=ALL-UNNAMED`, to find the hooks that tools register with Runtime.
  *
  * Kept to what Janino compiles (no lambdas): a JRE without javac is enough.
  */
@@ -20,6 +21,7 @@ import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.net.URL;
@@ -52,6 +54,7 @@ public class ToolServer {
         final String[] arguments;
         final InputStream stdin;
         final ArrayList hooks = new ArrayList();
+        final ThreadGroup group;
         int status = -1;
         boolean hooksRan;
 
@@ -60,6 +63,7 @@ public class ToolServer {
             this.mainClass = mainClass;
             this.stdin = new ByteArrayInputStream(stdin);
             this.arguments = arguments;
+            this.group = new ThreadGroup("job-" + id);
         }
 
         synchronized void exit(int status) {
@@ -92,6 +96,27 @@ public class ToolServer {
             send("exit " + id + " " + status);
         }
 
+        /* Some tools register with Runtime itself: theirs are the hooks in the job's thread group. */
+        void takeRuntimeHooks() {
+            try {
+                Class holder = Class.forName("java.lang.ApplicationShutdownHooks");
+                Field field = holder.getDeclaredField("hooks");
+                field.setAccessible(true);
+                synchronized (holder) {
+                    Map registered = (Map) field.get(null);
+                    Object[] threads = registered.keySet().toArray();
+                    for (int i = 0; i < threads.length; i++) {
+                        if (((Thread) threads[i]).getThreadGroup() == group) {
+                            registered.remove(threads[i]);
+                            hooks.add(threads[i]);
+                        }
+                    }
+                }
+            } catch (Throwable thrown) {
+                thrown.printStackTrace(System.err);
+            }
+        }
+
         void runHooks() {
             Object[] pending;
             synchronized (this) {
@@ -99,6 +124,7 @@ public class ToolServer {
                     return;
                 }
                 hooksRan = true;
+                takeRuntimeHooks();
                 pending = hooks.toArray();
             }
             for (int i = 0; i < pending.length; i++) {
@@ -208,7 +234,7 @@ public class ToolServer {
         }
         Job job = new Job(words[1], text(words[2]), decode(words[3]), arguments);
         JOBS.put(job.id, job);
-        Thread thread = new Thread(job, "tool-" + job.id);
+        Thread thread = new Thread(job.group, job, "tool-" + job.id);
         thread.setDaemon(true);
         thread.start();
     }
