@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 from barnabas.storage import validation
-from barnabas.storage.disk import Disk, FileRegion, write_fully
+from barnabas.storage.disk import Disk, FileRegion, write_rest
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import OffsetOutOfRange, StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
@@ -32,6 +32,7 @@ logger = logging.getLogger("barnabas.storage")
 
 _PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the leader assigns
 _PREFIX_SIZE = 16
+_JOINED_MAX = 16384  # up to here copying costs less than a second buffer does in the kernel
 _RESUME_POINTS_MAX = 32
 
 
@@ -291,14 +292,14 @@ class Log:
             if segment.torn:
                 segment.cut_torn_tail()
             file = segment.open_for_append()
-            buffers = (
-                _PREFIX.pack(header.base_offset, header.batch_length, leader_epoch),
-                memoryview(records)[_PREFIX_SIZE:],
-            )
-            written = file.pwritev(buffers, position)
+            prefix = _PREFIX.pack(header.base_offset, header.batch_length, leader_epoch)
+            rest = memoryview(records)[_PREFIX_SIZE:]
+            if size <= _JOINED_MAX:
+                written = file.pwrite(b"".join((prefix, rest)), position)
+            else:
+                written = file.pwritev((prefix, rest), position)
             if written != size:
-                rest = memoryview(b"".join(buffers))[written:]
-                write_fully(file, (rest,), position + written, size - written)
+                write_rest(file, b"".join((prefix, rest)), written, position)
         except OSError as error:
             self._undo_write(segment, error)
         header.partition_leader_epoch = leader_epoch

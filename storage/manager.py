@@ -16,7 +16,7 @@ from barnabas.storage.directory import (
     parse_partition_metadata,
     random_uuid,
 )
-from barnabas.storage.disk import Disk
+from barnabas.storage.disk import Disk, write_rest
 from barnabas.storage.errors import LogDirectoryError, StorageError
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
@@ -190,7 +190,7 @@ class LogManager:
             self._disk.make_directory(path)
             try:
                 with_id = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
-                with_id.pwritev((format_partition_metadata(topic_id),), 0)
+                write_rest(with_id, format_partition_metadata(topic_id), 0, 0)
                 log = Log(
                     self._disk,
                     self._runtime,
