@@ -1,0 +1,71 @@
+"""DescribeGroups (15), versions 0-6: state, members and assignments of classic groups.
+
+v3 authorized operations; v4 instance ids; from v6 a missing group is GROUP_ID_NOT_FOUND, before it is Dead
+without an error (KIP-1043).
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.member import Member
+from barnabas.broker.groups.state import GroupState
+from barnabas.broker.registry import api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS as bits of their AclOperation codes: everything
+# that can be allowed on a group, and without an authorizer is.
+GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
+
+
+@api(15, 0, 6)
+def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    groups = [_describe(context, group_id) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = GROUP_OPERATIONS
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
+    shard = context.services.groups.shard_of(group_id)
+    if shard is None:
+        return DescribedGroup(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
+    group = shard.get(group_id)
+    if group is not None:
+        return describe(group)
+    dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    if context.api_version >= 6:
+        dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+        dead.error_message = f"Group {group_id} not found."
+    return dead
+
+
+def describe(group: ClassicGroup) -> DescribedGroup:
+    """The group; subscriptions of its members only when Stable, when they belong to a chosen protocol."""
+    protocol = group.protocol_name if group.state is GroupState.STABLE else None
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol or "",
+        members=[_member(member, protocol) for member in group.members.values()],
+    )
+
+
+def _member(member: Member, protocol: str | None) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=b"" if protocol is None else member.subscription(protocol),
+        member_assignment=member.assignment,
+    )

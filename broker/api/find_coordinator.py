@@ -1,0 +1,80 @@
+"""FindCoordinator (10), versions 0-6: which broker coordinates a group.
+
+v1 key types; v4 several keys at once (KIP-699); v5 and v6 as v4 (v6 admits share keys, KIP-932). The first
+question about any group creates __consumer_offsets and is answered when the topic serves. Not implemented:
+coordinators of transactions and share partitions, whose keys get COORDINATOR_NOT_AVAILABLE.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+GROUP, TRANSACTION, SHARE = 0, 1, 2
+
+
+@api(10, 0, 6)
+def find_coordinator(
+    context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Outcome:
+    keys = request.coordinator_keys if context.api_version >= 4 else [request.key]
+    found: list[Coordinator | None] = [None] * len(keys)
+    missing = len(keys)
+
+    def add(index: int, error: ErrorCode, node_id: int) -> None:
+        nonlocal missing
+        found[index] = _coordinator(context, keys[index], error, node_id)
+        missing -= 1
+        if not missing:
+            context.complete(_response(context.api_version, found))
+
+    if not keys:
+        return FindCoordinatorResponse()
+    for index, key in enumerate(keys):
+        error = _refusal(request.key_type, key, context.api_version)
+        if error:
+            add(index, error, -1)
+        else:
+            context.services.groups.find(key, partial(add, index))
+    return PENDING
+
+
+def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
+    """Why this broker can't name a coordinator for the key; NONE for groups."""
+    if key_type == GROUP:
+        return ErrorCode.NONE
+    if key_type == TRANSACTION:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if key_type == SHARE and version >= 6 and len(key.split(":")) == 3:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return ErrorCode.INVALID_REQUEST
+
+
+def _coordinator(context: RequestContext, key: str, error: ErrorCode, node_id: int) -> Coordinator:
+    if error:
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message="")
+    host, port = context.services.advertised(context.listener)
+    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message="")
+
+
+def _response(version: int, found: list[Coordinator | None]) -> FindCoordinatorResponse:
+    coordinators = [coordinator for coordinator in found if coordinator is not None]
+    if version >= 4:
+        return FindCoordinatorResponse(coordinators=coordinators)
+    first = coordinators[0]
+    error = ErrorCode(first.error_code)
+    return FindCoordinatorResponse(
+        error_code=error,
+        error_message=error.message if error else "NONE",  # as Kafka prints success here
+        node_id=first.node_id,
+        host=first.host,
+        port=first.port,
+    )

@@ -1,0 +1,18 @@
+"""Heartbeat (12), versions 0-4: a member is alive; the answer tells it when to join again. v3 static members."""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+@api(12, 0, 4)
+def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    if not request.group_id:
+        return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    shard = context.services.groups.shard_of(request.group_id)
+    if shard is None:
+        return HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    return HeartbeatResponse(error_code=shard.classic.heartbeat(request))

@@ -1,0 +1,31 @@
+"""ListGroups (16), versions 0-5: the groups this broker coordinates. v4 filters by state (KIP-518), v5 by type
+(KIP-848); both without regard to case. Every group here is a classic one."""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import api
+from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+CLASSIC = "classic"
+
+
+@api(16, 0, 5)
+def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    states = {state.strip().lower() for state in request.states_filter}
+    types = {each.strip().lower() for each in request.types_filter}
+    if types and CLASSIC not in types:
+        return ListGroupsResponse()
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type or "",
+                group_state=group.state.value,
+                group_type=CLASSIC,
+            )
+            for shard in context.services.groups.shards()
+            for group in shard.groups.values()
+            if not states or group.state.value.lower() in states
+        ]
+    )

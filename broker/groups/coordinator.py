@@ -1,0 +1,176 @@
+"""The group coordinator: finds the shard of a group, and keeps the shards in step with the partitions of
+__consumer_offsets that this broker leads.
+
+A group belongs to partition abs(hash(group id)) % partitions, with Java's string hash, so that every Kafka
+client, tool and broker agrees. Everything here runs on the loop's thread; replies go out through one outbox
+after the state has settled, so that a reply that brings the next request finds a consistent group.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from barnabas.broker.groups.offset_requests import DeletedTopic
+from barnabas.broker.groups.offsets_topic import GROUP_METADATA_TOPIC, OffsetsTopic
+from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.shard import CoordinatorLog, Shard
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.config import BrokerConfig
+    from barnabas.controller.controller import Controller
+    from barnabas.controller.image import MetadataImage
+    from barnabas.storage.runtime import Runtime, Timer
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+def java_string_hash(text: str) -> int:
+    """Java's String.hashCode: int32, over UTF-16 code units."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for index in range(0, len(units), 2):
+        value = (31 * value + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """The partition of __consumer_offsets that holds the group."""
+    value = java_string_hash(group_id)
+    return (0 if value == -(1 << 31) else abs(value)) % partition_count
+
+
+class GroupCoordinator:
+    """All groups whose partitions this broker leads."""
+
+    def __init__(
+        self, coordinator_log: CoordinatorLog, config: BrokerConfig, runtime: Runtime, controller: Controller
+    ) -> None:
+        self._log = coordinator_log
+        self._settings = GroupSettings.from_config(config)
+        self._runtime = runtime
+        self._controller = controller
+        self._topic = OffsetsTopic(controller, config, runtime)
+        self._node_id = config.node_id
+        self._topic_names: dict[bytes, str] = {}  # to know the name of a topic that was deleted
+        self._shards: dict[int, Shard] = {}
+        self._partition_count = 0
+        self._expiry: Timer | None = None
+        self._outbox: list[Callable[[], None]] = []
+        self._creating: list[Callable[[ErrorCode], None]] = []
+
+    # -- life
+
+    def start(self) -> None:
+        """Load what is ours, follow the metadata and start to expire offsets. Reads from disk."""
+        image = self._controller.image
+        self._follow_partitions()
+        self._topic_names = {topic.topic_id: topic.name for topic in image.topics.values()}
+        self._controller.add_listener(self.metadata_changed)
+        self._schedule_expiry()
+
+    def stop(self) -> None:
+        """No timer fires and no request is answered afterwards but with NOT_COORDINATOR."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        for index in tuple(self._shards):
+            self._shards.pop(index).unload()
+
+    def metadata_changed(self, image: MetadataImage, topic_ids: set[bytes], _config_topics: set[str]) -> None:
+        """These topics changed. Partitions of __consumer_offsets that became ours are loaded, those that went
+        let go; offsets of deleted topics go. The partitions themselves are open by now."""
+        deleted = []
+        for topic_id in topic_ids:
+            topic = image.topic_by_id(topic_id)
+            if topic is not None:
+                self._topic_names[topic_id] = topic.name
+            elif topic_id in self._topic_names:
+                deleted.append(DeletedTopic(self._topic_names.pop(topic_id), topic_id))
+        if any(self._topic_names.get(topic_id) == GROUP_METADATA_TOPIC for topic_id in topic_ids) or any(
+            topic.name == GROUP_METADATA_TOPIC for topic in deleted
+        ):
+            self._follow_partitions()
+        if deleted:
+            for shard in self.shards():
+                shard.offset_requests.topics_deleted(deleted)
+
+    def _follow_partitions(self) -> None:
+        count = self._topic.partition_count()
+        self._partition_count = count
+        for index in tuple(self._shards):
+            if index >= count or self._topic.leader(index) != self._node_id:
+                log.info("%s-%d is no longer led here", GROUP_METADATA_TOPIC, index)
+                self._shards.pop(index).unload()
+        for index in range(count):
+            if index not in self._shards and self._topic.leader(index) == self._node_id:
+                shard = Shard(index, self._log, self._runtime, self._settings)
+                shard.load()
+                self._shards[index] = shard
+
+    def _schedule_expiry(self) -> None:
+        interval_s = self._settings.offsets_retention_check_interval_ms / 1000
+        self._expiry = self._runtime.call_later(interval_s, self._expire)
+
+    def _expire(self) -> None:
+        self._schedule_expiry()
+        for shard in tuple(self._shards.values()):
+            shard.offset_requests.expire()
+
+    # -- routing
+
+    def shard_of(self, group_id: str) -> Shard | None:
+        """The shard that holds the group; None: answer NOT_COORDINATOR."""
+        if not self._partition_count:
+            return None
+        return self._shards.get(partition_for(group_id, self._partition_count))
+
+    def shards(self) -> Iterable[Shard]:
+        return tuple(self._shards.values())
+
+    def find(self, group_id: str, reply: Callable[[ErrorCode, int], None]) -> None:
+        """(error, node id) of the group's coordinator. The first one to ask has the topic created, and is
+        answered when it serves: one round trip where Kafka's clients need two or more."""
+        if self._topic.partition_count():
+            reply(*self._locate(group_id))
+            return
+        self._creating.append(lambda error: reply(error, -1) if error else reply(*self._locate(group_id)))
+        if len(self._creating) == 1:
+            self._topic.create(self._created)
+
+    def _locate(self, group_id: str) -> tuple[ErrorCode, int]:
+        count = self._topic.partition_count()
+        leader = self._topic.leader(partition_for(group_id, count)) if count else -1
+        return (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1) if leader < 0 else (ErrorCode.NONE, leader)
+
+    def _created(self, error: ErrorCode) -> None:
+        waiting, self._creating = self._creating, []
+        if error:
+            log.warning("%s could not be created: %s", GROUP_METADATA_TOPIC, error.name)
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        for callback in waiting:
+            callback(error)
+
+    # -- replies
+
+    def outgoing(self, reply: Callable[[R], None]) -> Callable[[R], None]:
+        """A reply that leaves when the current work is done: its receiver may send the next request at once."""
+
+        def post(response: R) -> None:
+            if not self._outbox:
+                self._runtime.call_soon(self._flush)
+            self._outbox.append(lambda: reply(response))
+
+        return post
+
+    def _flush(self) -> None:
+        replies, self._outbox = self._outbox, []
+        for reply in replies:
+            try:
+                reply()
+            except Exception:
+                log.exception("a reply could not be sent")

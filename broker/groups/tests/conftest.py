@@ -1,0 +1,272 @@
+"""A bench for groups: one shard on a virtual clock over a log in memory, driven by requests as structs."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from barnabas.broker.groups.classic import Client
+from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.shard import Shard
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+GROUP = "group"
+
+
+class VirtualTimer:
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Time passes only in `advance`; everything due by then runs, in order."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.now = 1_000_000.0
+        self.scheduled = 0
+        self._queue: list[tuple[float, int, VirtualTimer]] = []
+        self._order = itertools.count()
+
+    def time_ms(self) -> int:
+        return round(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def random_bytes(self, count: int) -> bytes:
+        return self.random.randbytes(count)
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        self.call_later(0, callback)
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> VirtualTimer:
+        self.scheduled += 1
+        timer = VirtualTimer(callback)
+        heapq.heappush(self._queue, (self.now + delay_s, next(self._order), timer))
+        return timer
+
+    def advance(self, milliseconds: float) -> None:
+        end = self.now + milliseconds / 1000
+        while self._queue and self._queue[0][0] <= end + 1e-9:
+            when, _, timer = heapq.heappop(self._queue)
+            self.now = max(self.now, when)
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                callback()
+        self.now = max(self.now, end)
+
+
+class MemoryLog:
+    """A coordinator log. With `hold` appends stay pending until `settle`; with `error` they fail."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.error = ErrorCode.NONE
+        self.hold = False
+        self.held: list[tuple[bytes, Callable[[ErrorCode], None]]] = []
+
+    def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], None]) -> None:
+        if self.hold:
+            self.held.append((batch, done))
+            return
+        if not self.error:
+            self.batches.append(batch)
+        done(self.error)
+
+    def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        batch, done = self.held.pop(0)
+        if not error:
+            self.batches.append(batch)
+        done(error)
+
+    def load(self, partition_index: int) -> Iterable[bytes]:
+        return iter(self.batches)
+
+
+class Answer:
+    """What a waiting request was answered; a second answer is an error."""
+
+    def __init__(self) -> None:
+        self.response: Any = None
+
+    def __call__(self, response: Any) -> None:
+        assert self.response is None, f"answered twice: {self.response} and {response}"
+        assert response is not None
+        self.response = response
+
+    @property
+    def waiting(self) -> bool:
+        return self.response is None
+
+    @property
+    def error(self) -> ErrorCode:
+        assert self.response is not None, "still waiting"
+        return ErrorCode(self.response.error_code)
+
+    def __getattr__(self, name: str) -> Any:
+        assert self.response is not None, f"still waiting, asked for {name}"
+        return getattr(self.response, name)
+
+
+class Bench:
+    def __init__(self, settings: GroupSettings | None = None, seed: int = 0) -> None:
+        self.settings = settings or GroupSettings()
+        self.clock = VirtualClock(seed)
+        self.log = MemoryLog()
+        self.shard = Shard(0, self.log, self.clock, self.settings)  # type: ignore[arg-type]
+
+    @property
+    def group(self) -> Any:
+        return self.shard.groups[GROUP]
+
+    def restarted(self) -> Bench:
+        """Another bench that has loaded what this one wrote."""
+        other = Bench(self.settings)
+        other.log.batches = list(self.log.batches)
+        other.clock.now = self.clock.now
+        other.shard.load()
+        return other
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = GROUP,
+        instance: str | None = None,
+        protocols: Iterable[tuple[str, bytes]] = (("range", b"m"),),
+        protocol_type: str = "consumer",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 30_000,
+        version: int = 9,
+        client_id: str = "client",
+    ) -> Answer:
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=data) for name, data in protocols],
+        )
+        answer = Answer()
+        self.shard.classic.join(request, Client(client_id, "/127.0.0.1", version), answer)
+        return answer
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance: str | None = None,
+        protocol_type: str | None = "consumer",
+        protocol_name: str | None = "range",
+    ) -> Answer:
+        request = SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocol_name=protocol_name,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=name, assignment=data)
+                for name, data in (assignments or {}).items()
+            ],
+        )
+        answer = Answer()
+        self.shard.classic.sync(request, answer)
+        return answer
+
+    def heartbeat(self, member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
+        return self.shard.classic.heartbeat(
+            HeartbeatRequest(
+                group_id=GROUP, generation_id=generation, member_id=member_id, group_instance_id=instance
+            )
+        )
+
+    def leave(self, *members: str | tuple[str, str | None], group: str = GROUP) -> list[ErrorCode]:
+        pairs = [member if isinstance(member, tuple) else (member, None) for member in members]
+        request = LeaveGroupRequest(
+            group_id=group,
+            members=[MemberIdentity(member_id=name, group_instance_id=instance) for name, instance in pairs],
+        )
+        return [ErrorCode(member.error_code) for member in self.shard.classic.leave(request).members]
+
+    def commit(
+        self,
+        offsets: dict[tuple[str, int], int],
+        *,
+        group: str = GROUP,
+        member_id: str = "",
+        generation: int = -1,
+        instance: str | None = None,
+        metadata: str | None = "",
+        retention_ms: int = -1,
+        version: int = 9,
+        topic_id: bytes = bytes(16),
+    ) -> list[Any]:
+        """[] while it waits; then [(error, results by topic)]."""
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (topic, partition), offset in offsets.items():
+            entry = topics.setdefault(topic, OffsetCommitRequestTopic(name=topic, topic_id=topic_id))
+            entry.partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition, committed_offset=offset, committed_metadata=metadata
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            retention_time_ms=retention_ms,
+        )
+        answers: list[Any] = []
+        self.shard.offset_requests.commit(
+            request, list(topics.values()), version, lambda error, results: answers.append((error, results))
+        )
+        return answers
+
+    def stable(self, count: int = 1, **options: Any) -> tuple[list[str], int]:
+        """A Stable group of this many dynamic members: (member ids, the leader first; generation)."""
+        ids = [self.join(**options).member_id for _ in range(count)]
+        answers = [self.join(member_id, **options) for member_id in ids]
+        self.clock.advance(self.settings.group_initial_rebalance_delay_ms)
+        generation = answers[0].generation_id
+        leader = answers[0].leader
+        ids.sort(key=lambda member_id: member_id != leader)
+        assignments = {member_id: member_id.encode() for member_id in ids}
+        synced = [
+            self.sync(member_id, generation, assignments if member_id == leader else {}) for member_id in ids
+        ]
+        assert [answer.error for answer in synced] == [ErrorCode.NONE] * count
+        return ids, generation
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture(scope="session")
+def make_bench() -> type[Bench]:
+    return Bench

@@ -1,0 +1,58 @@
+"""A timer that is cheap to push back, because every heartbeat pushes one back.
+
+Setting it again while it is armed only writes the new deadline; the armed timer looks at the deadline when
+it fires and goes to sleep for the rest. So a member that heartbeats every second under a 45 s session costs
+one runtime timer in 45 s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.storage.runtime import Runtime, Timer
+
+
+class DeadlineTimer:
+    """Calls `expired` once the deadline set last has passed. Not armed until `set` is called."""
+
+    __slots__ = ("_armed_until", "_deadline", "_expired", "_runtime", "_timer")
+
+    def __init__(self, runtime: Runtime, expired: Callable[[], object]) -> None:
+        self._runtime = runtime
+        self._expired = expired
+        self._deadline = 0.0
+        self._armed_until = 0.0
+        self._timer: Timer | None = None
+
+    @property
+    def armed(self) -> bool:
+        return self._timer is not None
+
+    def set(self, delay_ms: int) -> None:
+        """Expire `delay_ms` from now, whatever was set before."""
+        deadline = self._runtime.monotonic() + delay_ms / 1000
+        self._deadline = deadline
+        if self._timer is not None:
+            if deadline >= self._armed_until:
+                return
+            self._timer.cancel()
+        self._arm(delay_ms / 1000)
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self, delay_s: float) -> None:
+        self._armed_until = self._deadline
+        self._timer = self._runtime.call_later(delay_s, self._fired)
+
+    def _fired(self) -> None:
+        self._timer = None
+        remaining_s = self._deadline - self._runtime.monotonic()
+        if remaining_s > 0.0005:
+            self._arm(remaining_s)
+        else:
+            self._expired()
