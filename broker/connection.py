@@ -18,7 +18,6 @@ from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered pro
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-
 from barnabas.broker.registry import Outcome
 from barnabas.broker.response_writer import ResponseWriter
 from barnabas.wire.primitives import DecodeError
@@ -40,7 +39,9 @@ OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one r
 class Connections:
     """What the connections of one broker share: the receive buffer, the limits, and the list of them."""
 
-    def __init__(self, runtime: Runtime, dispatcher: Dispatcher, request_max_bytes: int, idle_max_s: float) -> None:
+    def __init__(
+        self, runtime: Runtime, dispatcher: Dispatcher, request_max_bytes: int, idle_max_s: float
+    ) -> None:
         self.runtime = runtime
         self.dispatcher = dispatcher
         self.request_max_bytes = request_max_bytes

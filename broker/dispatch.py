@@ -11,11 +11,9 @@ client can fall back, KIP-511), a header or body that cannot be read.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome
 from barnabas.wire.primitives import DecodeError, read_uvarint
@@ -24,6 +22,7 @@ from barnabas.wire.registry import request_type, response_type
 if TYPE_CHECKING:
     from barnabas.broker.connection import Connection
     from barnabas.broker.services import Services
+    from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Part
 
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
@@ -36,8 +35,8 @@ API_VERSIONS = 18
 class Route(msgspec.Struct, frozen=True):
     """One API in one version."""
 
-    decode: Callable[[int, Any, int], tuple[Any, int]]
-    encode: Callable[[int, Any], list[Part]]
+    read: Reader[Any]
+    write: Writer[Any]
     handler: Handler
     flexible_request: bool
     flexible_response_header: bool
@@ -85,16 +84,16 @@ class Dispatcher:
             return self._unsupported_api_versions(context)
         if route.flexible_request:
             position = _skip_tagged_fields(frame, position)
-        request, _ = route.decode(api_version, frame, position)
+        request, _ = route.read(frame, position, len(frame))
         response = route.handler(context, request)
         if isinstance(response, Outcome):
             return response
-        return _frame(route, api_version, correlation_id, response)
+        return _frame(route, correlation_id, response)
 
     def encode(self, context: RequestContext, response: msgspec.Struct) -> list[Part]:
         """The frame of a response that comes after its handler returned PENDING."""
         route = self._routes[context.api_key << 16 | context.api_version]
-        return _frame(route, context.api_version, context.correlation_id, response)
+        return _frame(route, context.correlation_id, response)
 
     def _make_route(self, api_key: int, api_version: int) -> Route | None:
         """The route of a served version; None for an ApiVersions request of a version we do not know."""
@@ -107,8 +106,8 @@ class Dispatcher:
             raise DecodeError(f"{registration.name} version {api_version} is not served")
         request, response = request_type(api_key), response_type(api_key)
         route = Route(
-            decode=request.decode,
-            encode=response.encode,
+            read=request.readers[api_version],
+            write=response.writers[api_version],
             handler=registration.handler,
             flexible_request=request.flexible(api_version),
             # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
@@ -124,11 +123,12 @@ class Dispatcher:
             return response
         route = self._routes.get(API_VERSIONS << 16) or self._make_route(API_VERSIONS, 0)
         assert route is not None
-        return _frame(route, 0, context.correlation_id, response)
+        return _frame(route, context.correlation_id, response)
 
 
-def _frame(route: Route, api_version: int, correlation_id: int, response: msgspec.Struct) -> list[Part]:
-    parts = route.encode(api_version, response)
+def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> list[Part]:
+    parts: list[Part] = []
+    route.write(response, parts.append)
     size = 4
     for part in parts:
         size += len(part)

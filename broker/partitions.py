@@ -56,12 +56,14 @@ class PartitionManager:
                 log.warning("%s-%d is not in the metadata; it is left alone", stray.topic, stray.partition)
 
     def metadata_changed(self, image: MetadataImage, topic_ids: set[bytes], config_topics: set[str]) -> None:
-        """Follow a committed change that touched these topics (by id) and the configs of these (by name)."""
+        """Follow a committed change that touched these topics (by id) and the configs of these (by name).
+        Removes first: a name may have been given away again."""
+        for topic_id in topic_ids:
+            if image.topic_by_id(topic_id) is None:
+                self._remove_topic(topic_id)
         for topic_id in topic_ids:
             topic = image.topic_by_id(topic_id)
-            if topic is None:
-                self._remove_topic(topic_id)
-            else:
+            if topic is not None:
                 self._update_topic(image, topic)
         for name in config_topics:
             self._update_config(image, name)
@@ -80,7 +82,9 @@ class PartitionManager:
             config = config or LogConfig.from_properties(self._topic_configs(image, topic.name))
             opened = self._log_manager.get(topic.name, index)
             if opened is not None and opened.topic_id != topic.topic_id:
-                log.warning("%s-%d on disk belongs to a deleted topic of that name; removing it", topic.name, index)
+                log.warning(
+                    "%s-%d on disk belongs to a deleted topic of that name; removing it", topic.name, index
+                )
                 self._log_manager.delete(topic.name, index)
                 opened = None
             if opened is None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions import PartitionManager
     from barnabas.broker.purgatory import FetchPurgatory
     from barnabas.controller.controller import Controller
+    from barnabas.controller.operations.producer_ids import ProducerIdAllocator
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
 
@@ -36,6 +37,7 @@ class Services:
     partitions: PartitionManager
     purgatory: FetchPurgatory
     groups: GroupCoordinator
+    producer_ids: ProducerIdAllocator
     cluster_id: str
     node_id: int
     endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name

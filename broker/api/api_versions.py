@@ -33,7 +33,8 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest | None) ->
             api_keys=[ApiVersion(api_key=18, min_version=own.advertised_min, max_version=own.max_version)],
         )
     if context.api_version >= 3 and not (
-        _SOFTWARE.fullmatch(request.client_software_name) and _SOFTWARE.fullmatch(request.client_software_version)
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     features = context.services.controller.image.features

@@ -24,14 +24,17 @@ def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> De
     return DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(context, topic.name, wanted) for wanted in topic.partitions]
+                name=topic.name,
+                partitions=[_delete(context, topic.name, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _delete(context: RequestContext, topic: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _delete(
+    context: RequestContext, topic: str, wanted: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
     partition = context.services.partitions.get(topic, wanted.partition_index)
     if partition is None:
         return _error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -37,7 +37,9 @@ def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) 
                     DescribeLogDirsTopic(
                         name=topic,
                         partitions=[
-                            DescribeLogDirsPartition(partition_index=part.partition, partition_size=part.log.size)
+                            DescribeLogDirsPartition(
+                                partition_index=part.partition, partition_size=part.log.size
+                            )
                             for part in partitions
                         ],
                     )

@@ -64,7 +64,9 @@ class _Read:
         self._room = min(request.max_bytes, context.services.config.fetch_max_bytes)
         self.response = FetchResponse(
             responses=[
-                FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=list(self._topic(topic)))
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=list(self._topic(topic))
+                )
                 for topic in request.topics
             ]
         )
@@ -139,5 +141,9 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOf
 
 def _error(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
     return PartitionData(
-        partition_index=wanted.partition, error_code=error, high_watermark=-1, aborted_transactions=None, records=b""
+        partition_index=wanted.partition,
+        error_code=error,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
     )

@@ -22,7 +22,14 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 READ_COMMITTED = 1
 CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
@@ -30,7 +37,9 @@ CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
 
 @api(2, 1, 11)
 def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    asked = Counter((topic.name, part.partition_index) for topic in request.topics for part in topic.partitions)
+    asked = Counter(
+        (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
+    )
     response = ListOffsetsResponse()
     for topic in request.topics:
         answers = []

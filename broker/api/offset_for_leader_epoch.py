@@ -22,7 +22,8 @@ def offset_for_leader_epoch(
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_answer(context, topic.topic, wanted) for wanted in topic.partitions]
+                topic=topic.topic,
+                partitions=[_answer(context, topic.topic, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
         ]

@@ -45,7 +45,9 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
         answers = []
         for part in data.partition_data:
             partition = (
-                partitions.by_id(data.topic_id, part.index) if by_id else partitions.get(data.name, part.index)
+                partitions.by_id(data.topic_id, part.index)
+                if by_id
+                else partitions.get(data.name, part.index)
             )
             if request.acks not in (-1, 0, 1):
                 answer = _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
@@ -55,7 +57,9 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
                 answer = _append(context, request, partition, part)
             failed = failed or answer.error_code != 0
             answers.append(answer)
-        topics.append(TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers))
+        topics.append(
+            TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
+        )
     if request.acks == 0:
         return CLOSE_CONNECTION if failed else NO_RESPONSE
     return ProduceResponse(responses=topics)

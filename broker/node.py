@@ -1,0 +1,150 @@
+"""The composition root: one node put together from its parts, started and stopped in order.
+
+Start: lock and recover the log directories, replay the metadata, open the partitions, load the groups, then
+listen. A node that cannot start raises before it has opened a port. Stop is the reverse: no new
+connections, no more requests, then the logs are closed and marked clean.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import barnabas.broker.api  # noqa: F401 - registers the handlers
+from barnabas.broker.connection import Connection, Connections
+from barnabas.broker.coordinator_log import CoordinatorLog
+from barnabas.broker.dispatch import Dispatcher
+from barnabas.broker.groups.coordinator import GROUP_METADATA_TOPIC, GroupCoordinator
+from barnabas.broker.partitions import PartitionManager
+from barnabas.broker.purgatory import FetchPurgatory
+from barnabas.broker.services import Endpoint, Services
+from barnabas.controller.controller import Controller
+from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.operations.producer_ids import ProducerIdAllocator
+from barnabas.storage.disk import RealDisk
+from barnabas.storage.log_config import LogConfig
+from barnabas.storage.manager import LogManager
+
+if TYPE_CHECKING:
+    from barnabas.broker.config import BrokerConfig
+    from barnabas.controller.image import MetadataImage
+    from barnabas.storage.runtime import Runtime, Server
+
+log = logging.getLogger("barnabas.node")
+
+METADATA_DIRECTORY = "barnabas-metadata"  # inside the first log directory; no partition can have that name
+BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
+
+
+class Node:
+    """One broker, with its own controller. `start` raises OSError, ConfigError, LogDirectoryError or
+    MetadataError when it can't; nothing listens then."""
+
+    def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._servers: list[Server] = []
+        self._log_manager = LogManager(
+            RealDisk(),
+            config.log_dirs,
+            runtime,
+            node_id=config.node_id,
+            config=LogConfig.from_properties(config.topic_properties({})),
+        )
+        self.endpoints: list[
+            Endpoint
+        ] = []  # where each listener listens, which may not be what it advertises
+        self.services: Services
+        self._connections: Connections
+
+    @property
+    def cluster_id(self) -> str:
+        return self._log_manager.cluster_id
+
+    def start(self) -> None:
+        """Blocking: recovery and replay happen here. The loop need not run yet."""
+        self._log_manager.open()
+        try:
+            self._start_services()
+            self._listen()
+        except BaseException:
+            self._log_manager.close()
+            raise
+
+    def _start_services(self) -> None:
+        config, runtime = self._config, self._runtime
+        controller = Controller(
+            LocalMetadataLog(RealDisk(), f"{config.log_dirs[0]}/{METADATA_DIRECTORY}", runtime),
+            config,
+            runtime,
+        )
+        controller.start()
+        partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties)
+        partitions.load(controller.image)
+        groups = GroupCoordinator(
+            CoordinatorLog(GROUP_METADATA_TOPIC, partitions), config, runtime, controller
+        )
+        self.services = Services(
+            runtime=runtime,
+            config=config,
+            controller=controller,
+            log_manager=self._log_manager,
+            partitions=partitions,
+            purgatory=FetchPurgatory(runtime),
+            groups=groups,
+            producer_ids=ProducerIdAllocator(controller.run, config.node_id),
+            cluster_id=self.cluster_id,
+            node_id=config.node_id,
+        )
+        controller.add_listener(partitions.metadata_changed)
+        controller.add_config_listener(self._configs_changed)
+        self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
+        groups.start()
+        self._connections = Connections(
+            runtime,
+            Dispatcher(self.services),
+            config.socket_request_max_bytes,
+            config.connections_max_idle_ms / 1000,
+        )
+
+    def _configs_changed(self, image: MetadataImage, resources: set[tuple[int, str]]) -> None:
+        """Dynamic broker configs: the cluster's, then this node's own."""
+        if any(kind == BROKER_RESOURCE for kind, _ in resources):
+            self._config.apply_dynamic(
+                image.configs.get((BROKER_RESOURCE, ""), {}),
+                image.configs.get((BROKER_RESOURCE, str(self._config.node_id)), {}),
+            )
+
+    def stop(self) -> None:
+        """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""
+        for server in self._servers:
+            server.close()
+        self._connections.close_all()
+        self.services.groups.stop()
+        self.services.controller.close()
+        self._log_manager.close()
+
+    def _listen(self) -> None:
+        for listener in self._config.listeners:
+            name = listener.name
+            try:
+                server = self._runtime.listen(
+                    listener.host, listener.port, partial(Connection, self._connections, name)
+                )
+            except OSError:
+                for opened in self._servers:
+                    opened.close()
+                raise
+            self._servers.append(server)
+            self.endpoints.append(Endpoint(name, listener.security_protocol, listener.host, server.port))
+            self.services.endpoints[name] = Endpoint(
+                name,
+                listener.security_protocol,
+                listener.advertised_host,
+                listener.advertised_port or server.port,
+            )
+
+    def _topic_properties(self, image: MetadataImage, topic: str) -> Mapping[str, str]:
+        return self._config.topic_properties(image.topic_configs(topic))
