@@ -1,0 +1,176 @@
+"""The controller: decide -> propose -> commit -> replay -> tell the listeners -> answer.
+
+Operations are decided one after the other, each against an image in which everything decided before it has
+happened already, so several can wait for the same commit. That image (`_decided`) runs ahead of the committed
+one (`image`), which is all that anybody else ever sees. When a commit fails, what was decided on top of it is
+refused with it and `_decided` starts again from the committed image.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from barnabas.controller.decision import Decision
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
+from barnabas.controller.metadata_log import MetadataLog
+from barnabas.controller.operations.brokers import BrokerSettings, register_broker
+from barnabas.controller.records import decode_record, encode_record
+from barnabas.storage.runtime import Runtime
+from barnabas.wire.errors import ErrorCode
+
+R = TypeVar("R")
+
+TopicListener = Callable[[MetadataImage, set[bytes], set[str]], object]
+ConfigListener = Callable[[MetadataImage, set[tuple[int, str]]], object]
+Failed = Callable[[ErrorCode, str], object]
+
+log = logging.getLogger("barnabas.controller")
+
+
+class Controller:
+    """Owns the metadata of the cluster. All calls on the loop's thread."""
+
+    def __init__(self, metadata_log: MetadataLog, config: BrokerSettings, runtime: Runtime) -> None:
+        self.image = MetadataImage()
+        self._decided = MetadataImage()
+        self._log = metadata_log
+        self._config = config
+        self._runtime = runtime
+        self._topic_listeners: list[TopicListener] = []
+        self._config_listeners: list[ConfigListener] = []
+        self._under_way: deque[list[bytes]] = deque()  # groups proposed on top of `image`, in order
+        self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
+        self._started = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node's controller decides for the cluster."""
+        return self._log.is_leader
+
+    @property
+    def epoch(self) -> int:
+        return self._log.term
+
+    def start(self) -> None:
+        """Blocking: replay what was committed before, then register this broker. MetadataError, OSError."""
+        offset = self._log.open(self._apply, self._snapshot)
+        self.image.offset = offset
+        self._reset_decided()
+        self._started = True
+        failures: list[str] = []
+        incarnation_id = self._runtime.random_bytes(16)
+        self.run(
+            lambda image: register_broker(image, self._config, incarnation_id),
+            lambda _: None,
+            lambda _, message: failures.append(message),
+        )
+        if failures:
+            raise MetadataError(f"this broker could not be registered in its own metadata: {failures[0]}")
+        self._log.serve()
+
+    def close(self) -> None:
+        self._log.close()
+
+    def add_listener(self, listener: TopicListener) -> None:
+        """Call `listener(image, topic ids, topic names)` after each committed group: topics created, changed
+        or removed (by id), and topics whose configs changed (by name; all of them when a broker's did)."""
+        self._topic_listeners.append(listener)
+
+    def add_config_listener(self, listener: ConfigListener) -> None:
+        """Call `listener(image, resources)` after each committed group that changed configs;
+        a resource is (ConfigResource.Type, name)."""
+        self._config_listeners.append(listener)
+
+    def run(
+        self,
+        operation: Callable[[MetadataImage], Decision[R]],
+        done: Callable[[R], object],
+        failed: Failed | None = None,
+    ) -> None:
+        """Decide an operation and call `done(response)` when its records are committed and replayed, or
+        `failed(error, message)` when they could not be; exactly one of them, once.
+
+        `operation` must be pure: it gets an image to read, and what it returns is all that happens.
+        """
+        decision = operation(self._decided)
+        if not decision.records and not self._under_way:
+            done(decision.response)
+            return
+        encoded = [encode_record(record) for record in decision.records]
+        try:
+            self._speculate(encoded)
+        except MetadataError:
+            self._reset_decided()
+            raise
+        self._under_way.append(encoded)
+        generation = self._generation
+
+        def finished(error: Exception | None) -> None:
+            if error is None:
+                self._call(lambda: done(decision.response))
+                return
+            if generation == self._generation:
+                # Everything under way was decided on top of this, and fails with it.
+                self._under_way.clear()
+                self._generation += 1
+                self._reset_decided()
+            if failed is None:
+                log.error(
+                    "a change of the metadata was not committed, and nobody asked to be told: %s", error
+                )
+            else:
+                self._call(lambda: failed(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+
+        self._log.propose(encoded, finished)
+
+    def _speculate(self, encoded: Sequence[bytes]) -> None:
+        delta = MetadataDelta()
+        for record in encoded:
+            self._decided.replay(decode_record(record), delta)
+        self._decided.offset += len(encoded)
+
+    def _reset_decided(self) -> None:
+        """Start again from what is committed and under way."""
+        self._decided = MetadataImage()
+        self._speculate(self._snapshot())
+        self._decided.offset = self.image.offset
+        for encoded in self._under_way:
+            self._speculate(encoded)
+
+    def _apply(self, records: Sequence[bytes]) -> None:
+        """One committed group, here or at start."""
+        delta = MetadataDelta()
+        for record in records:
+            self.image.replay(decode_record(record), delta)
+        self.image.offset += len(records)
+        if self._started:
+            if self._under_way:
+                self._under_way.popleft()
+            self._tell(delta)
+
+    def _tell(self, delta: MetadataDelta) -> None:
+        names = {name for kind, name in delta.resources if kind == TOPIC_RESOURCE}
+        if any(kind != TOPIC_RESOURCE for kind, _ in delta.resources):
+            names.update(self.image.topics)
+        if delta.topic_ids or names:
+            for topic_listener in self._topic_listeners:
+                self._call(partial(topic_listener, self.image, delta.topic_ids, names))
+        if delta.resources:
+            for config_listener in self._config_listeners:
+                self._call(partial(config_listener, self.image, delta.resources))
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        """The change is committed whatever a listener makes of it; one that raises stops neither the log nor
+        the others."""
+        try:
+            callback()
+        except Exception:
+            log.exception("a listener failed on a committed change of the metadata")
+
+    def _snapshot(self) -> list[bytes]:
+        return [encode_record(record) for record in self.image.records()]

@@ -1,0 +1,94 @@
+"""Adding partitions to topics. What is refused, in which order and with which words, is Kafka's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+from barnabas.controller.decision import Decision
+from barnabas.controller.errors import Refusal
+from barnabas.controller.image import MetadataImage, TopicImage, partition_record
+from barnabas.controller.operations.placement import check_assignment, new_partition, place
+from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX
+from barnabas.wire.errors import ErrorCode
+
+
+class MorePartitions(msgspec.Struct, frozen=True):
+    """`count` is the new total. `assignments`: replicas of each added partition, None to have them chosen."""
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+class PartitionsAdded(msgspec.Struct, frozen=True):
+    """How it ended for one topic."""
+
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def create_partitions(
+    image: MetadataImage, topics: Sequence[MorePartitions], *, validate_only: bool = False
+) -> Decision[list[PartitionsAdded]]:
+    """Add partitions to each topic that may have them.
+
+    More than 10,000 in a request are refused as when creating topics. (Kafka 4.3.1 answers
+    UNKNOWN_SERVER_ERROR and adds the first 10,000 all the same.)
+    """
+    counts = Counter(topic.name for topic in topics)
+    results = [
+        PartitionsAdded(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        for name, count in counts.items()
+        if count > 1
+    ]
+    records: list[msgspec.Struct] = []
+    budget = PARTITIONS_PER_REQUEST_MAX
+    for wanted in topics:
+        if counts[wanted.name] > 1:
+            continue
+        try:
+            topic = image.topics.get(wanted.name)
+            if topic is None:
+                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+            budget -= max(0, wanted.count - len(topic.partitions))
+            if budget < 0:
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+                )
+            records += _add(image, topic, wanted)
+            results.append(PartitionsAdded(wanted.name))
+        except Refusal as refusal:
+            results.append(PartitionsAdded(wanted.name, refusal.error, refusal.message or None))
+    return Decision([] if validate_only else records, results)
+
+
+def _add(image: MetadataImage, topic: TopicImage, wanted: MorePartitions) -> list[msgspec.Struct]:
+    present = len(topic.partitions)
+    if wanted.count == present:
+        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if wanted.count < present:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
+        )
+    added = wanted.count - present
+    replication_factor = len(topic.partitions[0].replicas)
+    if wanted.assignments is None:
+        replicas_of: Sequence[Sequence[int]] = place(image, present, added, replication_factor)
+    else:
+        replicas_of = wanted.assignments
+        if len(replicas_of) != added:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {added} additional partition(s), but only {len(replicas_of)} assignment(s) "
+                f"were specified.",
+            )
+        for replicas in replicas_of:
+            check_assignment(image, replicas, replication_factor)
+    return [
+        partition_record(topic.topic_id, index, new_partition(image, index, replicas))
+        for index, replicas in enumerate(replicas_of, start=present)
+    ]

@@ -1,0 +1,268 @@
+"""Creating and deleting topics. What is refused, in which order and with which words, is Kafka's.
+
+Within one request every topic stands for itself: one that is refused leaves the others alone, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.decision import Decision
+from barnabas.controller.errors import Refusal
+from barnabas.controller.image import (
+    TOPIC_RESOURCE,
+    MetadataImage,
+    PartitionState,
+    TopicImage,
+    partition_record,
+)
+from barnabas.controller.operations.placement import check_assignment, new_partition, place
+from barnabas.controller.operations.topic_names import (
+    CLUSTER_METADATA_TOPIC,
+    colliding_topic,
+    invalid_topic_name,
+)
+from barnabas.controller.topic_configs import validate_topic_configs
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from barnabas.wire.primitives import ZERO_UUID
+
+PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+
+
+class TopicSettings(Protocol):
+    """What the broker's configuration says about new topics."""
+
+    @property
+    def num_partitions(self) -> int: ...
+    @property
+    def default_replication_factor(self) -> int: ...
+    def topic_defaults(self) -> Mapping[str, str]: ...
+
+
+class NewTopic(msgspec.Struct, frozen=True):
+    """A topic that somebody wants. -1: the broker's default, or as `assignments` say.
+
+    `assignments`: (partition index, replicas) in the order given; empty leaves the choice to the controller.
+    `configs`: (name, value) in the order given; the last of equal names counts.
+    """
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Sequence[tuple[str, str | None]] = ()
+
+
+class CreatedTopic(msgspec.Struct, frozen=True):
+    """How creating one topic ended. Without an error: what it is (or, only validated, would be)."""
+
+    name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+    topic_id: bytes = ZERO_UUID
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = {}  # set on the topic
+
+
+class DeletedTopic(msgspec.Struct, frozen=True):
+    """How deleting one topic ended. The name is None when only an id was given that nobody knows."""
+
+    name: str | None
+    topic_id: bytes = ZERO_UUID
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def create_topics(
+    image: MetadataImage,
+    topics: Sequence[NewTopic],
+    settings: TopicSettings,
+    new_topic_id: Callable[[], bytes],
+    *,
+    validate_only: bool = False,
+) -> Decision[list[CreatedTopic]]:
+    """Create each topic that may be created. `new_topic_id` gives 16 bytes nobody else has."""
+    counts = Counter(topic.name for topic in topics)
+    unique = [topic for topic in topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC]
+    results: list[CreatedTopic] = []
+    records: list[msgspec.Struct] = []
+    too_many = sum(_partition_count(topic, settings) for topic in unique) > PARTITIONS_PER_REQUEST_MAX
+    for topic in unique:
+        try:
+            if too_many:
+                raise Refusal(
+                    ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
+                )
+            created, its_records = _create(image, topic, settings, new_topic_id())
+        except Refusal as refusal:
+            created, its_records = CreatedTopic(topic.name, refusal.error, refusal.message), []
+        results.append(created)
+        records += its_records
+    for name, count in counts.items():
+        if count > 1:
+            results.append(CreatedTopic(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+        elif name == CLUSTER_METADATA_TOPIC:
+            message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+            results.append(CreatedTopic(name, ErrorCode.INVALID_REQUEST, message))
+    return Decision([] if validate_only else records, results)
+
+
+def _partition_count(topic: NewTopic, settings: TopicSettings) -> int:
+    if topic.assignments:
+        return len(topic.assignments)
+    return settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+
+
+def _create(
+    image: MetadataImage, topic: NewTopic, settings: TopicSettings, topic_id: bytes
+) -> tuple[CreatedTopic, list[msgspec.Struct]]:
+    _check_name(image, topic.name)
+    configs = _check_configs(topic.configs, settings)
+    partitions = (
+        _assigned_partitions(image, topic)
+        if topic.assignments
+        else _placed_partitions(image, topic, settings)
+    )
+    records: list[msgspec.Struct] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+    records += [
+        ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
+        for name, value in configs.items()
+    ]
+    records += [partition_record(topic_id, index, state) for index, state in enumerate(partitions)]
+    created = CreatedTopic(
+        topic.name,
+        topic_id=topic_id,
+        num_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        configs=configs,
+    )
+    return created, records
+
+
+def _check_name(image: MetadataImage, name: str) -> None:
+    if name in image.topics:
+        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    invalid = invalid_topic_name(name)
+    if invalid is not None:
+        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
+    other = colliding_topic(name, image.topics)
+    if other is not None:
+        raise Refusal(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+        )
+
+
+def _check_configs(configs: Sequence[tuple[str, str | None]], settings: TopicSettings) -> dict[str, str]:
+    if not configs:
+        return {}
+    last = dict(configs)
+    nulls = [name for name, value in last.items() if value is None]
+    if nulls:
+        raise Refusal(
+            ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(sorted(nulls))}"
+        )
+    values = {name: value for name, value in last.items() if value is not None}
+    try:
+        validate_topic_configs(values, settings.topic_defaults())
+    except ConfigError as error:
+        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return values
+
+
+def _placed_partitions(
+    image: MetadataImage, topic: NewTopic, settings: TopicSettings
+) -> list[PartitionState]:
+    factor, count = topic.replication_factor, topic.num_partitions
+    if factor < -1 or factor == 0:
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if count < -1 or count == 0:
+        raise Refusal(
+            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+        )
+    factor = settings.default_replication_factor if factor == -1 else factor
+    count = settings.num_partitions if count == -1 else count
+    placed = place(image, 0, count, factor)
+    return [new_partition(image, index, replicas) for index, replicas in enumerate(placed)]
+
+
+def _assigned_partitions(image: MetadataImage, topic: NewTopic) -> list[PartitionState]:
+    prefix = "A manual partition assignment was specified, but"
+    if topic.replication_factor != -1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{prefix} replication factor was not set to -1.")
+    if topic.num_partitions != -1:
+        raise Refusal(ErrorCode.INVALID_REQUEST, f"{prefix} numPartitions was not set to -1.")
+    partitions: dict[int, PartitionState] = {}
+    factor: int | None = None
+    for index, replicas in topic.assignments:
+        if index in partitions:
+            raise Refusal(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        check_assignment(image, replicas, factor)
+        factor = len(replicas)
+        partitions[index] = new_partition(image, index, replicas)
+    if set(partitions) != set(range(len(partitions))):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    return [partitions[index] for index in range(len(partitions))]
+
+
+def delete_topics(
+    image: MetadataImage, wanted: Sequence[tuple[str | None, bytes]]
+) -> Decision[list[DeletedTopic]]:
+    """Delete topics, each given by name or by id (ZERO_UUID: none)."""
+    results: list[DeletedTopic] = []
+    records: list[msgspec.Struct] = []
+    names = Counter(name for name, topic_id in wanted if name is not None and topic_id == ZERO_UUID)
+    ids = Counter(topic_id for name, topic_id in wanted if name is None and topic_id != ZERO_UUID)
+    for name, topic_id in wanted:
+        if (name is None) == (topic_id == ZERO_UUID):
+            message = (
+                "Neither topic name nor id were specified."
+                if name is None
+                else "You may not specify both topic name and topic id."
+            )
+            results.append(DeletedTopic(name, topic_id, ErrorCode.INVALID_REQUEST, message))
+    for name, count in names.items():
+        topic = image.topics.get(name)
+        if count > 1:
+            results.append(
+                DeletedTopic(name, error=ErrorCode.INVALID_REQUEST, message="Duplicate topic name.")
+            )
+        elif topic is None:
+            results.append(_unknown(DeletedTopic(name), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        elif topic.topic_id in ids:
+            message = "The provided topic name maps to an ID that was already supplied."
+            results.append(DeletedTopic(name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
+        else:
+            _delete(topic, results, records)
+    for topic_id, count in ids.items():
+        topic = image.topic_by_id(topic_id)
+        if count > 1:
+            results.append(DeletedTopic(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id."))
+        elif topic is None:
+            results.append(_unknown(DeletedTopic(None, topic_id), ErrorCode.UNKNOWN_TOPIC_ID))
+        else:
+            _delete(topic, results, records)
+    return Decision(records, results)
+
+
+def _unknown(topic: DeletedTopic, error: ErrorCode) -> DeletedTopic:
+    return msgspec.structs.replace(topic, error=error, message=error.message)
+
+
+def _delete(topic: TopicImage, results: list[DeletedTopic], records: list[msgspec.Struct]) -> None:
+    results.append(DeletedTopic(topic.name, topic.topic_id))
+    records.append(RemoveTopicRecord(topic_id=topic.topic_id))
