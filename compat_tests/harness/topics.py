@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 Value = TypeVar("Value")
 
@@ -14,16 +15,21 @@ Value = TypeVar("Value")
 def create_topic(
     bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
 ) -> str:
-    """Create a topic with librdkafka's admin client and wait until its leaders are known; returns `name`."""
+    """Create a topic with librdkafka's admin client and wait until its leaders serve; returns `name`."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(configs or {}))
     admin.create_topics([new])[name].result(30)
 
-    def has_leaders() -> bool:
-        found = admin.list_topics(name, timeout=10).topics[name].partitions
-        return len(found) == partitions and all(one.leader >= 0 for one in found.values())
+    ends = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
 
-    eventually(has_leaders)
+    def leaders_serve() -> bool:
+        # Metadata alone may be ahead of the partitions' own state
+        try:
+            return all(one.result(10).offset == 0 for one in admin.list_offsets(ends).values())
+        except KafkaException:
+            return False
+
+    eventually(leaders_serve)
     return name
 
 
