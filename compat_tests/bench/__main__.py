@@ -1,0 +1,84 @@
+"""`python -m compat_tests.bench`: Barnabas and Apache Kafka 4.3.1 side by side, in one run, as a table.
+
+Both run at the same time on this machine and take turns, workload by workload and round by round, so that the
+machine's fast and slow phases meet both. Kafka's JIT gets rounds of its own before anything counts. Absolute
+figures drift from machine to machine and from hour to hour: quote the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from compat_tests.bench import startup, workloads
+from compat_tests.bench.report import Results
+from compat_tests.harness.broker import Broker
+
+_WARM_UP_ROUNDS = {"Apache Kafka": 3, "Barnabas": 1}
+
+
+def measure_starts(brokers: dict[str, Broker], results: Results, times: int) -> None:
+    """Start each broker several times, taking turns; both run afterwards."""
+    for broker in brokers.values():
+        startup.first_start(broker)
+    for turn in range(times):
+        for name, broker in brokers.items():
+            if broker.alive():
+                broker.stop()
+            results.add(name, startup.start_to_first_produce(broker, f"first-{turn}"))
+            results.add(name, startup.idle_memory(broker))
+
+
+def measure_rounds(brokers: dict[str, Broker], results: Results, rounds: int, scale: float) -> None:
+    """Warm up, then let the brokers take turns at each workload."""
+    for name, broker in brokers.items():
+        for _ in range(_WARM_UP_ROUNDS[name]):
+            for workload in workloads.ROUND:
+                workload(broker, scale)
+        say(f"{name} is warm")
+    for number in range(rounds):
+        turns = list(brokers.items())[:: 1 if number % 2 == 0 else -1]
+        for workload in workloads.ROUND:
+            for name, broker in turns:
+                results.add(name, workload(broker, scale))
+        say(f"round {number + 1} of {rounds}")
+
+
+def say(text: str) -> None:
+    """Progress, apart from the table."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Run everything and print the table to standard output."""
+    parser = argparse.ArgumentParser(description="Barnabas and Apache Kafka 4.3.1 side by side.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
+    parser.add_argument("--starts", type=int, default=3, help="times that each broker is started (default 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of each workload (default 1.0)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        brokers = startup.make_brokers(Path(folder))
+        results = Results(list(brokers))
+        try:
+            measure_starts(brokers, results, options.starts)
+            say("starts are measured")
+            measure_rounds(brokers, results, options.rounds, options.scale)
+        finally:
+            for broker in brokers.values():
+                if broker.alive():
+                    broker.stop()
+    print(
+        f"Medians of {options.rounds} rounds (lowest - highest); {os.cpu_count()} cores, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}\n"
+    )
+    print(results.table())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The driver: blocking sockets that send prepared bytes and read whole responses, and little besides.
+
+Every loop checks that the broker did the work (error codes, offsets that add up, sizes of fetched batches), so
+that a fast refusal is not measured as a fast answer.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from compat_tests.bench import prepared
+
+_RECEIVE_BUFFER = 4 << 20
+
+
+class Connection:
+    """One connection to a broker at host:port."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(_RECEIVE_BUFFER))
+
+    def send(self, request: bytes) -> None:
+        """Hand all of it to the kernel."""
+        self.socket.sendall(request)
+
+    def receive(self) -> memoryview:
+        """The next whole response, its size included; valid until the next call."""
+        received = self._receive_until(0, 4)
+        (size,) = struct.unpack_from(">i", self._buffer)
+        end = 4 + size
+        self._receive_until(received, end)
+        return self._buffer[:end]
+
+    def ask(self, request: bytes) -> memoryview:
+        """Send one request and wait for its response."""
+        self.socket.sendall(request)
+        return self.receive()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self.socket.close()
+
+    def _receive_until(self, received: int, wanted: int) -> int:
+        while received < wanted:
+            count = self.socket.recv_into(self._buffer[received:wanted])
+            if not count:
+                raise ConnectionError("the broker closed the connection")
+            received += count
+        return received
+
+
+def produce_many(
+    address: str, topic: str, batch: bytes, records: int, requests: int, in_flight: int
+) -> float:
+    """Produce the same batch of `records` records `requests` times over one connection; seconds taken."""
+    connection = Connection(address)
+    request = prepared.produce(topic, batch)
+    offset = -1
+    started = time.perf_counter()
+    for sent in range(requests + in_flight):
+        if sent >= in_flight:
+            offset = _acknowledged(topic, connection.receive())
+        if sent < requests:
+            connection.send(request)
+    seconds = time.perf_counter() - started
+    connection.close()
+    assert offset == (requests - 1) * records, f"the last batch got offset {offset}"
+    return seconds
+
+
+def fetch_many(
+    address: str, topic: str, batch_size: int, records: int, requests: int, in_flight: int
+) -> float:
+    """Fetch `requests` batches of `batch_size` bytes and `records` records, one a request; seconds taken."""
+    connection = Connection(address)
+    prepared_requests = [prepared.fetch(topic, i * records, batch_size) for i in range(requests)]
+    started = time.perf_counter()
+    for sent in range(requests + in_flight):
+        if sent >= in_flight:
+            response = connection.receive()
+            error = prepared.fetched_error(topic, response)
+            assert error == 0, f"error {error}"
+            assert batch_size < len(response) < batch_size + 500, f"a response of {len(response)} bytes"
+        if sent < requests:
+            connection.send(prepared_requests[sent])
+    seconds = time.perf_counter() - started
+    connection.close()
+    return seconds
+
+
+def produce_small(
+    address: str, topic: str, batch: bytes, requests: int, connections: int, in_flight: int
+) -> float:
+    """Produce a batch of one record `requests` times, evenly over the connections; seconds taken.
+
+    Responses are all of one size, so they are counted by their bytes; as many requests as were answered go
+    out again in one send, as a busy client's do.
+    """
+    opened = [Connection(address) for _ in range(connections)]
+    request = prepared.produce(topic, batch)
+    size = len(opened[0].ask(request))
+    share = (requests - 1) // connections
+    left = {c.socket.fileno(): share - in_flight for c in opened}
+    unanswered = {c.socket.fileno(): share * size for c in opened}
+    sockets = {c.socket.fileno(): c.socket for c in opened}
+    tails = dict.fromkeys(sockets, b"")
+    poll = select.epoll()
+    for number in sockets:
+        poll.register(number, select.EPOLLIN)
+    started = time.perf_counter()
+    for one in sockets.values():
+        one.sendall(request * in_flight)
+    while sockets:
+        for number, _ in poll.poll(30):
+            data = sockets[number].recv(65536)
+            assert data, "the broker closed the connection"
+            before = unanswered[number]
+            unanswered[number] = after = before - len(data)
+            tails[number] = (tails[number] + data)[-size:]
+            # whole responses among what was received, counted from the end of the run
+            answered = -(-before // size) - -(-after // size)
+            more = min(answered, left[number])
+            if more:
+                left[number] -= more
+                sockets[number].sendall(request * more)
+            if after == 0:
+                poll.unregister(number)
+                del sockets[number]
+    seconds = time.perf_counter() - started
+    last = max(_acknowledged(topic, tail) for tail in tails.values())
+    for connection in opened:
+        connection.close()
+    assert last == share * connections, f"the last record got offset {last} of {share * connections}"
+    return seconds
+
+
+def produce_latencies(address: str, topic: str, batch: bytes, samples: int) -> list[float]:
+    """Seconds from sending to the acknowledgement, one request in flight."""
+    connection = Connection(address)
+    request = prepared.produce(topic, batch)
+    latencies: list[float] = []
+    for _ in range(samples):
+        started = time.perf_counter()
+        response = connection.ask(request)
+        latencies.append(time.perf_counter() - started)
+        _acknowledged(topic, response)
+    connection.close()
+    return latencies
+
+
+def produce_to_fetch_latencies(address: str, topic: str, batch: bytes, samples: int) -> list[float]:
+    """Seconds from sending a record to its arrival at a consumer on another connection, whose fetch waits."""
+    producer, consumer = Connection(address), Connection(address)
+    request = prepared.produce(topic, batch)
+    offset = _acknowledged(topic, producer.ask(request)) + 1
+    latencies: list[float] = []
+    for _ in range(samples):
+        consumer.send(prepared.fetch(topic, offset, 1 << 20, max_wait_ms=10_000))
+        time.sleep(0.0005)  # let the fetch arrive and wait
+        started = time.perf_counter()
+        producer.send(request)
+        response = consumer.receive()
+        latencies.append(time.perf_counter() - started)
+        assert prepared.fetched_error(topic, response) == 0
+        assert len(response) > len(batch), "the fetch came back empty"
+        assert _acknowledged(topic, producer.receive()) == offset
+        offset += 1
+    producer.close()
+    consumer.close()
+    return latencies
+
+
+def first_produce(address: str, topic: str, batch: bytes, patience: float = 60) -> None:
+    """Return when the broker, which may still be starting, has acknowledged a record in a topic it creates."""
+    deadline = time.perf_counter() + patience
+    while True:
+        try:
+            connection = Connection(address)
+            connection.ask(prepared.metadata(topic))
+            error, _ = prepared.produced(topic, connection.ask(prepared.produce(topic, batch)))
+            connection.close()
+            if error == 0:
+                return
+        except OSError:
+            pass
+        assert time.perf_counter() < deadline, f"no produce was acknowledged within {patience} s"
+        time.sleep(0.001)
+
+
+def percentile(samples: Sequence[float], fraction: float) -> float:
+    """The sample below which that fraction of them lies."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
+
+
+def _acknowledged(topic: str, response: bytes | memoryview) -> int:
+    error, offset = prepared.produced(topic, response)
+    assert error == 0, f"the produce was refused with error {error}"
+    return offset

@@ -1,0 +1,50 @@
+"""The results: every round's measures of each broker, and the table of their medians."""
+
+from __future__ import annotations
+
+import statistics
+
+from compat_tests.bench.workloads import Measures
+
+
+class Results:
+    """Samples by measure and broker, in the order in which the measures first came."""
+
+    def __init__(self, brokers: list[str]) -> None:
+        self.brokers = brokers
+        self._samples: dict[str, dict[str, list[float]]] = {}
+
+    def add(self, broker: str, measures: Measures) -> None:
+        """Note one round's measures."""
+        for measure, value in measures.items():
+            samples = self._samples.setdefault(measure, {name: [] for name in self.brokers})
+            samples[broker].append(value)
+
+    def table(self) -> str:
+        """A Markdown table: medians, lowest and highest in brackets, and the second broker over the first."""
+        first, second = self.brokers
+        rows = [("", first, second, "ratio")]
+        for measure, samples in self._samples.items():
+            base, other = statistics.median(samples[first]), statistics.median(samples[second])
+            ratio = f"{other / base:.2f}" if base else "-"
+            rows.append((measure, _cell(samples[first]), _cell(samples[second]), ratio))
+        widths = [max(len(row[column]) for row in rows) for column in range(4)]
+        lines = [
+            "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+            for row in rows
+        ]
+        lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+        return "\n".join(lines)
+
+
+def _cell(samples: list[float]) -> str:
+    low, middle, high = min(samples), statistics.median(samples), max(samples)
+    if len(samples) == 1:
+        return _number(middle)
+    return f"{_number(middle)} ({_number(low)} - {_number(high)})"
+
+
+def _number(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3f}" if value < 1 else f"{value:.2f}"

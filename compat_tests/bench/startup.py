@@ -1,0 +1,58 @@
+"""Starting: from exec to the first acknowledged record, and the memory that an idle broker holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from compat_tests.bench import driver, prepared
+from compat_tests.bench.workloads import Measures
+from compat_tests.harness.apache_broker import ApacheBroker
+from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.broker import Broker, free_port
+
+_RECORD = prepared.batch(1, 100)
+
+
+class WarmApacheBroker(ApacheBroker):
+    """Apache Kafka as one runs it for its speed: G1, the whole of the JIT, a gigabyte of heap."""
+
+    jvm_options = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
+
+
+def make_brokers(folder: Path) -> dict[str, Broker]:
+    """Both brokers, not started, on ports of their own; the first is the one to compare with."""
+    kinds: dict[str, Callable[[Path, dict[str, str]], Broker]] = {
+        "Apache Kafka": WarmApacheBroker,
+        "Barnabas": BarnabasBroker,
+    }
+    return {
+        name: make(folder / name.split()[0].lower(), {"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"})
+        for name, make in kinds.items()
+    }
+
+
+def first_start(broker: Broker) -> None:
+    """Start and stop once: storage is formatted, byte code is compiled, files are in the page cache."""
+    broker.start()
+    broker.stop()
+
+
+def start_to_first_produce(broker: Broker, topic: str) -> Measures:
+    """Start the broker, leave it running; seconds from exec to the acknowledged record."""
+    address = broker.bootstrap
+    starting = threading.Thread(target=broker.start)
+    started = time.perf_counter()
+    starting.start()
+    driver.first_produce(address, topic, _RECORD)
+    seconds = time.perf_counter() - started
+    starting.join()
+    return {"exec to first acknowledged produce, s": seconds}
+
+
+def idle_memory(broker: Broker) -> Measures:
+    """Resident memory of a broker that has just started and does nothing."""
+    time.sleep(1)
+    return {"idle memory, MB": broker.resident_bytes() / 1e6}
