@@ -34,7 +34,7 @@ def find_coordinator(
         found[index] = _coordinator(context, keys[index], error, node_id)
         missing -= 1
         if not missing:
-            context.complete(_response(context.api_version, found))
+            context.complete(_response(context.api_version, request.key_type, found))
 
     if not keys:
         return FindCoordinatorResponse()
@@ -60,14 +60,17 @@ def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
 
 def _coordinator(context: RequestContext, key: str, error: ErrorCode, node_id: int) -> Coordinator:
     if error:
-        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message="")
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error)
     host, port = context.services.advertised(context.listener)
-    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_message="")
+    return Coordinator(key=key, node_id=node_id, host=host, port=port)
 
 
-def _response(version: int, found: list[Coordinator | None]) -> FindCoordinatorResponse:
+def _response(version: int, key_type: int, found: list[Coordinator | None]) -> FindCoordinatorResponse:
     coordinators = [coordinator for coordinator in found if coordinator is not None]
     if version >= 4:
+        if key_type not in (GROUP, TRANSACTION, SHARE):  # as Kafka: for these alone there is a text
+            for coordinator in coordinators:
+                coordinator.error_message = ErrorCode(coordinator.error_code).message
         return FindCoordinatorResponse(coordinators=coordinators)
     first = coordinators[0]
     error = ErrorCode(first.error_code)

@@ -33,6 +33,7 @@ def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupR
 
 
 def _fit(response: JoinGroupResponse, version: int) -> JoinGroupResponse:
-    if version < 7 and response.protocol_name is None:
-        response.protocol_name = ""
+    """No protocol is null where that can be said (v7), else the empty string."""
+    if not response.protocol_name:
+        response.protocol_name = None if version >= 7 else ""
     return response

@@ -27,8 +27,6 @@ def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Offs
         for partition in topic.partitions:
             index = partition.partition_index
             (known if index in existing else refused).setdefault(topic.name, []).append(index)
-    if not known:
-        return _response(refused, {}, {})
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     shard = context.services.groups.shard_of(request.group_id)

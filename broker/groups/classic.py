@@ -175,7 +175,7 @@ class ClassicProtocol:
         member_id = request.member_id
         error = group.check_member(member_id, request.group_instance_id)
         if error:
-            reply(join_error(error, member_id, protocol_name=None))
+            reply(join_error(error, member_id))
             return
         member = group.members[member_id]
         unchanged = member.matches(protocols_of(request))
@@ -376,8 +376,8 @@ class ClassicProtocol:
         return ErrorCode.NONE
 
 
-def join_error(error: ErrorCode, member_id: str, *, protocol_name: str | None = "") -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=protocol_name)
+def join_error(error: ErrorCode, member_id: str) -> JoinGroupResponse:
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_type=None, protocol_name=None)
 
 
 def leave_result(member: MemberIdentity, error: ErrorCode) -> MemberResponse:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.broker.groups.offset_requests import DeletedTopic
-from barnabas.broker.groups.offsets_topic import GROUP_METADATA_TOPIC, OffsetsTopic
+from barnabas.broker.groups.offsets_topic import OffsetsTopic
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import CoordinatorLog, Shard
+from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
