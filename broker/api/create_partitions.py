@@ -1,0 +1,39 @@
+"""CreatePartitions (37), versions 0-3: `count` is the new total, and can only grow."""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.operations.partitions import MorePartitions, PartitionsAdded, create_partitions
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+
+
+@api(37, 0, 3)
+def create(context: RequestContext, request: CreatePartitionsRequest) -> Outcome:
+    wanted = [_wanted(topic) for topic in request.topics]
+
+    def done(results: list[PartitionsAdded]) -> None:
+        context.complete(CreatePartitionsResponse(results=[_result(topic) for topic in results]))
+
+    def failed(error: ErrorCode, message: str) -> None:
+        done([PartitionsAdded(topic.name, error, message) for topic in wanted])
+
+    context.services.controller.run(
+        lambda image: create_partitions(image, wanted, validate_only=request.validate_only), done, failed
+    )
+    return PENDING
+
+
+def _wanted(topic: CreatePartitionsTopic) -> MorePartitions:
+    assignments = None if topic.assignments is None else [entry.broker_ids for entry in topic.assignments]
+    return MorePartitions(topic.name, topic.count, assignments)
+
+
+def _result(topic: PartitionsAdded) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=topic.name, error_code=topic.error, error_message=topic.message)

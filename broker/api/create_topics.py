@@ -1,0 +1,101 @@
+"""CreateTopics (19), versions 2-7.
+
+Version 4: the broker's default number of partitions and replicas (KIP-464). Version 5 tells the configs of
+what was created (KIP-525), version 7 its id. The metadata has committed when the answer leaves, and the
+partitions are there; timeout.ms is not needed for that.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.operations.topics import CreatedTopic, NewTopic, create_topics
+from barnabas.controller.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
+from barnabas.storage.directory import random_uuid
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+# DescribeConfigsResponse.ConfigSource
+_TOPIC, _NODE, _CLUSTER, _STATIC, _DEFAULT = 1, 2, 3, 4, 5
+
+
+@api(19, 2, 7)
+def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
+    services = context.services
+    wanted = [_wanted(topic) for topic in request.topics]
+
+    def done(created: list[CreatedTopic]) -> None:
+        context.complete(CreateTopicsResponse(topics=[_result(services.config, topic) for topic in created]))
+
+    def failed(error: ErrorCode, message: str) -> None:
+        results = [CreatableTopicResult(name=t.name, error_code=error, error_message=message) for t in wanted]
+        context.complete(CreateTopicsResponse(topics=results))
+
+    services.controller.run(
+        lambda image: create_topics(
+            image,
+            wanted,
+            services.config,
+            lambda: random_uuid(services.runtime),
+            validate_only=request.validate_only,
+        ),
+        done,
+        failed,
+    )
+    return PENDING
+
+
+def _wanted(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[(entry.partition_index, entry.broker_ids) for entry in topic.assignments],
+        configs=[(config.name, config.value) for config in topic.configs],
+    )
+
+
+def _result(config: BrokerConfig, topic: CreatedTopic) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=topic.error,
+        error_message=topic.message,
+        num_partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        configs=[] if topic.error else _configs(config, topic),
+    )
+
+
+def _configs(config: BrokerConfig, topic: CreatedTopic) -> list[CreatableTopicConfigs]:
+    """Every topic property as it is in force, by name. Internal ones stay untold unless they are set."""
+    values = config.topic_properties(topic.configs)
+    return [
+        CreatableTopicConfigs(
+            name=name,
+            value=values.get(name),
+            config_source=_TOPIC if name in topic.configs else _source(config, name),
+            is_sensitive=key.sensitive,
+        )
+        for name, key in sorted(TOPIC_CONFIGS.items())
+        if not key.internal or name in topic.configs
+    ]
+
+
+def _source(config: BrokerConfig, name: str) -> int:
+    """Where a value comes from that is not set on the topic: the most important of its broker properties."""
+    for broker_name, _ in TOPIC_SYNONYMS.get(name, ()):
+        if broker_name in config.dynamic_node:
+            return _NODE
+        if broker_name in config.dynamic_cluster:
+            return _CLUSTER
+        if broker_name in config.given:
+            return _STATIC
+    return _DEFAULT

@@ -1,0 +1,55 @@
+"""DeleteTopics (20), versions 1-6: by name, and since version 6 by id.
+
+The topic is gone from the metadata when the answer leaves; its files follow after file.delete.delay.ms.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.operations.topics import DeletedTopic, delete_topics
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from barnabas.wire.primitives import ZERO_UUID
+
+Wanted = list[tuple[str | None, bytes]]
+
+
+@api(20, 1, 6)
+def delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse | Outcome:
+    wanted: Wanted = [(topic.name, topic.topic_id) for topic in request.topics]
+    wanted += [(name, ZERO_UUID) for name in request.topic_names]
+    if not context.services.config.delete_topic_enable:
+        if context.api_version < 3:
+            message = "This version does not support topic deletion being disabled."
+            return _refuse(wanted, ErrorCode.INVALID_REQUEST, message)
+        return _refuse(wanted, ErrorCode.TOPIC_DELETION_DISABLED, ErrorCode.TOPIC_DELETION_DISABLED.message)
+
+    def done(results: list[DeletedTopic]) -> None:
+        context.complete(DeleteTopicsResponse(responses=[_result(topic) for topic in results]))
+
+    context.services.controller.run(
+        lambda image: delete_topics(image, wanted),
+        done,
+        lambda error, message: context.complete(_refuse(wanted, error, message)),
+    )
+    return PENDING
+
+
+def _result(topic: DeletedTopic) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_code=topic.error, error_message=topic.message
+    )
+
+
+def _refuse(wanted: Wanted, error: ErrorCode, message: str) -> DeleteTopicsResponse:
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=message)
+            for name, topic_id in wanted
+        ]
+    )

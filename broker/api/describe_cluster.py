@@ -1,0 +1,52 @@
+"""DescribeCluster (60), versions 0-2 (KIP-700): brokers and cluster id without topics.
+
+Version 1 adds the endpoint type: this is a broker listener, so controllers are not described here (KIP-919).
+Version 2 lists fenced brokers when asked to (KIP-1073).
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, broker_addresses
+from barnabas.broker.registry import api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+_BROKERS, _CONTROLLERS = 1, 2
+
+
+@api(60, 0, 2)
+def describe(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    if request.endpoint_type == _CONTROLLERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="The request was sent to an endpoint of type BROKER, but we wanted an endpoint of "
+            "type CONTROLLER",
+        )
+    if request.endpoint_type != _BROKERS:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"Unsupported endpoint type {request.endpoint_type}",
+        )
+    return DescribeClusterResponse(
+        cluster_id=context.services.cluster_id,
+        controller_id=context.services.node_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.broker_id,
+                host=broker.host,
+                port=broker.port,
+                rack=broker.rack,
+                is_fenced=broker.fenced,
+            )
+            for broker in broker_addresses(context)
+            if request.include_fenced_brokers or not broker.fenced
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS
+        if request.include_cluster_authorized_operations
+        else OPERATIONS_NOT_ASKED,
+    )

@@ -1,0 +1,99 @@
+"""DescribeTopicPartitions (75), version 0 (KIP-966): topics in pages, by name, ascending.
+
+No topics named: all of them. The page ends at response.partition.limit (at least one partition, at most
+max.request.partition.size.limit); the cursor says where the next one begins.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata_view import TOPIC_OPERATIONS, offline_replicas, partition_error
+from barnabas.broker.registry import api
+from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionState
+from barnabas.controller.operations.topic_names import invalid_topic_name
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    ResponseCursor,
+)
+
+
+@api(75, 0, 0)
+def describe(
+    context: RequestContext, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    image = context.services.controller.image
+    named = [topic.name for topic in request.topics]
+    cursor = request.cursor
+    names = sorted(set(named or image.topics))
+    if cursor is not None:
+        if cursor.partition_index < 0 or (named and cursor.topic_name not in named):
+            return _refuse(named)
+        names = [name for name in names if name >= cursor.topic_name]
+    response = DescribeTopicPartitionsResponse()
+    room = max(
+        1, min(request.response_partition_limit, context.services.config.max_request_partition_size_limit)
+    )
+    for name in names:
+        if room <= 0:
+            response.next_cursor = ResponseCursor(topic_name=name, partition_index=0)
+            break
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        described = _describe(image, name, first, room)
+        response.topics.append(described)
+        room -= len(described.partitions)
+        topic = image.topics.get(name)
+        end = first + len(described.partitions)
+        if topic is not None and end < len(topic.partitions):
+            response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)
+            break
+    return response
+
+
+def _refuse(names: list[str]) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
+            for name in names
+        ]
+    )
+
+
+def _describe(image: MetadataImage, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:
+    topic = image.topics.get(name)
+    if topic is None:
+        return DescribeTopicPartitionsResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if invalid_topic_name(name) is None
+            else ErrorCode.INVALID_TOPIC_EXCEPTION,
+            name=name,
+            is_internal=name in INTERNAL_TOPICS,
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        )
+    last = min(len(topic.partitions), first + room)
+    return DescribeTopicPartitionsResponseTopic(
+        name=name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=[_partition(image, index, topic.partitions[index]) for index in range(first, last)],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(
+    image: MetadataImage, index: int, state: PartitionState
+) -> DescribeTopicPartitionsResponsePartition:
+    return DescribeTopicPartitionsResponsePartition(
+        error_code=partition_error(image, state),
+        partition_index=index,
+        leader_id=state.leader,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=state.replicas,
+        isr_nodes=state.isr,
+        eligible_leader_replicas=state.eligible_leader_replicas or [],
+        last_known_elr=state.last_known_elr or [],
+        offline_replicas=offline_replicas(image, state),
+    )

@@ -1,0 +1,36 @@
+"""InitProducerId (22), versions 0-5, for idempotent producers: a producer id nobody else has, with epoch 0.
+
+An id that the producer had before (versions 3+) is not given to it again, as in Kafka: without transactions
+a new one serves as well.
+
+Not done yet: transactions. With a transactional id the answer is COORDINATOR_NOT_AVAILABLE, which is also
+what FindCoordinator says of transaction keys: no broker here coordinates transactions. Clients look for a
+coordinator again until their own timeout ends.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+@api(22, 0, 5)
+def init_producer_id(
+    context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse | Outcome:
+    if (request.producer_id == -1) != (request.producer_epoch == -1) or request.transactional_id == "":
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
+
+    def answer(producer_id: int, error: ErrorCode) -> None:
+        context.complete(
+            InitProducerIdResponse(
+                error_code=error, producer_id=producer_id, producer_epoch=-1 if error else 0
+            )
+        )
+
+    context.services.controller.producer_ids.next(answer)
+    return PENDING
