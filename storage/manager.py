@@ -27,7 +27,6 @@ logger = logging.getLogger("barnabas.storage")
 
 FILE_NAME_MAX = 255
 CHECKPOINT_INTERVAL_S = 60.0  # log.flush.offset.checkpoint.interval.ms
-FLUSH_CHECK_INTERVAL_S = 1.0
 METADATA_PARTITION = "__cluster_metadata-0"
 _ZERO_UUID = bytes(16)
 

@@ -1,0 +1,283 @@
+"""Log directories: whose they are, what is in them, and what a start, a stop and a deletion leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.storage.directory import decode_uuid, encode_uuid
+from barnabas.storage.disk import RealDisk
+from barnabas.storage.errors import LogDirectoryError, StorageError
+from barnabas.storage.log_config import LONG_MAX, LogConfig
+from barnabas.storage.manager import LogManager, parse_directory_name
+from barnabas.wire.errors import ErrorCode
+
+TOPIC_ID = bytes(range(1, 17))
+
+
+def manager(workshop: Any, *paths: Path, **settings: Any) -> LogManager:
+    opened = LogManager(RealDisk(), [str(path) for path in paths], workshop.runtime, **settings)
+    opened.open()
+    return opened
+
+
+def abandon(opened: LogManager) -> None:
+    """As kill -9 does: nothing is written, the lock goes with the process."""
+    opened._unlock()
+
+
+def test_files_are_kafkas(workshop: Any, tmp_path: Path) -> None:
+    logs = manager(workshop, tmp_path, node_id=7, cluster_id="Some-cluster-id-of-22-c")
+    log = logs.create("a-topic", TOPIC_ID, 3, LogConfig())
+    log.append_as_leader(workshop.batch(), 0)
+    directory = tmp_path / "a-topic-3"
+    assert (
+        directory / "partition.metadata"
+    ).read_text() == f"version: 0\ntopic_id: {encode_uuid(TOPIC_ID)}\n"
+    properties = dict(
+        line.split("=") for line in (tmp_path / "meta.properties").read_text().splitlines() if "=" in line
+    )
+    assert (properties["version"], properties["node.id"]) == ("1", "7")
+    assert properties["cluster.id"] == "Some-cluster-id-of-22-c"
+    assert len(decode_uuid(properties["directory.id"])) == 16
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    logs.close()
+    assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\na-topic 3 1\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+    assert sorted(os.listdir(directory)) == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    ]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_finds_everything(workshop: Any, tmp_path: Path, clean: bool) -> None:
+    logs = manager(workshop, tmp_path)
+    for partition in range(3):
+        log = logs.create("t", TOPIC_ID, partition, LogConfig(segment_bytes=200))
+        for _ in range(10 * partition):
+            log.append_as_leader(workshop.batch(), 2)
+    content = {log.partition: workshop.content(log) for log in logs.logs()}
+    cluster_id = logs.cluster_id
+    if clean:
+        logs.close()
+    else:
+        abandon(logs)
+    again = manager(workshop, tmp_path)
+    assert (again.cluster_id, again.clean_start) == (cluster_id, clean)
+    assert {log.partition: workshop.content(log) for log in again.logs()} == content
+    found = again.get("t", 2)
+    assert found is not None
+    assert (found.topic_id, found.log_dir, found.latest_epoch) == (TOPIC_ID, str(tmp_path), 2)
+    again.close()
+
+
+def test_the_clean_marker_serves_once(workshop: Any, tmp_path: Path) -> None:
+    first = manager(workshop, tmp_path)
+    first.create("t", TOPIC_ID, 0, LogConfig())
+    first.close()
+    second = manager(workshop, tmp_path)
+    assert second.clean_start
+    abandon(second)
+    third = manager(workshop, tmp_path)
+    assert not third.clean_start
+    third.close()
+
+
+def test_an_unclean_start_reads_only_beyond_the_recovery_point(workshop: Any, tmp_path: Path) -> None:
+    logs = manager(workshop, tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, LogConfig(segment_bytes=200))
+    for _ in range(10):
+        log.append_as_leader(workshop.batch(), 0)
+    logs.checkpoint()
+    first = Path(log.segments[0].path)
+    damaged = bytearray(first.read_bytes())
+    damaged[-1] ^= 1
+    first.write_bytes(damaged)
+    abandon(logs)
+    again = manager(workshop, tmp_path)
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.log_end_offset == 10
+    again.close()
+
+
+def test_delete_records_survives_kill(workshop: Any, tmp_path: Path) -> None:
+    logs = manager(workshop, tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, LogConfig(segment_bytes=200))
+    for _ in range(9):
+        log.append_as_leader(workshop.batch(), 0)
+    log.increment_log_start_offset(5)
+    assert log.segments[0].base_offset == 4
+    workshop.runtime.advance(0)
+    abandon(logs)
+    again = manager(workshop, tmp_path)
+    found = again.get("t", 0)
+    assert found is not None
+    assert found.log_start_offset == 5
+    again.close()
+
+
+def test_a_deleted_log_is_renamed_then_removed(workshop: Any, tmp_path: Path) -> None:
+    logs = manager(workshop, tmp_path)
+    log = logs.create("t", TOPIC_ID, 0, LogConfig(file_delete_delay_ms=5000))
+    log.append_as_leader(workshop.batch(size=100), 0)
+    region = log.read(0, 1000).regions[0]
+    logs.delete("t", 0)
+    assert logs.get("t", 0) is None
+    (name,) = [name for name in os.listdir(tmp_path) if name.startswith("t-0")]
+    assert name.endswith("-delete")
+    assert len(name) == len("t-0." + 32 * "x" + "-delete")
+    logs.create("t", bytes(15) + b"2", 0, LogConfig())
+    workshop.runtime.advance(5)
+    assert not (tmp_path / name).exists()
+    assert (tmp_path / "t-0").exists()
+    assert len(region.read()) == len(region)
+    logs.close()
+
+
+def test_deletion_goes_on_after_a_restart(workshop: Any, tmp_path: Path) -> None:
+    logs = manager(workshop, tmp_path)
+    logs.create("x" * 249, TOPIC_ID, 0, LogConfig())
+    logs.delete("x" * 249, 0)
+    (name,) = [name for name in os.listdir(tmp_path) if name.startswith("xxx")]
+    assert len(name) <= 255
+    logs.close()
+    again = manager(workshop, tmp_path)
+    assert again.logs() == []
+    workshop.runtime.advance(61)
+    assert not (tmp_path / name).exists()
+    again.close()
+
+
+def test_two_managers_can_not_share_a_directory(workshop: Any, tmp_path: Path) -> None:
+    logs = manager(workshop, tmp_path)
+    with pytest.raises(LogDirectoryError, match=r"in use by another process.*log\.dirs"):
+        manager(workshop, tmp_path)
+    logs.close()
+    manager(workshop, tmp_path).close()
+
+
+def test_a_killed_process_leaves_no_lock(workshop: Any, tmp_path: Path) -> None:
+    script = "import sys, time\nfrom barnabas.storage.disk import RealDisk\n"
+    script += "RealDisk().lock(sys.argv[1] + '/.lock'); hold = RealDisk().lock\n"
+    script = script.replace("RealDisk().lock(sys.argv[1]", "lock = RealDisk().lock(sys.argv[1]")
+    script += "print('locked', flush=True); time.sleep(60)\n"
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(LogDirectoryError, match="in use"):
+            manager(workshop, tmp_path)
+        process.kill()
+    manager(workshop, tmp_path).close()
+
+
+def test_another_brokers_directory_is_refused(workshop: Any, tmp_path: Path) -> None:
+    manager(workshop, tmp_path, node_id=1, cluster_id="mine").close()
+    with pytest.raises(LogDirectoryError, match=r"node\.id=1.*node\.id=2"):
+        manager(workshop, tmp_path, node_id=2)
+    with pytest.raises(LogDirectoryError, match=r"cluster\.id=mine"):
+        manager(workshop, tmp_path, cluster_id="other")
+    manager(workshop, tmp_path).close()
+
+
+@pytest.mark.parametrize("content", ["version=0\nbroker.id=1\n", "version=1\n", "version=1\nnode.id=x\n", ""])
+def test_meta_properties_that_say_nothing_useful(workshop: Any, tmp_path: Path, content: str) -> None:
+    (tmp_path / "meta.properties").write_text(content)
+    with pytest.raises(LogDirectoryError, match=r"meta\.properties"):
+        manager(workshop, tmp_path)
+
+
+def test_a_directory_that_can_not_be_made_is_named(workshop: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogDirectoryError, match=r"file/logs.*log\.dirs"):
+        manager(workshop, tmp_path / "file" / "logs")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_named(workshop: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(LogDirectoryError, match=r"log\.dirs"):
+        manager(workshop, tmp_path)
+
+
+def test_permission_denied_by_the_disk_is_named(workshop: Any) -> None:
+    workshop.disk.fault = lambda operation, path: 13 if operation == "open" and ".lock" in path else None
+    logs = LogManager(workshop.disk, ["/data"], workshop.runtime)
+    with pytest.raises(LogDirectoryError, match=r"/data.*log\.dirs.*Permission denied"):
+        logs.open()
+    assert not workshop.disk.locks
+
+
+def test_several_directories_share_the_partitions(workshop: Any, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    logs = manager(workshop, one, two)
+    for partition in range(6):
+        logs.create("t", TOPIC_ID, partition, LogConfig())
+    assert [len([name for name in os.listdir(path) if name.startswith("t-")]) for path in (one, two)] == [
+        3,
+        3,
+    ]
+    assert logs.directory_id(str(one)) != logs.directory_id(str(two))
+    logs.close()
+    again = manager(workshop, one, two)
+    assert len(again.logs()) == 6
+    again.close()
+
+
+def test_creation_on_a_full_disk_leaves_nothing(workshop: Any) -> None:
+    logs = LogManager(workshop.disk, ["/data"], workshop.runtime)
+    logs.open()
+    workshop.disk.capacity = workshop.disk.capacity = sum(len(f.data) for f in workshop.disk.files.values())
+    with pytest.raises(StorageError) as caught:
+        logs.create("t", TOPIC_ID, 0, LogConfig())
+    assert caught.value.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not workshop.disk.exists("/data/t-0")
+    workshop.disk.capacity = None
+    logs.create("t", TOPIC_ID, 0, LogConfig())
+
+
+def test_a_thousand_partitions_within_a_second_and_few_descriptors(workshop: Any, tmp_path: Path) -> None:
+    logs = manager(workshop, tmp_path)
+    descriptors = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+    start = time.process_time()
+    for partition in range(1000):
+        logs.create("t", TOPIC_ID, partition, LogConfig())
+    assert time.process_time() - start < 1
+    if descriptors:
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+    logs.close()
+
+
+def test_directory_names() -> None:
+    assert parse_directory_name("a-b-12") == ("a-b", 12)
+    for name in ("a", "-1", "a-", "a-x", "a-0.abc-delete", "a-0-future"):
+        assert parse_directory_name(name) is None
+
+
+def test_settings_from_properties() -> None:
+    config = LogConfig.from_properties(
+        {
+            "segment.bytes": "1000",
+            "cleanup.policy": "compact, delete",
+            "message.timestamp.type": "LogAppendTime",
+            "min.cleanable.dirty.ratio": "0.25",
+            "barnabas.validate.records": "true",
+            "preallocate": "false",
+            "unknown": "1",
+        }
+    )
+    assert (config.segment_bytes, config.cleanup_policy) == (1000, {"compact", "delete"})
+    assert config.is_compacted
+    assert config.validate_records
+    assert not config.preallocate
+    assert (config.min_cleanable_dirty_ratio, config.flush_ms) == (0.25, LONG_MAX)
