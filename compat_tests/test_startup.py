@@ -1,0 +1,161 @@
+"""How this broker starts, says that it is ready, and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compat_tests.harness.barnabas_broker import READY_LINE
+from compat_tests.harness.broker import free_port
+from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.fixture_types import BrokerFactory
+
+pytestmark = pytest.mark.barnabas_only
+
+
+def _start_expecting_failure(
+    *settings: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "barnabas.cli", "start"]
+    for setting in settings:
+        command += ["--set", setting]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        cwd="/",
+        env={**os.environ, **(environment or {})},
+    )
+    assert done.returncode not in (0, -signal.SIGKILL)
+    assert done.stdout == "", "nothing on standard output unless it serves"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_ready_line_and_clean_end(fresh_broker: BrokerFactory, number: signal.Signals) -> None:
+    broker = fresh_broker()
+    [line] = broker.stdout_text().splitlines()
+    match = READY_LINE.match(line)
+    assert match is not None
+    assert match["listeners"] == f"PLAINTEXT://{broker.bootstrap}"
+    assert match["node"] == "1"
+    assert match["logs"] == str(broker.log_dir)
+    assert broker.process is not None
+    CLIENTS[2].produce(broker.bootstrap, "topic", [Sample(None, b"v")])
+    broker.process.send_signal(number)
+    assert broker.process.wait(10) == 0
+    assert broker.stdout_text().splitlines() == [line]
+    assert "Traceback" not in broker.log_text()
+
+
+def test_cluster_id_survives_a_restart(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker()
+    first = broker.stdout_text()
+    broker.restart()
+    assert broker.stdout_text() == first
+
+
+def test_stops_with_clients_connected(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker()
+    idle = [socket.create_connection((broker.host, broker.port)) for _ in range(20)]
+    started = time.monotonic()
+    assert broker.stop() == 0
+    assert time.monotonic() - started < 10
+    for one in idle:
+        one.close()
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = _start_expecting_failure(
+            f"listeners=PLAINTEXT://127.0.0.1:{port}", f"log.dirs={tmp_path / 'data'}"
+        )
+    assert str(port) in done.stderr
+
+
+def test_log_directory_held_by_another(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker()
+    done = _start_expecting_failure("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={broker.log_dir}")
+    assert str(broker.log_dir) in done.stderr
+    assert broker.alive()
+    assert CLIENTS[0].produce(broker.bootstrap, "topic", [Sample(None, b"v")]) == [0]
+
+
+def test_a_file_in_place_of_the_log_directory(tmp_path: Path) -> None:
+    occupied = tmp_path / "data"
+    occupied.write_text("not a directory")
+    done = _start_expecting_failure("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={occupied}")
+    assert str(occupied) in done.stderr
+    assert occupied.read_text() == "not a directory"
+
+
+def test_log_directory_without_permission(tmp_path: Path) -> None:
+    """As root no mode forbids anything: a read-only file system does."""
+    folder = tmp_path / "sealed"
+    folder.mkdir()
+    if os.geteuid() == 0:
+        # procfs takes no new folders from anybody
+        folder = Path("/proc/barnabas-data")
+    else:
+        folder.chmod(0o500)
+        folder = folder / "data"
+    done = _start_expecting_failure("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={folder}")
+    assert str(folder) in done.stderr
+
+
+def test_unknown_property_is_warned_about_once(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker({"no.such.property": "1"})
+    assert broker.log_text().count("no.such.property") == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("num.partitions=many", "num.partitions"),
+        ("num.partitions=0", "num.partitions"),
+        ("log.segment.bytes=1", "log.segment.bytes"),
+        ("log.cleanup.policy=shred", "log.cleanup.policy"),
+        ("auto.create.topics.enable=perhaps", "auto.create.topics.enable"),
+        ("listeners=PLAINTEXT:/127.0.0.1", "listeners"),
+        ("listeners=NOWHERE://127.0.0.1:0", "listener"),
+    ],
+)
+def test_illegal_value_is_refused_by_name(tmp_path: Path, setting: str, name: str) -> None:
+    defaults = [f"log.dirs={tmp_path / 'data'}"]
+    if not setting.startswith("listeners"):
+        defaults.append(f"listeners=PLAINTEXT://127.0.0.1:{free_port()}")
+    assert name in _start_expecting_failure(*defaults, setting).stderr
+
+
+def test_environment_variables(tmp_path: Path) -> None:
+    done = _start_expecting_failure(
+        "listeners=PLAINTEXT://127.0.0.1:0",
+        f"log.dirs={tmp_path / 'data'}",
+        environment={"KAFKA_NUM_PARTITIONS": "lots"},
+    )
+    assert "num.partitions" in done.stderr
+
+
+def test_several_listeners_in_the_ready_line(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
+        }
+    )
+    assert list(broker.listeners) == ["PLAINTEXT", "OTHER"]
+    assert len(set(broker.listeners.values())) == 2
+    broker.wait_until_accepting(5)
