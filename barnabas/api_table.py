@@ -17,7 +17,11 @@ def table() -> str:
     """Markdown, one row per served API, by key."""
     rows = ["| key | API | versions |", "|---|---|---|"]
     for key, served in sorted(REGISTRATIONS.items()):
-        note = "" if served.advertised_min == served.min_version else f" (advertised from {served.advertised_min})"
+        note = (
+            ""
+            if served.advertised_min == served.min_version
+            else f" (advertised from {served.advertised_min})"
+        )
         low, high = served.min_version, served.max_version
         rows.append(f"| {key} | {served.name} | {low if low == high else f'{low}-{high}'}{note} |")
     return "\n".join(rows)

@@ -16,7 +16,8 @@ import barnabas.broker.api  # noqa: F401 - registers the handlers
 from barnabas.broker.connection import Connection, Connections
 from barnabas.broker.coordinator_log import CoordinatorLog
 from barnabas.broker.dispatch import Dispatcher
-from barnabas.broker.groups.coordinator import GROUP_METADATA_TOPIC, GroupCoordinator
+from barnabas.broker.groups.coordinator import GroupCoordinator
+from barnabas.broker.groups.offsets_topic import GROUP_METADATA_TOPIC
 from barnabas.broker.partitions import PartitionManager
 from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services

@@ -1,0 +1,268 @@
+"""Connections over real sockets, against a whole node, on both event loops."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.asyncio_runtime import AsyncioRuntime
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.node import Node
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.record_batch import build_batch
+from barnabas.wire.records import Record
+from barnabas.wire.registry import request_type, response_type
+
+PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
+TOPIC = "connections"
+
+
+class RawClient:
+    """A blocking socket that speaks frames."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._correlation_id = 0
+
+    def frame(self, key: int, version: int, message: Any) -> bytes:
+        self._correlation_id += 1
+        kind = request_type(key)
+        body = b"".join(bytes(part) for part in kind.encode(version, message))  # type: ignore[call-overload]
+        header = struct.pack(">hhih", key, version, self._correlation_id, 1) + b"c"
+        header += b"\0" if kind.flexible(version) else b""
+        return struct.pack(">i", len(header) + len(body)) + header + body
+
+    def receive_bytes(self, count: int) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return bytes(data)
+
+    def receive(self, key: int, version: int) -> tuple[int, Any]:
+        """(correlation id, response)"""
+        frame = self.receive_bytes(*struct.unpack(">i", self.receive_bytes(4)))
+        kind = response_type(key)
+        start = 5 if kind.flexible(version) and key != API_VERSIONS else 4
+        return int.from_bytes(frame[:4], "big"), kind.decode(version, frame, start)[0]
+
+    def ask(self, key: int, version: int, message: Any) -> Any:
+        self.socket.sendall(self.frame(key, version, message))
+        return self.receive(key, version)[1]
+
+    def is_closed(self) -> bool:
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+Connect = Callable[[], RawClient]
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path / "logs"),
+            "socket.request.max.bytes": "5000000",
+        }
+    )
+    runtime = AsyncioRuntime(prefer_uvloop=request.param == "uvloop")
+    node = Node(config, runtime)
+    node.start()
+    thread = threading.Thread(target=runtime.run)
+    thread.start()
+    clients: list[RawClient] = []
+
+    def open_client() -> RawClient:
+        clients.append(RawClient(node.endpoints[0].port))
+        return clients[-1]
+
+    answer = open_client().ask(
+        CREATE_TOPICS,
+        5,
+        CreateTopicsRequest(
+            topics=[CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)], timeout_ms=5000
+        ),
+    )
+    assert answer.topics[0].error_code == 0
+    yield open_client
+    for client in clients:
+        client.socket.close()
+    runtime.loop.call_soon_threadsafe(runtime.stop)
+    thread.join()
+    node.stop()
+    runtime.close()
+
+
+def batch(value: bytes = b"value") -> bytes:
+    return build_batch(
+        [Record(offset=0, timestamp=time.time_ns() // 10**6, key=None, value=value, headers=[])]
+    )
+
+
+def produce_request(records: bytes, acks: int = 1) -> ProduceRequest:
+    return ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[
+            TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=records)])
+        ],
+    )
+
+
+def fetch_request(offset: int, max_wait_ms: int = 0, min_bytes: int = 1) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=1 << 24,
+        topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+    )
+
+
+def fetched(answer: Any) -> bytes:
+    return bytes(answer.responses[0].partitions[0].records)
+
+
+def offset_of(answer: Any) -> int:
+    result = answer.responses[0].partition_responses[0]
+    assert result.error_code == 0
+    return int(result.base_offset)
+
+
+def test_pipelined_requests_are_answered_in_order(connect: Connect) -> None:
+    client = connect()
+    client.socket.sendall(b"".join(client.frame(PRODUCE, 9, produce_request(batch())) for _ in range(500)))
+    answers = [client.receive(PRODUCE, 9) for _ in range(500)]
+    assert [correlation_id for correlation_id, _ in answers] == list(range(1, 501))
+    assert [offset_of(answer) for _, answer in answers] == list(range(500))
+
+
+def test_a_request_may_arrive_byte_by_byte(connect: Connect) -> None:
+    client = connect()
+    for byte in client.frame(PRODUCE, 9, produce_request(batch())):
+        client.socket.sendall(bytes([byte]))
+    assert offset_of(client.receive(PRODUCE, 9)[1]) == 0
+
+
+@pytest.mark.parametrize("size", [1000, 127 * 1024, 128 * 1024, 900_000])
+def test_frames_of_any_size_come_back_as_they_were(connect: Connect, size: int) -> None:
+    client = connect()
+    sent = [batch(bytes([65 + index]) * size) for index in range(6)]
+    client.socket.sendall(b"".join(client.frame(PRODUCE, 9, produce_request(each)) for each in sent))
+    for index, records in enumerate(sent):
+        assert offset_of(client.receive(PRODUCE, 9)[1]) == index
+        assert fetched(client.ask(FETCH, 12, fetch_request(index)))[61 : len(records)] == records[61:]
+
+
+def test_requests_behind_a_waiting_fetch_are_answered_after_it(connect: Connect) -> None:
+    client, other = connect(), connect()
+    client.socket.sendall(
+        client.frame(FETCH, 12, fetch_request(0, max_wait_ms=20_000))
+        + b"".join(client.frame(PRODUCE, 9, produce_request(batch())) for _ in range(300))
+    )
+    time.sleep(0.1)
+    assert offset_of(other.ask(PRODUCE, 9, produce_request(batch(b"wakes")))) == 0
+    correlation_id, answer = client.receive(FETCH, 12)
+    assert correlation_id == 1
+    assert b"wakes" in fetched(answer)
+    assert [offset_of(client.receive(PRODUCE, 9)[1]) for _ in range(300)] == list(range(1, 301))
+
+
+def test_a_fetch_waits_for_min_bytes_or_max_wait(connect: Connect) -> None:
+    client, other = connect(), connect()
+    begin = time.monotonic()
+    assert fetched(client.ask(FETCH, 12, fetch_request(0, max_wait_ms=200))) == b""
+    assert time.monotonic() - begin >= 0.19
+    client.socket.sendall(client.frame(FETCH, 12, fetch_request(0, max_wait_ms=20_000, min_bytes=500)))
+    for _ in range(3):
+        other.ask(PRODUCE, 9, produce_request(batch(b"x" * 150)))
+    assert len(fetched(client.receive(FETCH, 12)[1])) >= 500
+
+
+def test_a_client_that_never_reads_does_not_disturb_the_others(connect: Connect) -> None:
+    greedy, other = connect(), connect()
+    for _ in range(3):
+        other.ask(PRODUCE, 9, produce_request(batch(b"x" * 900_000)))
+    greedy.socket.settimeout(1)
+    frame = greedy.frame(FETCH, 12, fetch_request(0))
+    sent = 0
+    try:
+        while sent < 50_000_000:  # the broker must stop reading long before
+            sent += greedy.socket.send(frame * 100)
+    except TimeoutError:
+        pass
+    assert sent < 50_000_000
+    assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 3
+    greedy.socket.settimeout(20)
+    for _ in range(20):
+        assert len(fetched(greedy.receive(FETCH, 12)[1])) > 900_000
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 5_000_001),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">ihhih", 10, 999, 0, 1, -1),
+        struct.pack(">ihhih", 10, PRODUCE, 99, 1, -1),
+        struct.pack(">ihhih", 10, PRODUCE, 2, 1, -1),
+        struct.pack(">ihhih", 10, PRODUCE, 9, 1, 30000),
+        struct.pack(">ihhih", 11, FETCH, 12, 1, -1) + b"\xff",
+    ],
+    ids=[
+        "negative",
+        "oversized",
+        "no header",
+        "unknown api",
+        "future version",
+        "produce 2",
+        "client id",
+        "tags",
+    ],
+)
+def test_what_is_no_request_closes_its_connection_and_no_other(connect: Connect, frame: bytes) -> None:
+    client, other = connect(), connect()
+    client.socket.sendall(frame)
+    assert client.is_closed()
+    assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
+
+
+def test_acks_0_gets_no_answer_and_a_failure_closes(connect: Connect) -> None:
+    client = connect()
+    client.socket.sendall(client.frame(PRODUCE, 9, produce_request(batch(), acks=0)))
+    assert offset_of(client.ask(PRODUCE, 9, produce_request(batch()))) == 1
+    client.socket.sendall(client.frame(PRODUCE, 9, produce_request(b"\0" * 80, acks=0)))
+    assert client.is_closed()
+
+
+def test_an_unknown_api_versions_version_is_answered_in_version_0(connect: Connect) -> None:
+    client = connect()
+    client.socket.sendall(struct.pack(">ihhih", 10, API_VERSIONS, 99, 7, -1))
+    correlation_id, answer = client.receive(API_VERSIONS, 0)
+    assert (correlation_id, answer.error_code) == (7, 35)
+    assert [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys] == [(18, 0, 4)]
+
+
+def test_a_client_that_leaves_while_its_fetch_waits_is_forgotten(connect: Connect) -> None:
+    leaver, other = connect(), connect()
+    leaver.socket.sendall(leaver.frame(FETCH, 12, fetch_request(0, max_wait_ms=300)))
+    time.sleep(0.05)
+    leaver.socket.close()
+    assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
+    time.sleep(0.4)
+    assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 1
