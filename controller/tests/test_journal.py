@@ -2,288 +2,254 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import errno
+from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.local_log import JOURNAL, SNAPSHOT, LocalMetadataLog
-from barnabas.storage.disk import RealDisk
-from barnabas.storage.runtime import Timer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.local_log import JOURNAL, SNAPSHOT, LocalMetadataLog
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 
-class InlineRuntime:
-    """Does thread work when told to, so that a test owns the order of events."""
+DIRECTORY = "/metadata"
+JOURNAL_PATH, SNAPSHOT_PATH = f"{DIRECTORY}/{JOURNAL}", f"{DIRECTORY}/{SNAPSHOT}"
+ENOUGH = 1 << 20
 
-    def __init__(self) -> None:
-        self.random = random.Random(1)
-        self.threads: list[Callable[[], None]] = []
-
-    def run_in_thread(self, work: Callable[[], object], done: Callable[..., object]) -> None:
-        def run() -> None:
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - as a thread would
-                done(None, error)
-            else:
-                done(result, None)
-
-        self.threads.append(run)
-
-    def settle(self) -> None:
-        while self.threads:
-            self.threads.pop(0)()
-
-    def random_bytes(self, count: int) -> bytes:
-        return self.random.randbytes(count)
-
-    def time_ms(self) -> int:
-        return 0
-
-    def monotonic(self) -> float:
-        return 0.0
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        raise NotImplementedError
-
-    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
-        raise NotImplementedError
-
-    def listen(self, *arguments: object) -> None:  # type: ignore[override]
-        raise NotImplementedError
+Group = list[bytes]
+Outcome = list[Exception | None]
 
 
 class Opened:
-    """A log in a directory, and all it has applied; a snapshot is simply everything."""
+    """A log, and all it has applied; a snapshot is simply everything."""
 
-    def __init__(self, directory: Path, **options: int) -> None:
-        self.runtime = InlineRuntime()
+    def __init__(self, disk: MemoryDisk, journal_bytes_min: int = ENOUGH) -> None:
+        self.runtime = VirtualRuntime()
         self.applied: list[bytes] = []
-        self.log = LocalMetadataLog(RealDisk(), str(directory), self.runtime, **options)
+        self.log = LocalMetadataLog(disk, DIRECTORY, self.runtime, journal_bytes_min=journal_bytes_min)
         self.offset = self.log.open(self.applied.extend, lambda: list(self.applied))
         self.log.serve()
 
-    def propose(self, *records: bytes) -> list[Exception | None]:
-        outcome: list[Exception | None] = []
+    def propose(self, *records: bytes) -> Outcome:
+        outcome: Outcome = []
         self.log.propose(records, outcome.append)
         return outcome
 
+    def settle(self) -> None:
+        self.runtime.run_until_idle()
 
-GROUPS = st.lists(st.lists(st.binary(max_size=30), max_size=4), max_size=12)
+
+def flat(groups: Sequence[Group]) -> list[bytes]:
+    return [record for group in groups for record in group]
 
 
-def _write(directory: Path, groups: Sequence[Sequence[bytes]], **options: int) -> list[int]:
+def write(disk: MemoryDisk, groups: Sequence[Group], journal_bytes_min: int = ENOUGH) -> list[int]:
     """Commit the groups one by one; the journal's size after each, beginning with none."""
-    opened = Opened(directory, **options)
-    sizes = [(directory / JOURNAL).stat().st_size]
+    opened = Opened(disk, journal_bytes_min)
+    sizes = [disk.size(JOURNAL_PATH)]
     for group in groups:
         outcome = opened.propose(*group)
-        opened.runtime.settle()
+        opened.settle()
         assert outcome == [None]
-        sizes.append((directory / JOURNAL).stat().st_size)
+        sizes.append(disk.size(JOURNAL_PATH))
     return sizes
 
 
-@settings(max_examples=60, deadline=None)
-@given(groups=GROUPS, together=st.booleans(), journal_bytes_min=st.sampled_from([1, 100, 1 << 20]))
+def records(max_groups: int, min_groups: int = 0) -> st.SearchStrategy[list[Group]]:
+    return st.lists(
+        st.lists(st.binary(max_size=20), min_size=1, max_size=3), min_size=min_groups, max_size=max_groups
+    )
+
+
+@settings(deadline=None)
+@given(groups=records(12), together=st.booleans(), journal_bytes_min=st.sampled_from([1, 100, ENOUGH]))
 def test_a_restart_applies_the_same_records(
-    tmp_path_factory: pytest.TempPathFactory,
-    groups: list[list[bytes]],
-    together: bool,
-    journal_bytes_min: int,
+    groups: list[Group], together: bool, journal_bytes_min: int
 ) -> None:
-    directory = tmp_path_factory.mktemp("log")
-    opened = Opened(directory, journal_bytes_min=journal_bytes_min)
+    disk = MemoryDisk()
+    opened = Opened(disk, journal_bytes_min)
     outcomes = []
     for group in groups:
         outcomes.append(opened.propose(*group))
         if not together:
-            opened.runtime.settle()
-    opened.runtime.settle()
-    expected = [record for group in groups for record in group]
-    assert opened.applied == expected
+            opened.settle()
+    opened.settle()
+    assert opened.applied == flat(groups)
     assert outcomes == [[None]] * len(groups)
-    again = Opened(directory)
-    assert again.applied == expected
-    assert again.offset == len(expected) - 1
+    again = Opened(disk)
+    assert again.applied == flat(groups)
+    assert again.offset == len(flat(groups)) - 1
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    groups=st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=3), min_size=1, max_size=5),
-    data=st.data(),
-)
-def test_a_journal_torn_anywhere_keeps_every_whole_group(
-    tmp_path_factory: pytest.TempPathFactory, groups: list[list[bytes]], data: st.DataObject
-) -> None:
-    directory = tmp_path_factory.mktemp("log")
-    ends = _write(directory, groups)
-    content = (directory / JOURNAL).read_bytes()
+@settings(deadline=None, max_examples=30)
+@given(groups=records(5, 1))
+def test_a_journal_torn_anywhere_keeps_every_whole_group(groups: list[Group]) -> None:
+    disk = MemoryDisk()
+    ends = write(disk, groups)
+    content = disk.read_file(JOURNAL_PATH)
     for cut in range(ends[0], len(content) + 1):
-        (directory / JOURNAL).write_bytes(content[:cut])
+        disk.write_file(JOURNAL_PATH, content[:cut])
         whole = sum(end <= cut for end in ends) - 1
-        opened = Opened(directory)
-        assert opened.applied == [record for group in groups[:whole] for record in group]
-        # ... and it goes on from there.
-        assert not opened.propose(b"next")
-        opened.runtime.settle()
-        assert Opened(directory).applied == [*opened.applied]
+        opened = Opened(disk)
+        assert opened.applied == flat(groups[:whole])
+        outcome = opened.propose(b"next")
+        opened.settle()
+        assert outcome == [None]
+        assert Opened(disk).applied == [*flat(groups[:whole]), b"next"]
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    groups=st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=3), min_size=2, max_size=6),
-    data=st.data(),
-)
-def test_damage_in_the_middle_stops_the_start(
-    tmp_path_factory: pytest.TempPathFactory, groups: list[list[bytes]], data: st.DataObject
+@settings(deadline=None)
+@given(groups=records(8, 1), data=st.data())
+def test_a_power_failure_at_any_time_keeps_what_was_acknowledged(
+    groups: list[Group], data: st.DataObject
 ) -> None:
-    directory = tmp_path_factory.mktemp("log")
-    ends = _write(directory, groups)
-    content = bytearray((directory / JOURNAL).read_bytes())
+    disk = MemoryDisk()
+    opened = Opened(disk, data.draw(st.sampled_from([1, 150, ENOUGH])))
+    crashed: list[tuple[MemoryDisk, list[bytes]]] = []
+
+    def fault(operation: str, path: str) -> None:
+        if data.draw(st.integers(0, 3)) == 0:
+            kept = data.draw(st.integers(0, 100))
+            crashed.append((disk.crash(lambda count: min(kept, count)), list(opened.applied)))
+
+    disk.fault = fault
+    for group in groups:
+        opened.propose(*group)
+        if data.draw(st.booleans()):
+            opened.settle()
+    opened.settle()
+    for survivor, acknowledged in crashed:
+        found = Opened(survivor).applied
+        assert found[: len(acknowledged)] == acknowledged
+        assert found == flat(groups)[: len(found)]
+
+
+@settings(deadline=None)
+@given(groups=records(6, 2), data=st.data())
+def test_damage_in_the_middle_stops_the_start(groups: list[Group], data: st.DataObject) -> None:
+    disk = MemoryDisk()
+    ends = write(disk, groups)
+    content = bytearray(disk.read_file(JOURNAL_PATH))
     position = data.draw(st.integers(0, ends[-2] - 1))
     content[position] ^= data.draw(st.integers(1, 255))
-    (directory / JOURNAL).write_bytes(content)
+    disk.write_file(JOURNAL_PATH, content)
     with pytest.raises(MetadataError) as raised:
-        Opened(directory)
+        Opened(disk)
     message = str(raised.value)
-    assert str(directory / JOURNAL) in message
+    assert JOURNAL_PATH in message
     if position >= ends[0]:
         damaged = max(end for end in ends if end <= position)
         assert f"damaged at byte {damaged}:" in message
         assert "Restore the file from a backup" in message
-    assert (directory / JOURNAL).read_bytes() == bytes(content), "nothing was changed"
+    assert disk.read_file(JOURNAL_PATH) == bytes(content), "nothing was changed"
 
 
-def test_a_garbled_last_group_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ends = _write(tmp_path, [[b"one"], [b"two"]])
-    content = bytearray((tmp_path / JOURNAL).read_bytes())
+def test_a_garbled_last_group_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    disk = MemoryDisk()
+    ends = write(disk, [[b"one"], [b"two"]])
+    content = bytearray(disk.read_file(JOURNAL_PATH))
     content[-1] ^= 1
-    (tmp_path / JOURNAL).write_bytes(content)
-    assert Opened(tmp_path).applied == [b"one"]
+    disk.write_file(JOURNAL_PATH, content)
+    assert Opened(disk).applied == [b"one"]
     assert f"cutting them off at {ends[1]}" in caplog.text
-    assert (tmp_path / JOURNAL).stat().st_size == ends[1]
+    assert disk.size(JOURNAL_PATH) == ends[1]
 
 
-def test_a_crash_between_snapshot_and_new_journal_applies_nothing_twice(tmp_path: Path) -> None:
-    _write(tmp_path, [[b"one"], [b"two"]])
-    old = (tmp_path / JOURNAL).read_bytes()
-    _write(tmp_path, [[b"three"]], journal_bytes_min=1)
-    assert (tmp_path / SNAPSHOT).exists()
-    (tmp_path / JOURNAL).write_bytes(old)
-    reopened = Opened(tmp_path)
+def test_a_crash_between_snapshot_and_new_journal_applies_nothing_twice() -> None:
+    disk = MemoryDisk()
+    write(disk, [[b"one"], [b"two"]])
+    old = disk.read_file(JOURNAL_PATH)
+    write(disk, [[b"three"]], journal_bytes_min=1)
+    assert disk.exists(SNAPSHOT_PATH)
+    disk.write_file(JOURNAL_PATH, old)
+    reopened = Opened(disk)
     assert reopened.applied == [b"one", b"two", b"three"]
     assert reopened.offset == 2
 
 
-def test_the_journal_stays_bounded(tmp_path: Path) -> None:
-    sizes = _write(tmp_path, [[b"x" * 100]] * 200, journal_bytes_min=1000)
-    assert max(sizes) < 1000 + 4 * 25_000
-    assert sum(after < before for before, after in zip(sizes, sizes[1:], strict=False)) >= 3
+def test_the_journal_stays_bounded() -> None:
+    disk = MemoryDisk()
+    sizes = write(disk, [[b"x" * 100]] * 200, journal_bytes_min=1000)
+    assert max(sizes) < 4 * disk.size(SNAPSHOT_PATH) + 1000
+    assert sum(after < before for before, after in pairwise(sizes)) >= 3
 
 
 @pytest.mark.parametrize("damage", [0, 10, -1])
-def test_a_damaged_snapshot_stops_the_start(tmp_path: Path, damage: int) -> None:
-    _write(tmp_path, [[b"one"], [b"two"]], journal_bytes_min=1)
-    content = bytearray((tmp_path / SNAPSHOT).read_bytes())
+def test_a_damaged_snapshot_stops_the_start(damage: int) -> None:
+    disk = MemoryDisk()
+    write(disk, [[b"one"], [b"two"]], journal_bytes_min=1)
+    content = bytearray(disk.read_file(SNAPSHOT_PATH))
     content[damage] ^= 0x40
-    (tmp_path / SNAPSHOT).write_bytes(content)
-    with pytest.raises(MetadataError, match="metadata.snapshot is damaged"):
-        Opened(tmp_path)
+    disk.write_file(SNAPSHOT_PATH, content)
+    with pytest.raises(MetadataError, match=f"{SNAPSHOT_PATH} is damaged"):
+        Opened(disk)
 
 
-def test_a_lost_journal_or_snapshot_stops_the_start(tmp_path: Path) -> None:
-    _write(tmp_path, [[b"one"], [b"two"]], journal_bytes_min=1)
-    journal = (tmp_path / JOURNAL).read_bytes()
-    (tmp_path / JOURNAL).unlink()
-    with pytest.raises(MetadataError, match="metadata.journal is missing"):
-        Opened(tmp_path)
-    (tmp_path / JOURNAL).write_bytes(journal)
-    (tmp_path / SNAPSHOT).unlink()
-    with pytest.raises(MetadataError, match="metadata.snapshot is missing"):
-        Opened(tmp_path)
+def test_a_lost_journal_or_snapshot_stops_the_start() -> None:
+    disk = MemoryDisk()
+    write(disk, [[b"one"], [b"two"]], journal_bytes_min=1)
+    journal = disk.read_file(JOURNAL_PATH)
+    disk.remove(JOURNAL_PATH)
+    with pytest.raises(MetadataError, match=f"{JOURNAL_PATH} is missing"):
+        Opened(disk)
+    disk.write_file(JOURNAL_PATH, journal)
+    disk.remove(SNAPSHOT_PATH)
+    with pytest.raises(MetadataError, match=f"{SNAPSHOT_PATH} is missing"):
+        Opened(disk)
 
 
-class FullDisk(RealDisk):
-    """Refuses to let files grow while `full`; fails to sync while `dying`."""
-
-    def __init__(self) -> None:
-        self.full = False
-        self.dying = False
-
-    def open(self, path: str, *, create: bool = False, writable: bool = False) -> object:  # type: ignore[override]
-        disk, file = self, super().open(path, create=create, writable=writable)
-
-        class Wrapped:
-            def __getattr__(self, name: str) -> object:
-                return getattr(file, name)
-
-            def pwrite(self, data: bytes, position: int) -> int:
-                if disk.full:
-                    file.pwrite(data[: len(data) // 2], position)
-                    raise OSError(28, "No space left on device")
-                return file.pwrite(data, position)
-
-            def sync(self) -> None:
-                if disk.dying:
-                    raise OSError(5, "Input/output error")
-                file.sync()
-
-        return Wrapped()
+def test_a_full_disk_refuses_and_recovers() -> None:
+    disk = MemoryDisk()
+    opened = Opened(disk)
+    first = opened.propose(b"one")
+    opened.settle()
+    disk.capacity = disk.size(JOURNAL_PATH) + 10  # takes a part of the next entry
+    second = opened.propose(b"two")
+    opened.settle()
+    disk.capacity = None
+    third = opened.propose(b"three")
+    opened.settle()
+    assert first == third == [None]
+    assert [type(error) for error in second] == [OSError]
+    assert opened.applied == [b"one", b"three"]
+    assert Opened(disk).applied == opened.applied
 
 
-def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
-    disk, runtime, applied = FullDisk(), InlineRuntime(), list[bytes]()
-    log = LocalMetadataLog(disk, str(tmp_path), runtime)
-    log.open(applied.extend, lambda: applied)
-    log.serve()
-    outcomes: list[list[Exception | None]] = [[], [], []]
-    log.propose([b"one"], outcomes[0].append)
-    runtime.settle()
-    disk.full = True
-    log.propose([b"two"], outcomes[1].append)
-    runtime.settle()
-    disk.full = False
-    log.propose([b"three"], outcomes[2].append)
-    runtime.settle()
-    assert outcomes[0] == outcomes[2] == [None]
-    assert isinstance(outcomes[1][0], OSError)
-    assert len(outcomes[1]) == 1
-    assert applied == [b"one", b"three"]
-    assert Opened(tmp_path).applied == applied
+def test_short_writes_are_completed() -> None:
+    disk = MemoryDisk()
+    disk.short_write = 3
+    write(disk, [[b"one"], [b"two" * 50]])
+    assert Opened(disk).applied == [b"one", b"two" * 50]
 
 
-def test_nothing_is_accepted_after_a_failed_sync(tmp_path: Path) -> None:
-    disk, runtime, applied = FullDisk(), InlineRuntime(), list[bytes]()
-    log = LocalMetadataLog(disk, str(tmp_path), runtime)
-    log.open(applied.extend, lambda: applied)
-    log.serve()
-    outcomes: list[list[Exception | None]] = [[], [], []]
-    disk.dying = True
-    log.propose([b"one"], outcomes[0].append)
-    log.propose([b"waits"], outcomes[1].append)
-    runtime.settle()
-    disk.dying = False
-    log.propose([b"two"], outcomes[2].append)
-    runtime.settle()
-    assert [len(outcome) for outcome in outcomes] == [1, 1, 1]
-    assert all(isinstance(outcome[0], OSError) for outcome in outcomes)
-    assert applied == []
+def test_nothing_is_accepted_after_a_failed_sync() -> None:
+    disk = MemoryDisk()
+    opened = Opened(disk)
+    disk.fault = lambda operation, path: errno.EIO if operation == "sync" else None
+    outcomes = [opened.propose(b"one"), opened.propose(b"waits")]
+    opened.settle()
+    disk.fault = None
+    outcomes.append(opened.propose(b"two"))
+    opened.settle()
+    assert [[type(error) for error in outcome] for outcome in outcomes] == [[OSError]] * 3
+    assert opened.applied == []
 
 
-def test_proposals_during_a_write_are_written_together(tmp_path: Path) -> None:
-    opened = Opened(tmp_path)
-    order: list[str] = []
-    for name in ("a", "b", "c"):
-        opened.log.propose([name.encode()], lambda error, name=name: order.append(name))  # type: ignore[misc]
-    assert len(opened.runtime.threads) == 1
-    with contextlib.suppress(IndexError):
-        opened.runtime.threads.pop(0)()
-    assert order == ["a"]
-    assert len(opened.runtime.threads) == 1
-    opened.runtime.settle()
-    assert order == ["a", "b", "c"]
+def test_proposals_during_a_write_are_written_together() -> None:
+    disk = MemoryDisk()
+    opened = Opened(disk)
+    syncs: list[str] = []
+
+    def fault(operation: str, path: str) -> None:
+        if operation == "sync":
+            syncs.append(path)
+
+    disk.fault = fault
+    outcomes = [opened.propose(name) for name in (b"a", b"b", b"c")]
+    opened.settle()
+    assert outcomes == [[None]] * 3
+    assert opened.applied == [b"a", b"b", b"c"]
+    assert len(syncs) == 2
