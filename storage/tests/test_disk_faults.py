@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -93,19 +94,26 @@ def test_a_failed_read_is_a_storage_error(workshop: Any) -> None:
     log = workshop.log()
     for _ in range(3):
         log.append_as_leader(workshop.batch(2), 0)
-    workshop.disk.fault = lambda operation, _: errno.EIO if operation == "read" else None
+    log.truncate_to(4)  # the producers' state must be read again
+
+    def fail_reads(operation: str, _: str) -> int | None:
+        return errno.EIO if operation == "read" else None
+
+    workshop.disk.fault = fail_reads
+    idempotent = workshop.batch(producer_id=1, producer_epoch=0, base_sequence=0)
+    reopened = workshop.log  # opening reads too, and fails as the operating system says
+    with pytest.raises(OSError, match="Input/output"):
+        reopened(clean=False)
     for act in (
-        lambda: log.read(1, 10),
-        lambda: log.offset_for_timestamp(workshop.now),
-        lambda: (
-            log.append_as_leader(workshop.batch(producer_id=1, producer_epoch=0, base_sequence=0), 0)
-            if not log.producers
-            else log.read(1, 10)
-        ),
+        partial(log.read, 1, 10),
+        partial(log.offset_for_timestamp, workshop.now),
+        partial(log.append_as_leader, idempotent, 0),
     ):
         with pytest.raises(StorageError) as caught:
             act()
         assert caught.value.error == ErrorCode.KAFKA_STORAGE_ERROR
+    workshop.disk.fault = None
+    log.append_as_leader(idempotent, 0)
 
 
 def test_after_a_failed_sync_nothing_more_is_promised(workshop: Any) -> None:

@@ -124,7 +124,7 @@ def test_the_log_is_a_list(make_workshop: Callable[[], Any], steps: list[tuple[A
                 log = workshop.log(clean=False, recovery_point=point, start=model.start, **SETTINGS)
             case ("power", random_bytes):
                 point = log.recovery_point
-                workshop.disk = workshop.disk.crash(lambda count, limit=random_bytes: min(count, limit))  # type: ignore[misc]
+                workshop.disk = workshop.disk.crash(lambda count, limit=random_bytes: min(count, limit))
                 log = workshop.log(
                     clean=False, recovery_point=point, start=min(model.start, point), **SETTINGS
                 )

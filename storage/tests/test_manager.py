@@ -276,7 +276,8 @@ def test_settings_from_properties() -> None:
             "unknown": "1",
         }
     )
-    assert (config.segment_bytes, config.cleanup_policy) == (1000, {"compact", "delete"})
+    assert config.segment_bytes == 1000
+    assert config.cleanup_policy == frozenset({"compact", "delete"})
     assert config.is_compacted
     assert config.validate_records
     assert not config.preallocate

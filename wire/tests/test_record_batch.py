@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-import aiokafka.record.default_records as aiokafka_records
-import kafka.record.default_records as kafka_python_records
+import aiokafka.record.default_records as aiokafka_records  # type: ignore[import-untyped]
+import kafka.record.default_records as kafka_python_records  # type: ignore[import-untyped]
 import pytest
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import (
