@@ -1,0 +1,305 @@
+"""The controller: operations in any order, against a slow model, through commits, failures and restarts."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import msgspec
+from barnabas.controller.controller import Controller
+from barnabas.controller.decision import Decision
+from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage
+from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.operations.partitions import MorePartitions, create_partitions
+from barnabas.controller.operations.producer_ids import BLOCK_SIZE
+from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
+from barnabas.controller.topic_configs import TOPIC_CONFIGS
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.metadata_records import ConfigRecord
+from barnabas.wire.primitives import ZERO_UUID
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+
+@dataclass
+class Settings:
+    """What a broker's configuration says to its controller."""
+
+    node_id: int = 1
+    broker_rack: str | None = "r1"
+    num_partitions: int = 2
+    default_replication_factor: int = 1
+    listeners: Sequence[SimpleNamespace] = field(
+        default_factory=lambda: [
+            SimpleNamespace(
+                name="PLAINTEXT", security_protocol="PLAINTEXT", advertised_host="h", advertised_port=9092
+            )
+        ]
+    )
+
+    def topic_defaults(self) -> dict[str, str]:
+        return {name: key.default for name, key in TOPIC_CONFIGS.items() if key.default is not None}
+
+
+class World:
+    """A controller on a disk, and the names of all that happened."""
+
+    def __init__(self, disk: MemoryDisk, journal_bytes_min: int = 1 << 20, seed: int = 1) -> None:
+        self.settings = Settings()
+        self.runtime = VirtualRuntime(seed)
+        log = LocalMetadataLog(disk, "/m", self.runtime, journal_bytes_min=journal_bytes_min)
+        self.controller = Controller(log, self.settings, self.runtime)
+        self.controller.start()
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.controller.image
+
+    def new_id(self) -> bytes:
+        return self.runtime.random_bytes(16)
+
+    def create(self, topic: NewTopic) -> Callable[[MetadataImage], Decision[list[str]]]:
+        def operation(image: MetadataImage) -> Decision[list[str]]:
+            decision = create_topics(image, [topic], self.settings, self.new_id)
+            return Decision(decision.records, [result.error.name for result in decision.response])
+
+        return operation
+
+
+def add(name: str, count: int) -> Callable[[MetadataImage], Decision[list[str]]]:
+    def operation(image: MetadataImage) -> Decision[list[str]]:
+        decision = create_partitions(image, [MorePartitions(name, count)])
+        return Decision(decision.records, [result.error.name for result in decision.response])
+
+    return operation
+
+
+def remove(name: str) -> Callable[[MetadataImage], Decision[list[str]]]:
+    def operation(image: MetadataImage) -> Decision[list[str]]:
+        decision = delete_topics(image, [(name, ZERO_UUID)])
+        return Decision(decision.records, [result.error.name for result in decision.response])
+
+    return operation
+
+
+def configure(name: str, value: str | None) -> Callable[[MetadataImage], Decision[list[str]]]:
+    def operation(image: MetadataImage) -> Decision[list[str]]:
+        if name not in image.topics:
+            return Decision([], ["UNKNOWN_TOPIC_OR_PARTITION"])
+        record = ConfigRecord(
+            resource_type=TOPIC_RESOURCE, resource_name=name, name="retention.ms", value=value
+        )
+        return Decision([record], ["NONE"])
+
+    return operation
+
+
+@dataclass
+class Model:
+    """Topics as name -> [partitions, retention]. Every operation at once."""
+
+    topics: dict[str, list[object]] = field(default_factory=dict)
+
+    def create(self, name: str, count: int, retention: str | None) -> str:
+        if name in self.topics:
+            return "TOPIC_ALREADY_EXISTS"
+        if any(other.replace(".", "_") == name.replace(".", "_") for other in self.topics):
+            return "INVALID_TOPIC_EXCEPTION"
+        if count == 0:
+            return "INVALID_PARTITIONS"
+        self.topics[name] = [2 if count == -1 else count, retention]
+        return "NONE"
+
+    def add(self, name: str, count: int) -> str:
+        if name not in self.topics:
+            return "UNKNOWN_TOPIC_OR_PARTITION"
+        if count <= self.topics[name][0]:  # type: ignore[operator]
+            return "INVALID_PARTITIONS"
+        self.topics[name][0] = count
+        return "NONE"
+
+    def configure(self, name: str, value: str | None) -> str:
+        if name not in self.topics:
+            return "UNKNOWN_TOPIC_OR_PARTITION"
+        self.topics[name][1] = value
+        return "NONE"
+
+    def remove(self, name: str) -> str:
+        return "NONE" if self.topics.pop(name, None) else "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def told(image: MetadataImage) -> dict[str, list[object]]:
+    """The image as the model tells it."""
+    return {
+        topic.name: [len(topic.partitions), image.topic_configs(topic.name).get("retention.ms")]
+        for topic in image.topics.values()
+    }
+
+
+def same(one: MetadataImage, other: MetadataImage) -> None:
+    """Equal in everything that outlives a restart; a restarted broker registers anew."""
+
+    def lasting(image: MetadataImage) -> list[msgspec.Struct]:
+        return [r for r in image.records() if type(r).__name__ != "RegisterBrokerRecord"]
+
+    assert lasting(one) == lasting(other)
+
+
+NAMES = st.sampled_from(["a", "b", "a.b", "a_b", "x"])
+RETENTION = st.sampled_from([None, "1", "-1"])
+OPERATIONS = st.one_of(
+    st.tuples(st.just("create"), NAMES, st.sampled_from([-1, 0, 1, 3]), RETENTION),
+    st.tuples(st.just("add"), NAMES, st.integers(0, 5)),
+    st.tuples(st.just("configure"), NAMES, RETENTION),
+    st.tuples(st.just("remove"), NAMES),
+)
+
+
+def run(world: World, model: Model, step: tuple[str, ...], answers: list[tuple[list[str], str]]) -> None:
+    kind, name, *rest = step
+    expected: str = getattr(model, kind)(name, *rest)
+    operations: dict[str, Callable[..., Callable[[MetadataImage], Decision[list[str]]]]] = {
+        "create": lambda name, count, retention: world.create(
+            NewTopic(name, count, configs=() if retention is None else [("retention.ms", retention)])
+        ),
+        "add": add,
+        "configure": configure,
+        "remove": remove,
+    }
+    world.controller.run(operations[kind](name, *rest), lambda got: answers.append((got, expected)))
+
+
+@settings(deadline=None)
+@given(
+    steps=st.lists(st.tuples(OPERATIONS, st.sampled_from(["go on", "settle", "restart"])), max_size=25),
+    data=st.data(),
+)
+def test_random_operations_agree_with_the_model_through_restarts(
+    steps: list[tuple[tuple[str, ...], str]], data: st.DataObject
+) -> None:
+    disk, model, answers = MemoryDisk(), Model(), list[tuple[list[str], str]]()
+    bound = data.draw(st.sampled_from([1, 500, 1 << 20]))
+    world = World(disk, bound)
+    for step, then in steps:
+        run(world, model, step, answers)
+        if then == "go on":
+            continue
+        world.runtime.run_until_idle()
+        assert told(world.image) == model.topics
+        if then == "restart":
+            before = world.image
+            world = World(disk, bound)
+            same(before, world.image)
+            assert world.image.offset == before.offset + 1  # the new registration
+    world.runtime.run_until_idle()
+    assert told(world.image) == model.topics
+    assert len(answers) == len(steps)
+    assert all(got == [expected] for got, expected in answers)
+    for topic in world.image.topics.values():
+        assert world.image.topic_by_id(topic.topic_id) is topic
+        assert list(topic.partitions) == list(range(len(topic.partitions)))
+        assert all(state.leader == 1 and state.isr == [1] for state in topic.partitions.values())
+
+
+def test_nothing_is_seen_or_answered_before_it_is_committed() -> None:
+    world, answers, seen = World(MemoryDisk()), list[str](), list[tuple[set[bytes], set[str], int]]()
+    world.controller.add_listener(lambda image, ids, names: seen.append((ids, names, len(image.topics))))
+    world.controller.run(world.create(NewTopic("a")), answers.extend)
+    world.controller.run(world.create(NewTopic("a")), answers.extend)
+    assert (answers, seen, dict(world.image.topics)) == ([], [], {})
+    world.runtime.run_until_idle()
+    assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
+    assert seen == [({world.image.topics["a"].topic_id}, set(), 1)]
+
+
+def test_a_change_that_cannot_be_written_is_refused_with_all_that_was_built_on_it() -> None:
+    disk = MemoryDisk()
+    world = World(disk)
+    refused: list[ErrorCode] = []
+    answers: list[str] = []
+    disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
+    world.controller.run(world.create(NewTopic("a")), answers.extend, lambda error, _: refused.append(error))
+    world.controller.run(add("a", 5), answers.extend, lambda error, _: refused.append(error))
+    world.runtime.run_until_idle()
+    assert (answers, refused) == ([], [ErrorCode.KAFKA_STORAGE_ERROR] * 2)
+    disk.fault = None
+    world.controller.run(add("a", 5), answers.extend)
+    world.controller.run(world.create(NewTopic("a")), answers.extend)
+    world.runtime.run_until_idle()
+    assert answers == ["UNKNOWN_TOPIC_OR_PARTITION", "NONE"]
+    same(world.image, World(disk).image)
+
+
+def test_an_operation_run_by_a_refusal_is_decided_on_what_is_committed() -> None:
+    disk = MemoryDisk()
+    world = World(disk)
+    answers: list[str] = []
+
+    def again(_error: ErrorCode, _message: str) -> None:
+        disk.fault = None
+        world.controller.run(world.create(NewTopic("b")), answers.extend)
+
+    disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
+    world.controller.run(world.create(NewTopic("a")), answers.extend, again)
+    world.controller.run(world.create(NewTopic("a")), answers.extend, lambda _error, _message: None)
+    world.runtime.run_until_idle()
+    world.controller.run(world.create(NewTopic("b")), answers.extend)
+    world.runtime.run_until_idle()
+    assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
+    assert list(world.image.topics) == ["b"]
+
+
+def test_a_listener_that_fails_stops_nothing() -> None:
+    world, answers = World(MemoryDisk()), list[str]()
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room for a directory")
+
+    world.controller.add_listener(fails)
+    for name in ("a", "b"):
+        world.controller.run(world.create(NewTopic(name)), answers.extend)
+        world.runtime.run_until_idle()
+    assert answers == ["NONE", "NONE"]
+
+
+def test_producer_ids_are_never_given_twice() -> None:
+    disk = MemoryDisk()
+    given_out: list[int] = []
+    for restart in range(3):
+        world = World(disk)
+        for _ in range(BLOCK_SIZE + restart):
+            world.controller.producer_ids.next(lambda producer_id, error: given_out.append(producer_id))
+        world.runtime.run_until_idle()
+    assert len(given_out) == len(set(given_out)) == 3 * BLOCK_SIZE + 3
+    assert min(given_out) == 0
+
+
+def test_producers_wait_for_a_block_and_hear_when_there_is_none() -> None:
+    disk = MemoryDisk()
+    world = World(disk)
+    answers: list[tuple[int, ErrorCode]] = []
+    disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
+    for _ in range(2):
+        world.controller.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
+    world.runtime.run_until_idle()
+    disk.fault = None
+    world.controller.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
+    world.runtime.run_until_idle()
+    assert answers == [(-1, ErrorCode.KAFKA_STORAGE_ERROR)] * 2 + [(0, ErrorCode.NONE)]
+
+
+def test_a_start_registers_the_broker_and_finalizes_the_metadata_version() -> None:
+    disk = MemoryDisk()
+    first = World(disk).image
+    again = World(disk, seed=2).image
+    assert first.features == again.features == {"metadata.version": 30}
+    assert (first.offset, again.offset) == (1, 2)
+    assert (first.brokers[1].broker_epoch, again.brokers[1].broker_epoch) == (1, 2)
+    assert first.brokers[1].incarnation_id != again.brokers[1].incarnation_id
+    assert (again.brokers[1].rack, again.brokers[1].fenced) == ("r1", False)
+    assert again.usable_brokers() == [1]
