@@ -84,8 +84,6 @@ class OffsetRequests:
                 records, lambda error: reply(coordinator_error(error), [] if error else results)
             )
         else:
-            if self._shard.get(request.group_id) is None:
-                self._shard.create(request.group_id)  # as Kafka: it is there, though no record says so
             reply(ErrorCode.NONE, results)
 
     def _check_metadata(self, metadata: str | None) -> ErrorCode:
