@@ -19,7 +19,6 @@ from barnabas.controller.errors import MetadataError
 from barnabas.controller.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from barnabas.controller.metadata_log import MetadataLog
 from barnabas.controller.operations.brokers import BrokerSettings, register_broker
-from barnabas.controller.operations.producer_ids import ProducerIdAllocator
 from barnabas.controller.records import decode_record, encode_record
 from barnabas.storage.runtime import Runtime
 from barnabas.wire.errors import ErrorCode
@@ -47,7 +46,6 @@ class Controller:
         self._under_way: deque[list[bytes]] = deque()  # groups proposed on top of `image`, in order
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
         self._started = False
-        self.producer_ids = ProducerIdAllocator(self.run, config.node_id)
 
     @property
     def is_active(self) -> bool:

@@ -32,5 +32,5 @@ def init_producer_id(
             )
         )
 
-    context.services.controller.producer_ids.next(answer)
+    context.services.producer_ids.next(answer)
     return PENDING

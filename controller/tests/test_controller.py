@@ -13,7 +13,7 @@ from barnabas.controller.decision import Decision
 from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
-from barnabas.controller.operations.producer_ids import BLOCK_SIZE
+from barnabas.controller.operations.producer_ids import BLOCK_SIZE, ProducerIdAllocator
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.controller.topic_configs import TOPIC_CONFIGS
 from barnabas.storage.memory_disk import MemoryDisk
@@ -55,6 +55,7 @@ class World:
         log = LocalMetadataLog(disk, "/m", self.runtime, journal_bytes_min=journal_bytes_min)
         self.controller = Controller(log, self.settings, self.runtime)
         self.controller.start()
+        self.producer_ids = ProducerIdAllocator(self.controller.run, self.settings.node_id)
 
     @property
     def image(self) -> MetadataImage:
@@ -273,7 +274,7 @@ def test_producer_ids_are_never_given_twice() -> None:
     for restart in range(3):
         world = World(disk)
         for _ in range(BLOCK_SIZE + restart):
-            world.controller.producer_ids.next(lambda producer_id, error: given_out.append(producer_id))
+            world.producer_ids.next(lambda producer_id, error: given_out.append(producer_id))
         world.runtime.run_until_idle()
     assert len(given_out) == len(set(given_out)) == 3 * BLOCK_SIZE + 3
     assert min(given_out) == 0
@@ -285,10 +286,10 @@ def test_producers_wait_for_a_block_and_hear_when_there_is_none() -> None:
     answers: list[tuple[int, ErrorCode]] = []
     disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
     for _ in range(2):
-        world.controller.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
+        world.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
     world.runtime.run_until_idle()
     disk.fault = None
-    world.controller.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
+    world.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
     world.runtime.run_until_idle()
     assert answers == [(-1, ErrorCode.KAFKA_STORAGE_ERROR)] * 2 + [(0, ErrorCode.NONE)]
 
