@@ -175,7 +175,9 @@ class BrokerConfig(_Values):
         """`given` are the properties somebody set, by name, as text. ConfigError names the one that is wrong."""
         self.notes = []
         self.given = dict(given)  # static values: file, variables, --set
-        self.dynamic_cluster: dict[str, str] = {}
+        self.stored_cluster: Mapping[str, str] = {}  # dynamic values as the metadata holds them
+        self.stored_node: Mapping[str, str] = {}
+        self.dynamic_cluster: dict[str, str] = {}  # those of them that count
         self.dynamic_node: dict[str, str] = {}
         self._read_all()
         self._check_roles()
@@ -232,6 +234,7 @@ class BrokerConfig(_Values):
         What a running broker can't change is ignored, as are values that do not parse: they were accepted
         by the controller and must not stop the broker. Attributes change in place.
         """
+        self.stored_cluster, self.stored_node = dict(cluster), dict(node)
         new_cluster, new_node = _usable(cluster), _usable(node)
         touched = {*self.dynamic_cluster, *self.dynamic_node, *new_cluster, *new_node}
         before = {name: self.value(name) for name in touched}
@@ -249,7 +252,7 @@ class BrokerConfig(_Values):
         for name in self.given:
             if name in BROKER_CONFIGS:
                 BROKER_CONFIGS[name].parse(self.given[name])
-            else:
+            elif not name.startswith("listener.name."):
                 self.notes.append(("warning", f"unknown property {name} is ignored"))
         for name in PROPERTY_OF_ATTRIBUTE.values():
             self._read(name)
@@ -272,6 +275,7 @@ class BrokerConfig(_Values):
         if "broker.id" in self.given and "node.id" not in self.given:
             # Kafka before KRaft called it so.
             self.node_id = max(int(self.given["broker.id"]), 0)
+        self.given["node.id"] = self.given["broker.id"] = str(self.node_id)
 
     def _log_dirs(self) -> list[str]:
         found = self._parsed("log.dirs") or self._parsed("log.dir")

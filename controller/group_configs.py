@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_def import ConfigDef
 from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.refused import Refused
+from barnabas.wire.errors import ErrorCode
+
+INTERVAL_MS_MIN: Final = 100
+INTERVAL_MS_MAX: Final = 3_600_000
+MATCH_PARAMETERS: Final = frozenset(
+    {
+        "client_instance_id",
+        "client_id",
+        "client_software_name",
+        "client_software_version",
+        "client_source_address",
+        "client_source_port",
+    }
+)
 
 GROUP_TABLE: Final = """
 consumer.session.timeout.ms int 45000 [1,...] medium
@@ -60,13 +77,42 @@ def unknown_group_config(name: str) -> ConfigError:
     return ConfigError(f"Unknown group config name: {name}")
 
 
-def validate_group_configs(properties: Mapping[str, str]) -> None:
-    """ConfigError when a group may not have these properties."""
+def validate_group(properties: Mapping[str, str], broker_value: Callable[[str], str | None]) -> None:
+    """ConfigError when a group may not have these properties.
+
+    A broker's group.<kind>.min.<property> and group.<kind>.max.<property> bound a group's <kind>.<property>.
+    """
     GROUP_CONFIGS.validate(properties, unknown_group_config)
+    for name, text in properties.items():
+        kind, _, rest = name.partition(".")
+        lowest, highest = f"group.{kind}.min.{rest}", f"group.{kind}.max.{rest.removeprefix('num.')}"
+        if lowest in BROKER_CONFIGS and int(text) < int(broker_value(lowest) or 0):
+            raise ConfigError(f"{name} must be greater than or equal to {lowest}")
+        if highest in BROKER_CONFIGS and int(text) > int(broker_value(highest) or 0):
+            raise ConfigError(f"{name} must be less than or equal to {highest}")
 
 
-def validate_client_metrics_configs(properties: Mapping[str, str]) -> None:
-    """ConfigError when a client metrics subscription may not have these properties."""
-    CLIENT_METRICS_CONFIGS.validate(
-        properties, lambda name: ConfigError(f"Unknown client metrics configuration: {name}")
-    )
+def validate_client_metrics(properties: Mapping[str, str]) -> None:
+    """Refused or ConfigError when a client metrics subscription (KIP-714) may not have these properties."""
+    for name in properties:
+        if name not in CLIENT_METRICS_CONFIGS:
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
+    CLIENT_METRICS_CONFIGS.validate(properties, ConfigError)
+    interval = int(properties.get("interval.ms", "300000"))
+    if not INTERVAL_MS_MIN <= interval <= INTERVAL_MS_MAX:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)",
+        )
+    for pattern in filter(None, (part.strip() for part in properties.get("match", "").split(","))):
+        parameter, equals, expression = pattern.partition("=")
+        if not equals or parameter.strip() not in MATCH_PARAMETERS or not _compiles(expression):
+            raise ConfigError(f"Illegal client matching pattern: {pattern}")
+
+
+def _compiles(expression: str) -> bool:
+    try:
+        re.compile(expression.strip())
+    except re.error:
+        return False
+    return True

@@ -122,6 +122,10 @@ def validate_topic_configs(properties: Mapping[str, str], effective: Mapping[str
     them; without it those checks use the defaults.
     """
     TOPIC_CONFIGS.validate(properties, unknown_topic_config)
+    if properties.get("remote.storage.enable", "").strip().lower() == "true":
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        )
 
     def number(name: str) -> int:
         text = properties.get(name) or (effective or {}).get(name) or TOPIC_CONFIGS[name].default

@@ -1,0 +1,48 @@
+"""IncrementalAlterConfigs (44), versions 0-1: sets, deletes, appends to or subtracts from single properties.
+
+KIP-339; broker loggers are KIP-412. v1 is flexible."""
+
+from __future__ import annotations
+
+from barnabas.broker.config_changes import change_configs
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.operations.configs import ConfigChange, ResourceChange, ResourceResult
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+@api(44, 0, 1)
+def incremental_alter_configs(context: RequestContext, request: IncrementalAlterConfigsRequest) -> Outcome:
+    requested = [
+        ResourceChange(
+            resource.resource_type,
+            resource.resource_name,
+            [ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs],
+        )
+        for resource in request.resources
+    ]
+    change_configs(
+        context.services,
+        requested,
+        request.validate_only,
+        lambda results: context.complete(_response(results)),
+    )
+    return PENDING
+
+
+def _response(results: list[ResourceResult]) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=result.error,
+                error_message=result.message,
+                resource_type=result.resource_type,
+                resource_name=result.resource_name,
+            )
+            for result in results
+        ]
+    )

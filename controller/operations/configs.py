@@ -1,0 +1,228 @@
+"""AlterConfigs and IncrementalAlterConfigs: from a request and the image to ConfigRecords and answers.
+
+Each resource succeeds or fails on its own; what succeeded commits together. Order of the checks and texts
+are Kafka's (ConfigAdminManager on the broker, ConfigurationControlManager on the controller, asked of 4.3.1):
+duplicates and nulls first, then the resource's name, then the values, then whether the resource exists.
+Broker loggers are no metadata and never come here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import msgspec
+from barnabas.controller.config_def import ConfigDef
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.decision import Decision
+from barnabas.controller.group_configs import (
+    CLIENT_METRICS_CONFIGS,
+    GROUP_CONFIGS,
+    validate_client_metrics,
+    validate_group,
+)
+from barnabas.controller.image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+)
+from barnabas.controller.operations.broker_configs import UPDATABLE, check_broker_change
+from barnabas.controller.operations.topic_names import invalid_topic_name
+from barnabas.controller.refused import Refused
+from barnabas.controller.topic_configs import TOPIC_CONFIGS, validate_topic_configs
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.metadata_records import ConfigRecord
+
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+
+_OPERATION_NAMES: Final = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+_TABLES: Final[dict[int, ConfigDef]] = {
+    TOPIC_RESOURCE: TOPIC_CONFIGS,
+    BROKER_RESOURCE: UPDATABLE,
+    CLIENT_METRICS_RESOURCE: CLIENT_METRICS_CONFIGS,
+    GROUP_RESOURCE: GROUP_CONFIGS,
+}
+
+
+class NodeConfig(Protocol):
+    """What a decision needs to know of the node's own configuration."""
+
+    node_id: int
+
+    def value(self, name: str) -> str | None: ...
+
+    def topic_defaults(self) -> dict[str, str]: ...
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """One property of one resource: SET, DELETE, APPEND or SUBTRACT."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class ResourceChange(msgspec.Struct, frozen=True):
+    """Changes to one resource. `replace`: what is not named loses its value (AlterConfigs)."""
+
+    resource_type: int
+    resource_name: str
+    changes: Sequence[ConfigChange]
+    replace: bool = False
+
+
+class ResourceResult(msgspec.Struct, frozen=True):
+    """What became of a ResourceChange."""
+
+    resource_type: int
+    resource_name: str
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def alter_configs(
+    image: MetadataImage, requested: Sequence[ResourceChange], config: NodeConfig, validate_only: bool
+) -> Decision[list[ResourceResult]]:
+    """One result per requested resource, in order; no records when only validating."""
+    seen = Counter((change.resource_type, change.resource_name) for change in requested)
+    records: list[ConfigRecord] = []
+    results: list[ResourceResult] = []
+    for change in requested:
+        resource = (change.resource_type, change.resource_name)
+        try:
+            if seen[resource] > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            records += _decide(image, change, config)
+        except Refused as refusal:
+            results.append(ResourceResult(*resource, refusal.error, refusal.message))
+        except ConfigError as error:
+            results.append(ResourceResult(*resource, ErrorCode.INVALID_CONFIG, str(error)))
+        else:
+            results.append(ResourceResult(*resource))
+    return Decision([] if validate_only else records, results)
+
+
+def _decide(image: MetadataImage, change: ResourceChange, config: NodeConfig) -> list[ConfigRecord]:
+    _check_entries(change)
+    resource = (change.resource_type, change.resource_name)
+    if change.resource_type not in _TABLES:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {change.resource_type}")
+    if change.resource_type == BROKER_RESOURCE:
+        _check_broker_name(change.resource_name, config)
+    current = image.configs.get(resource, {})
+    wanted = _wanted(change, current, config)
+    _validate(change, wanted, image, config)
+    _check_exists(image, change)
+    return [
+        ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=wanted.get(name))
+        for name in _touched(change, current)
+        # A broker is told again even of the value it has: it may have to reload what the value names.
+        if wanted.get(name) != current.get(name) or change.resource_type == BROKER_RESOURCE
+    ]
+
+
+def _check_entries(change: ResourceChange) -> None:
+    nulls = [each.name for each in change.changes if each.value is None and each.operation != DELETE]
+    if nulls:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+    if len({each.name for each in change.changes}) != len(change.changes):
+        raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+
+
+def _check_broker_name(name: str, config: NodeConfig) -> None:
+    if not name:
+        return
+    try:
+        broker_id = int(name)
+    except ValueError:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+    if broker_id != config.node_id:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected {config.node_id}, but received {broker_id}",
+        )
+
+
+def _wanted(change: ResourceChange, current: Mapping[str, str], config: NodeConfig) -> dict[str, str]:
+    """The resource's properties once the change is made."""
+    wanted = {} if change.replace else dict(current)
+    for each in change.changes:
+        if each.operation == SET:
+            wanted[each.name] = each.value or ""
+        elif each.operation == DELETE:
+            wanted.pop(each.name, None)
+        elif each.operation in _OPERATION_NAMES:
+            wanted[each.name] = _edited_list(change.resource_type, each, current.get(each.name), config)
+        else:
+            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+    return wanted
+
+
+def _edited_list(resource_type: int, each: ConfigChange, current: str | None, config: NodeConfig) -> str:
+    key = _TABLES[resource_type].get(each.name)
+    if key is None or key.type != "list":
+        operation = _OPERATION_NAMES[each.operation]
+        if resource_type == BROKER_RESOURCE:
+            text = f"Config value {operation.lower()} is not allowed for config key: {each.name}"
+        else:
+            text = f"Can't {operation} to key {each.name} because its type is not LIST."
+        raise Refused(ErrorCode.INVALID_CONFIG, text)
+    if current is None:
+        current = _default(resource_type, each.name, config) or ""
+    parts = [part for part in current.split(",") if part]
+    for part in (each.value or "").split(","):
+        if each.operation == APPEND and part not in parts:
+            parts.append(part)
+        elif each.operation == SUBTRACT and part in parts:
+            parts.remove(part)
+    return ",".join(parts)
+
+
+def _default(resource_type: int, name: str, config: NodeConfig) -> str | None:
+    if resource_type == TOPIC_RESOURCE:
+        return config.topic_defaults().get(name)
+    if resource_type == BROKER_RESOURCE:
+        return config.value(name)
+    return _TABLES[resource_type][name].default
+
+
+def _touched(change: ResourceChange, current: Mapping[str, str]) -> list[str]:
+    named = [each.name for each in change.changes]
+    return named + [name for name in current if name not in named] if change.replace else named
+
+
+def _validate(
+    change: ResourceChange, wanted: dict[str, str], image: MetadataImage, config: NodeConfig
+) -> None:
+    kind, name = change.resource_type, change.resource_name
+    if kind == TOPIC_RESOURCE:
+        if not name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        problem = invalid_topic_name(name)
+        if problem:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        validate_topic_configs(wanted, config.topic_defaults())
+    elif kind == BROKER_RESOURCE:
+        changed = {each.name for each in change.changes}
+        check_broker_change(name, wanted, changed, image, config.value)
+    elif kind == CLIENT_METRICS_RESOURCE:
+        if not name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+        validate_client_metrics(wanted)
+    else:
+        if not name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+        validate_group(wanted, config.value)
+
+
+def _check_exists(image: MetadataImage, change: ResourceChange) -> None:
+    if change.resource_type == TOPIC_RESOURCE and change.resource_name not in image.topics:
+        raise Refused(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.resource_name}' does not exist."
+        )
