@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from barnabas.controller.controller import Controller
     from barnabas.storage.runtime import Runtime
 
+__all__ = ["GROUP_METADATA_TOPIC", "OffsetsTopic"]
+
 
 class OffsetsTopic:
     """Existence, leaders and creation of the topic that holds all groups."""
