@@ -1,0 +1,50 @@
+"""The APIs under comparison: key and version range as Apache Kafka 4.3 advertises them.
+
+The table is the specification's side: it does not come from this broker's registrations, so an API that is
+registered with a wrong range shows up as a difference of the ApiVersions case.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Api(NamedTuple):
+    """One API: its key and the first and last version that both brokers answer."""
+
+    key: int
+    first: int
+    last: int
+
+
+APIS: dict[str, Api] = {
+    "Produce": Api(0, 3, 13),  # 0-2 are advertised and refused: cases/produce_refused.py
+    "Fetch": Api(1, 4, 18),
+    "ListOffsets": Api(2, 1, 11),
+    "Metadata": Api(3, 0, 13),
+    "OffsetCommit": Api(8, 2, 10),
+    "OffsetFetch": Api(9, 1, 10),
+    "FindCoordinator": Api(10, 0, 6),
+    "JoinGroup": Api(11, 0, 9),
+    "Heartbeat": Api(12, 0, 4),
+    "LeaveGroup": Api(13, 0, 5),
+    "SyncGroup": Api(14, 0, 5),
+    "DescribeGroups": Api(15, 0, 6),
+    "ListGroups": Api(16, 0, 5),
+    "ApiVersions": Api(18, 0, 4),
+    "CreateTopics": Api(19, 2, 7),
+    "DeleteTopics": Api(20, 1, 6),
+    "DeleteRecords": Api(21, 0, 2),
+    "InitProducerId": Api(22, 0, 5),
+    "OffsetForLeaderEpoch": Api(23, 2, 4),
+    "DescribeConfigs": Api(32, 1, 4),
+    "AlterConfigs": Api(33, 0, 2),
+    "DescribeLogDirs": Api(35, 1, 5),
+    "CreatePartitions": Api(37, 0, 3),
+    "DeleteGroups": Api(42, 0, 2),
+    "IncrementalAlterConfigs": Api(44, 0, 1),
+    "OffsetDelete": Api(47, 0, 0),
+    "DescribeCluster": Api(60, 0, 2),
+    "ListConfigResources": Api(74, 0, 1),
+    "DescribeTopicPartitions": Api(75, 0, 0),
+}
