@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from barnabas.broker.api import (
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
@@ -10,15 +11,18 @@ from barnabas.broker.api import (
     delete_records,
     delete_topics,
     describe_cluster,
+    describe_configs,
     describe_groups,
     describe_log_dirs,
     describe_topic_partitions,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     metadata,
@@ -31,6 +35,7 @@ from barnabas.broker.api import (
 )
 
 __all__ = [
+    "alter_configs",
     "api_versions",
     "create_partitions",
     "create_topics",
@@ -38,15 +43,18 @@ __all__ = [
     "delete_records",
     "delete_topics",
     "describe_cluster",
+    "describe_configs",
     "describe_groups",
     "describe_log_dirs",
     "describe_topic_partitions",
     "fetch",
     "find_coordinator",
     "heartbeat",
+    "incremental_alter_configs",
     "init_producer_id",
     "join_group",
     "leave_group",
+    "list_config_resources",
     "list_groups",
     "list_offsets",
     "metadata",
