@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,54 +20,22 @@ from barnabas.wire.messages.offset_commit import (
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
+from barnabas.testing.virtual_runtime import VirtualRuntime, VirtualTimer
+
 GROUP = "group"
 
 
-class VirtualTimer:
-    def __init__(self, callback: Callable[[], object]) -> None:
-        self.callback: Callable[[], object] | None = callback
+class Clock(VirtualRuntime):
+    """The virtual runtime in milliseconds; counts the timers it is asked for."""
 
-    def cancel(self) -> None:
-        self.callback = None
-
-
-class VirtualClock:
-    """Time passes only in `advance`; everything due by then runs, in order."""
-
-    def __init__(self, seed: int = 0) -> None:
-        self.random = random.Random(seed)
-        self.now = 1_000_000.0
-        self.scheduled = 0
-        self._queue: list[tuple[float, int, VirtualTimer]] = []
-        self._order = itertools.count()
-
-    def time_ms(self) -> int:
-        return round(self.now * 1000)
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def random_bytes(self, count: int) -> bytes:
-        return self.random.randbytes(count)
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        self.call_later(0, callback)
+    scheduled = 0
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> VirtualTimer:
         self.scheduled += 1
-        timer = VirtualTimer(callback)
-        heapq.heappush(self._queue, (self.now + delay_s, next(self._order), timer))
-        return timer
+        return super().call_later(delay_s, callback)
 
-    def advance(self, milliseconds: float) -> None:
-        end = self.now + milliseconds / 1000
-        while self._queue and self._queue[0][0] <= end + 1e-9:
-            when, _, timer = heapq.heappop(self._queue)
-            self.now = max(self.now, when)
-            callback, timer.callback = timer.callback, None
-            if callback is not None:
-                callback()
-        self.now = max(self.now, end)
+    def pass_ms(self, milliseconds: float) -> None:
+        self.advance(milliseconds / 1000)
 
 
 class MemoryLog:
@@ -128,9 +93,9 @@ class Answer:
 class Bench:
     def __init__(self, settings: GroupSettings | None = None, seed: int = 0) -> None:
         self.settings = settings or GroupSettings()
-        self.clock = VirtualClock(seed)
+        self.clock = Clock(seed)
         self.log = MemoryLog()
-        self.shard = Shard(0, self.log, self.clock, self.settings)  # type: ignore[arg-type]
+        self.shard = Shard(0, self.log, self.clock, self.settings)
 
     @property
     def group(self) -> Any:
@@ -140,7 +105,7 @@ class Bench:
         """Another bench that has loaded what this one wrote."""
         other = Bench(self.settings)
         other.log.batches = list(self.log.batches)
-        other.clock.now = self.clock.now
+        other.clock.advance((self.clock.time_ms() - other.clock.time_ms()) / 1000)
         other.shard.load()
         return other
 
@@ -250,7 +215,7 @@ class Bench:
         """A Stable group of this many dynamic members: (member ids, the leader first; generation)."""
         ids = [self.join(**options).member_id for _ in range(count)]
         answers = [self.join(member_id, **options) for member_id in ids]
-        self.clock.advance(self.settings.group_initial_rebalance_delay_ms)
+        self.clock.pass_ms(self.settings.group_initial_rebalance_delay_ms)
         generation = answers[0].generation_id
         leader = answers[0].leader
         ids.sort(key=lambda member_id: member_id != leader)

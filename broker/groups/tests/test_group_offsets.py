@@ -74,7 +74,7 @@ def test_commit_during_a_rebalance(bench: Any) -> None:
 def test_commits_keep_a_session(bench: Any) -> None:
     (member,), generation = bench.stable()
     for _ in range(5):
-        bench.clock.advance(9_000)
+        bench.clock.pass_ms(9_000)
         assert error_of(bench.commit({("t", 0): 1}, member_id=member, generation=generation)) is E.NONE
 
 
@@ -195,12 +195,12 @@ def test_delete_of_a_group_that_fails_restores_it(bench: Any) -> None:
 def test_offsets_without_membership_expire_each_by_its_commit(make_bench: Any) -> None:
     bench = make_bench(RETENTION)
     bench.commit({("t", 0): 1})
-    bench.clock.advance(5 * MINUTE)
+    bench.clock.pass_ms(5 * MINUTE)
     bench.commit({("t", 1): 1})
-    bench.clock.advance(5 * MINUTE)
+    bench.clock.pass_ms(5 * MINUTE)
     bench.shard.offset_requests.expire()
     assert (offset(bench), offset(bench, "t", 1)) == (None, 1)
-    bench.clock.advance(5 * MINUTE)
+    bench.clock.pass_ms(5 * MINUTE)
     bench.shard.offset_requests.expire()
     assert bench.shard.groups == {}
     assert bench.restarted().shard.groups == {}
@@ -210,14 +210,14 @@ def test_offsets_of_members_expire_after_the_group_is_empty(make_bench: Any) -> 
     bench = make_bench(RETENTION)
     (member,), generation = bench.stable(session_ms=30 * MINUTE)
     bench.commit({("t", 0): 1}, member_id=member, generation=generation)
-    bench.clock.advance(20 * MINUTE)
+    bench.clock.pass_ms(20 * MINUTE)
     bench.shard.offset_requests.expire()
     assert offset(bench) == 1
     bench.leave(member)
-    bench.clock.advance(10 * MINUTE - 1)
+    bench.clock.pass_ms(10 * MINUTE - 1)
     bench.shard.offset_requests.expire()
     assert offset(bench) == 1
-    bench.clock.advance(1)
+    bench.clock.pass_ms(1)
     bench.shard.offset_requests.expire()
     assert bench.shard.groups == {}
 
@@ -226,7 +226,7 @@ def test_a_stable_group_loses_only_what_it_no_longer_reads(make_bench: Any) -> N
     bench = make_bench(RETENTION)
     (member,), generation = bench.stable(session_ms=30 * MINUTE, protocols=[("range", subscription("t"))])
     bench.commit({("t", 0): 1, ("gone", 0): 1}, member_id=member, generation=generation)
-    bench.clock.advance(10 * MINUTE)
+    bench.clock.pass_ms(10 * MINUTE)
     bench.shard.offset_requests.expire()
     assert (offset(bench), offset(bench, "gone")) == (1, None)
     assert bench.group.state is GroupState.STABLE
@@ -238,7 +238,7 @@ def test_retention_time_of_the_request_overrules(make_bench: Any) -> None:
     bench.commit({("t", 1): 1}, retention_ms=60 * MINUTE)
     after = bench.restarted()
     for each in (bench, after):
-        each.clock.advance(20 * MINUTE)
+        each.clock.pass_ms(20 * MINUTE)
         each.shard.offset_requests.expire()
         assert (offset(each), offset(each, "t", 1)) == (None, 1)
 

@@ -80,7 +80,7 @@ class World:
         client.member_id, client.generation, client.leader = "", -1, False
 
     def wait(self, client: Client, amount: int) -> None:
-        self.bench.clock.advance(amount)
+        self.bench.clock.pass_ms(amount)
 
     def commit(self, client: Client, amount: int) -> None:
         self.bench.commit(
@@ -163,7 +163,7 @@ class World:
         self.bench.log.hold = False
         while self.bench.log.held:
             self.bench.log.settle()
-        self.bench.clock.advance(20 * 60_000)
+        self.bench.clock.pass_ms(20 * 60_000)
         self.settle()
         assert not any(answer.waiting for answer in self.answers)
         for group in self.bench.shard.groups.values():
