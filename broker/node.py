@@ -17,12 +17,12 @@ from barnabas.broker.connection import Connection, Connections
 from barnabas.broker.coordinator_log import CoordinatorLog
 from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.groups.coordinator import GroupCoordinator
-from barnabas.broker.groups.offsets_topic import GROUP_METADATA_TOPIC
 from barnabas.broker.partitions import PartitionManager
 from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services
 from barnabas.controller.controller import Controller
 from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.controller.operations.producer_ids import ProducerIdAllocator
 from barnabas.storage.disk import RealDisk
 from barnabas.storage.log_config import LogConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_records import (
@@ -16,7 +17,6 @@ from barnabas.wire.messages.delete_records import (
 )
 
 HIGH_WATERMARK = -1
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 @api(21, 0, 2)

@@ -15,6 +15,7 @@ import logging
 from barnabas.broker.context import RequestContext
 from barnabas.broker.partition import Partition
 from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, Outcome, api
+from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
@@ -138,6 +139,3 @@ def _why_absent(context: RequestContext, data: TopicProduceData, by_id: bool) ->
 
 def _error(index: int, error: ErrorCode, message: str | None = None) -> PartitionProduceResponse:
     return PartitionProduceResponse(index=index, error_code=error, base_offset=-1, error_message=message)
-
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})

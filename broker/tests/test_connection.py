@@ -17,8 +17,7 @@ from barnabas.broker.node import Node
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import build_batch
-from barnabas.wire.records import Record
+from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.registry import request_type, response_type
 
 PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
