@@ -64,8 +64,7 @@ class _WriterGenerator:
             emit(f"{count} += 1")
             self._tagged_value(field, value, tags, f"{struct.name}.{field.name}")
             self._source.depth -= 1
-        self._run.append(("B", count))
-        self._flush()
+        emit(f"{self._append}(BYTES[{count}])")
         emit(f"if {count}:")
         part = self._source.unique("part")
         emit(f"    for {part} in {tags}:")

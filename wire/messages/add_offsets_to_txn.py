@@ -107,16 +107,16 @@ def read_add_offsets_to_txn_request_3(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_add_offsets_to_txn_request_0(message: AddOffsetsToTxnRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             raise null_field("AddOffsetsToTxnRequest.TransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.group_id
-        if text_3 is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("AddOffsetsToTxnRequest.GroupId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_qhh(message.producer_id, message.producer_epoch, len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -125,18 +125,18 @@ def write_add_offsets_to_txn_request_0(message: AddOffsetsToTxnRequest, append: 
 
 def write_add_offsets_to_txn_request_3(message: AddOffsetsToTxnRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             raise null_field("AddOffsetsToTxnRequest.TransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_qh(message.producer_id, message.producer_epoch))
-        text_3 = message.group_id
-        if text_3 is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("AddOffsetsToTxnRequest.GroupId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

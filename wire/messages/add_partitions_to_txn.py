@@ -256,10 +256,10 @@ def read_add_partitions_to_txn_request_4(buffer: Buffer, pos: int, end: int) -> 
 
 def write_add_partitions_to_txn_request_0(message: AddPartitionsToTxnRequest, append: Append) -> None:
     try:
-        text_2 = message.v3_and_below_transactional_id
-        if text_2 is None:
+        text = message.v3_and_below_transactional_id
+        if text is None:
             raise null_field("AddPartitionsToTxnRequest.V3AndBelowTransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
         v3_and_below_topics = message.v3_and_below_topics
@@ -267,10 +267,10 @@ def write_add_partitions_to_txn_request_0(message: AddPartitionsToTxnRequest, ap
             raise null_field("AddPartitionsToTxnRequest.V3AndBelowTopics")
         append(pack_qhi(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch, len(v3_and_below_topics)))
         for item in v3_and_below_topics:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("AddPartitionsToTxnTopic.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -284,10 +284,10 @@ def write_add_partitions_to_txn_request_0(message: AddPartitionsToTxnRequest, ap
 
 def write_add_partitions_to_txn_request_3(message: AddPartitionsToTxnRequest, append: Append) -> None:
     try:
-        text_2 = message.v3_and_below_transactional_id
-        if text_2 is None:
+        text = message.v3_and_below_transactional_id
+        if text is None:
             raise null_field("AddPartitionsToTxnRequest.V3AndBelowTransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -298,10 +298,10 @@ def write_add_partitions_to_txn_request_3(message: AddPartitionsToTxnRequest, ap
         n = len(v3_and_below_topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in v3_and_below_topics:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("AddPartitionsToTxnTopic.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -325,10 +325,10 @@ def write_add_partitions_to_txn_request_4(message: AddPartitionsToTxnRequest, ap
         n = len(transactions) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in transactions:
-            text_2 = item.transactional_id
-            if text_2 is None:
+            text = item.transactional_id
+            if text is None:
                 raise null_field("AddPartitionsToTxnTransaction.TransactionalId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -339,10 +339,10 @@ def write_add_partitions_to_txn_request_4(message: AddPartitionsToTxnRequest, ap
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("AddPartitionsToTxnTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -528,10 +528,10 @@ def write_add_partitions_to_txn_response_0(message: AddPartitionsToTxnResponse, 
             raise null_field("AddPartitionsToTxnResponse.ResultsByTopicV3AndBelow")
         append(pack_ii(message.throttle_time_ms, len(results_by_topic_v3_and_below)))
         for item in results_by_topic_v3_and_below:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("AddPartitionsToTxnTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             results_by_partition = item.results_by_partition
@@ -553,10 +553,10 @@ def write_add_partitions_to_txn_response_3(message: AddPartitionsToTxnResponse, 
         n = len(results_by_topic_v3_and_below) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results_by_topic_v3_and_below:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("AddPartitionsToTxnTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -582,10 +582,10 @@ def write_add_partitions_to_txn_response_4(message: AddPartitionsToTxnResponse, 
         n = len(results_by_transaction) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results_by_transaction:
-            text_2 = item.transactional_id
-            if text_2 is None:
+            text = item.transactional_id
+            if text is None:
                 raise null_field("AddPartitionsToTxnResult.TransactionalId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -595,10 +595,10 @@ def write_add_partitions_to_txn_response_4(message: AddPartitionsToTxnResponse, 
             n = len(topic_results) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topic_results:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("AddPartitionsToTxnTopicResult.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

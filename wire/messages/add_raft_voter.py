@@ -178,11 +178,11 @@ def read_add_raft_voter_request_1(buffer: Buffer, pos: int, end: int) -> tuple[A
 
 def write_add_raft_voter_request_0(message: AddRaftVoterRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -193,17 +193,17 @@ def write_add_raft_voter_request_0(message: AddRaftVoterRequest, append: Append)
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -215,11 +215,11 @@ def write_add_raft_voter_request_0(message: AddRaftVoterRequest, append: Append)
 
 def write_add_raft_voter_request_1(message: AddRaftVoterRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -230,17 +230,17 @@ def write_add_raft_voter_request_1(message: AddRaftVoterRequest, append: Append)
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -277,11 +277,11 @@ def read_add_raft_voter_response_0(buffer: Buffer, pos: int, end: int) -> tuple[
 def write_add_raft_voter_response_0(message: AddRaftVoterResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -246,17 +246,17 @@ def write_alter_client_quotas_request_0(message: AlterClientQuotasRequest, appen
                 raise null_field("EntryData.Entity")
             append(pack_i(len(entity)))
             for item_2 in entity:
-                text_2 = item_2.entity_type
-                if text_2 is None:
+                text = item_2.entity_type
+                if text is None:
                     raise null_field("EntityData.EntityType")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_3 = item_2.entity_name
-                if text_3 is None:
+                text_2 = item_2.entity_name
+                if text_2 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_h(len(data)))
                     append(data)
             ops = item.ops
@@ -264,10 +264,10 @@ def write_alter_client_quotas_request_0(message: AlterClientQuotasRequest, appen
                 raise null_field("EntryData.Ops")
             append(pack_i(len(ops)))
             for item_3 in ops:
-                text_4 = item_3.key
-                if text_4 is None:
+                text_3 = item_3.key
+                if text_3 is None:
                     raise null_field("OpData.Key")
-                data = text_4.encode()
+                data = text_3.encode()
                 append(pack_h(len(data)))
                 append(data)
                 append(pack_do(item_3.value, item_3.remove))
@@ -290,18 +290,18 @@ def write_alter_client_quotas_request_1(message: AlterClientQuotasRequest, appen
             n = len(entity) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in entity:
-                text_2 = item_2.entity_type
-                if text_2 is None:
+                text = item_2.entity_type
+                if text is None:
                     raise null_field("EntityData.EntityType")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_3 = item_2.entity_name
-                if text_3 is None:
+                text_2 = item_2.entity_name
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -312,10 +312,10 @@ def write_alter_client_quotas_request_1(message: AlterClientQuotasRequest, appen
             n = len(ops) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in ops:
-                text_4 = item_3.key
-                if text_4 is None:
+                text_3 = item_3.key
+                if text_3 is None:
                     raise null_field("OpData.Key")
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -457,11 +457,11 @@ def write_alter_client_quotas_response_0(message: AlterClientQuotasResponse, app
             raise null_field("AlterClientQuotasResponse.Entries")
         append(pack_ii(message.throttle_time_ms, len(entries)))
         for item in entries:
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
             entity = item.entity
@@ -469,17 +469,17 @@ def write_alter_client_quotas_response_0(message: AlterClientQuotasResponse, app
                 raise null_field("EntryData.Entity")
             append(pack_i(len(entity)))
             for item_2 in entity:
-                text_3 = item_2.entity_type
-                if text_3 is None:
+                text_2 = item_2.entity_type
+                if text_2 is None:
                     raise null_field("EntityData.EntityType")
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_4 = item_2.entity_name
-                if text_4 is None:
+                text_3 = item_2.entity_name
+                if text_3 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     append(pack_h(len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -496,11 +496,11 @@ def write_alter_client_quotas_response_1(message: AlterClientQuotasResponse, app
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in entries:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -510,18 +510,18 @@ def write_alter_client_quotas_response_1(message: AlterClientQuotasResponse, app
             n = len(entity) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in entity:
-                text_3 = item_2.entity_type
-                if text_3 is None:
+                text_2 = item_2.entity_type
+                if text_2 is None:
                     raise null_field("EntityData.EntityType")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_4 = item_2.entity_name
-                if text_4 is None:
+                text_3 = item_2.entity_name
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

@@ -207,10 +207,10 @@ def write_alter_configs_request_0(message: AlterConfigsRequest, append: Append) 
             raise null_field("AlterConfigsRequest.Resources")
         append(pack_i(len(resources)))
         for item in resources:
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("AlterConfigsResource.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
             configs = item.configs
@@ -218,17 +218,17 @@ def write_alter_configs_request_0(message: AlterConfigsRequest, append: Append) 
                 raise null_field("AlterConfigsResource.Configs")
             append(pack_i(len(configs)))
             for item_2 in configs:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("AlterableConfig.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_4 = item_2.value
-                if text_4 is None:
+                text_3 = item_2.value
+                if text_3 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     append(pack_h(len(data)))
                     append(data)
         append(pack_o(message.validate_only))
@@ -245,10 +245,10 @@ def write_alter_configs_request_2(message: AlterConfigsRequest, append: Append) 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in resources:
             append(pack_b(item.resource_type))
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("AlterConfigsResource.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -258,18 +258,18 @@ def write_alter_configs_request_2(message: AlterConfigsRequest, append: Append) 
             n = len(configs) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in configs:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("AlterableConfig.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_4 = item_2.value
-                if text_4 is None:
+                text_3 = item_2.value
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -368,17 +368,17 @@ def write_alter_configs_response_0(message: AlterConfigsResponse, append: Append
             raise null_field("AlterConfigsResponse.Responses")
         append(pack_ii(message.throttle_time_ms, len(responses)))
         for item in responses:
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
-            text_3 = item.resource_name
-            if text_3 is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("AlterConfigsResourceResponse.ResourceName")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -395,19 +395,19 @@ def write_alter_configs_response_2(message: AlterConfigsResponse, append: Append
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(pack_b(item.resource_type))
-            text_3 = item.resource_name
-            if text_3 is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("AlterConfigsResourceResponse.ResourceName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

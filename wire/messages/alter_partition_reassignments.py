@@ -214,10 +214,10 @@ def write_alter_partition_reassignments_request_0(message: AlterPartitionReassig
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ReassignableTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -251,10 +251,10 @@ def write_alter_partition_reassignments_request_1(message: AlterPartitionReassig
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ReassignableTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -430,11 +430,11 @@ def read_alter_partition_reassignments_response_1(buffer: Buffer, pos: int, end:
 def write_alter_partition_reassignments_response_0(message: AlterPartitionReassignmentsResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -444,10 +444,10 @@ def write_alter_partition_reassignments_response_0(message: AlterPartitionReassi
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("ReassignableTopicResponse.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -458,11 +458,11 @@ def write_alter_partition_reassignments_response_0(message: AlterPartitionReassi
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_4 = item_2.error_message
-                if text_4 is None:
+                text_3 = item_2.error_message
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -476,11 +476,11 @@ def write_alter_partition_reassignments_response_0(message: AlterPartitionReassi
 def write_alter_partition_reassignments_response_1(message: AlterPartitionReassignmentsResponse, append: Append) -> None:
     try:
         append(pack_ioh(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -490,10 +490,10 @@ def write_alter_partition_reassignments_response_1(message: AlterPartitionReassi
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("ReassignableTopicResponse.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -504,11 +504,11 @@ def write_alter_partition_reassignments_response_1(message: AlterPartitionReassi
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_4 = item_2.error_message
-                if text_4 is None:
+                text_3 = item_2.error_message
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

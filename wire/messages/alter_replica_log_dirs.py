@@ -194,10 +194,10 @@ def write_alter_replica_log_dirs_request_1(message: AlterReplicaLogDirsRequest, 
             raise null_field("AlterReplicaLogDirsRequest.Dirs")
         append(pack_i(len(dirs)))
         for item in dirs:
-            text_2 = item.path
-            if text_2 is None:
+            text = item.path
+            if text is None:
                 raise null_field("AlterReplicaLogDir.Path")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             topics = item.topics
@@ -205,10 +205,10 @@ def write_alter_replica_log_dirs_request_1(message: AlterReplicaLogDirsRequest, 
                 raise null_field("AlterReplicaLogDir.Topics")
             append(pack_i(len(topics)))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("AlterReplicaLogDirTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
                 partitions = item_2.partitions
@@ -228,10 +228,10 @@ def write_alter_replica_log_dirs_request_2(message: AlterReplicaLogDirsRequest, 
         n = len(dirs) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in dirs:
-            text_2 = item.path
-            if text_2 is None:
+            text = item.path
+            if text is None:
                 raise null_field("AlterReplicaLogDir.Path")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -241,10 +241,10 @@ def write_alter_replica_log_dirs_request_2(message: AlterReplicaLogDirsRequest, 
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("AlterReplicaLogDirTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -354,10 +354,10 @@ def write_alter_replica_log_dirs_response_1(message: AlterReplicaLogDirsResponse
             raise null_field("AlterReplicaLogDirsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("AlterReplicaLogDirTopicResult.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -379,10 +379,10 @@ def write_alter_replica_log_dirs_response_2(message: AlterReplicaLogDirsResponse
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("AlterReplicaLogDirTopicResult.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

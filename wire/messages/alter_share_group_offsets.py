@@ -136,10 +136,10 @@ def read_alter_share_group_offsets_request_0(buffer: Buffer, pos: int, end: int)
 
 def write_alter_share_group_offsets_request_0(message: AlterShareGroupOffsetsRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("AlterShareGroupOffsetsRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -149,10 +149,10 @@ def write_alter_share_group_offsets_request_0(message: AlterShareGroupOffsetsReq
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("AlterShareGroupOffsetsRequestTopic.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -246,11 +246,11 @@ def read_alter_share_group_offsets_response_0(buffer: Buffer, pos: int, end: int
 def write_alter_share_group_offsets_response_0(message: AlterShareGroupOffsetsResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -260,10 +260,10 @@ def write_alter_share_group_offsets_response_0(message: AlterShareGroupOffsetsRe
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("AlterShareGroupOffsetsResponseTopic.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -275,11 +275,11 @@ def write_alter_share_group_offsets_response_0(message: AlterShareGroupOffsetsRe
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_4 = item_2.error_message
-                if text_4 is None:
+                text_3 = item_2.error_message
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

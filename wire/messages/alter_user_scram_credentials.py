@@ -161,10 +161,10 @@ def write_alter_user_scram_credentials_request_0(message: AlterUserScramCredenti
         n = len(deletions) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in deletions:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ScramCredentialDeletion.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -175,10 +175,10 @@ def write_alter_user_scram_credentials_request_0(message: AlterUserScramCredenti
         n = len(upsertions) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in upsertions:
-            text_3 = item_2.name
-            if text_3 is None:
+            text_2 = item_2.name
+            if text_2 is None:
                 raise null_field("ScramCredentialUpsertion.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -258,19 +258,19 @@ def write_alter_user_scram_credentials_response_0(message: AlterUserScramCredent
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text_2 = item.user
-            if text_2 is None:
+            text = item.user
+            if text is None:
                 raise null_field("AlterUserScramCredentialsResult.User")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -68,7 +68,6 @@ class ApiVersionsResponse(msgspec.Struct, gc=False):
     zk_migration_ready: bool = False
 
 
-pack_B = Struct(">B").pack
 pack_BBo = Struct(">BB?").pack
 pack_BBq = Struct(">BBq").pack
 pack_h = Struct(">h").pack
@@ -137,17 +136,17 @@ def write_api_versions_request_0(message: ApiVersionsRequest, append: Append) ->
 
 def write_api_versions_request_3(message: ApiVersionsRequest, append: Append) -> None:
     try:
-        text_2 = message.client_software_name
-        if text_2 is None:
+        text = message.client_software_name
+        if text is None:
             raise null_field("ApiVersionsRequest.ClientSoftwareName")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.client_software_version
-        if text_3 is None:
+        text_2 = message.client_software_version
+        if text_2 is None:
             raise null_field("ApiVersionsRequest.ClientSoftwareVersion")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -328,9 +327,9 @@ def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) 
             append(pack_hhhx(item.api_key, item.min_version, item.max_version))
         append(pack_i(message.throttle_time_ms))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.supported_features is None or len(message.supported_features):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             supported_features = message.supported_features
             if supported_features is None:
@@ -338,10 +337,10 @@ def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) 
             n = len(supported_features) + 1
             content.append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in supported_features:
-                text_2 = item_2.name
-                if text_2 is None:
+                text = item_2.name
+                if text is None:
                     raise null_field("SupportedFeatureKey.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
@@ -349,10 +348,10 @@ def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) 
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.finalized_features_epoch != -1:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBq(1, 8, message.finalized_features_epoch))
         if message.finalized_features is None or len(message.finalized_features):
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             finalized_features = message.finalized_features
             if finalized_features is None:
@@ -360,10 +359,10 @@ def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) 
             n = len(finalized_features) + 1
             content_2.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in finalized_features:
-                text_3 = item_3.name
-                if text_3 is None:
+                text_2 = item_3.name
+                if text_2 is None:
                     raise null_field("FinalizedFeatureKey.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_2.append(data)
@@ -371,10 +370,10 @@ def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) 
             tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
         if message.zk_migration_ready:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBo(3, 1, message.zk_migration_ready))
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:

@@ -51,7 +51,6 @@ class BrokerHeartbeatResponse(msgspec.Struct, gc=False):
     should_shut_down: bool = False
 
 
-pack_B = Struct(">B").pack
 pack_ihooox = Struct(">ih???x").pack
 pack_iqqoo = Struct(">iqq??").pack
 pack_iqqoox = Struct(">iqq??x").pack
@@ -164,9 +163,9 @@ def write_broker_heartbeat_request_1(message: BrokerHeartbeatRequest, append: Ap
     try:
         append(pack_iqqoo(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.offline_log_dirs is None or len(message.offline_log_dirs):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             offline_log_dirs = message.offline_log_dirs
             if offline_log_dirs is None:
@@ -177,8 +176,8 @@ def write_broker_heartbeat_request_1(message: BrokerHeartbeatRequest, append: Ap
                 content.append(pack_u(item))
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -189,9 +188,9 @@ def write_broker_heartbeat_request_2(message: BrokerHeartbeatRequest, append: Ap
     try:
         append(pack_iqqoo(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.offline_log_dirs is None or len(message.offline_log_dirs):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             offline_log_dirs = message.offline_log_dirs
             if offline_log_dirs is None:
@@ -203,7 +202,7 @@ def write_broker_heartbeat_request_2(message: BrokerHeartbeatRequest, append: Ap
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.cordoned_log_dirs is not None:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             cordoned_log_dirs = message.cordoned_log_dirs
             if cordoned_log_dirs is None:
@@ -215,8 +214,8 @@ def write_broker_heartbeat_request_2(message: BrokerHeartbeatRequest, append: Ap
                     content_2.append(pack_u(item_2))
             tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:

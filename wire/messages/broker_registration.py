@@ -461,10 +461,10 @@ def read_broker_registration_request_3(buffer: Buffer, pos: int, end: int) -> tu
 def write_broker_registration_request_0(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
         append(pack_i(message.broker_id))
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -475,17 +475,17 @@ def write_broker_registration_request_0(message: BrokerRegistrationRequest, appe
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -496,19 +496,19 @@ def write_broker_registration_request_0(message: BrokerRegistrationRequest, appe
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("Feature.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_6 = message.rack
-        if text_6 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -520,10 +520,10 @@ def write_broker_registration_request_0(message: BrokerRegistrationRequest, appe
 def write_broker_registration_request_1(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
         append(pack_i(message.broker_id))
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -534,17 +534,17 @@ def write_broker_registration_request_1(message: BrokerRegistrationRequest, appe
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -555,19 +555,19 @@ def write_broker_registration_request_1(message: BrokerRegistrationRequest, appe
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("Feature.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_6 = message.rack
-        if text_6 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -579,10 +579,10 @@ def write_broker_registration_request_1(message: BrokerRegistrationRequest, appe
 def write_broker_registration_request_2(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
         append(pack_i(message.broker_id))
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -593,17 +593,17 @@ def write_broker_registration_request_2(message: BrokerRegistrationRequest, appe
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -614,19 +614,19 @@ def write_broker_registration_request_2(message: BrokerRegistrationRequest, appe
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("Feature.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_6 = message.rack
-        if text_6 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -646,10 +646,10 @@ def write_broker_registration_request_2(message: BrokerRegistrationRequest, appe
 def write_broker_registration_request_3(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
         append(pack_i(message.broker_id))
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -660,17 +660,17 @@ def write_broker_registration_request_3(message: BrokerRegistrationRequest, appe
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -681,19 +681,19 @@ def write_broker_registration_request_3(message: BrokerRegistrationRequest, appe
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("Feature.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_6 = message.rack
-        if text_6 is None:
+        text_5 = message.rack
+        if text_5 is None:
             append(b"\0")
         else:
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

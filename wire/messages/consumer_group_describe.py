@@ -134,10 +134,10 @@ def write_consumer_group_describe_request_0(message: ConsumerGroupDescribeReques
         n = len(group_ids) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in group_ids:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ConsumerGroupDescribeRequest.GroupIds")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -630,33 +630,33 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            text_3 = item.group_id
-            if text_3 is None:
+            text_2 = item.group_id
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupId")
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_3 = item.group_state
+            if text_3 is None:
+                raise null_field("DescribedGroup.GroupState")
             data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_state
-            if text_4 is None:
-                raise null_field("DescribedGroup.GroupState")
-            data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
             append(pack_ii(item.group_epoch, item.assignment_epoch))
-            text_5 = item.assignor_name
-            if text_5 is None:
+            text_4 = item.assignor_name
+            if text_4 is None:
                 raise null_field("DescribedGroup.AssignorName")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -666,14 +666,22 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
             n = len(members) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("Member.MemberId")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_7 = item_2.instance_id
+                text_6 = item_2.instance_id
+                if text_6 is None:
+                    append(b"\0")
+                else:
+                    data = text_6.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                text_7 = item_2.rack_id
                 if text_7 is None:
                     append(b"\0")
                 else:
@@ -681,26 +689,18 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                text_8 = item_2.rack_id
-                if text_8 is None:
-                    append(b"\0")
-                else:
-                    data = text_8.encode()
-                    n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
-                    append(data)
                 append(pack_i(item_2.member_epoch))
-                text_9 = item_2.client_id
-                if text_9 is None:
+                text_8 = item_2.client_id
+                if text_8 is None:
                     raise null_field("Member.ClientId")
-                data = text_9.encode()
+                data = text_8.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_10 = item_2.client_host
-                if text_10 is None:
+                text_9 = item_2.client_host
+                if text_9 is None:
                     raise null_field("Member.ClientHost")
-                data = text_10.encode()
+                data = text_9.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -710,18 +710,18 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
                 n = len(subscribed_topic_names) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in subscribed_topic_names:
-                    text_11 = item_3
-                    if text_11 is None:
+                    text_10 = item_3
+                    if text_10 is None:
                         raise null_field("Member.SubscribedTopicNames")
-                    data = text_11.encode()
+                    data = text_10.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                text_12 = item_2.subscribed_topic_regex
-                if text_12 is None:
+                text_11 = item_2.subscribed_topic_regex
+                if text_11 is None:
                     append(b"\0")
                 else:
-                    data = text_12.encode()
+                    data = text_11.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -735,10 +735,10 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_4 in topic_partitions:
                     append(pack_u(item_4.topic_id))
-                    text_13 = item_4.topic_name
-                    if text_13 is None:
+                    text_12 = item_4.topic_name
+                    if text_12 is None:
                         raise null_field("TopicPartitions.TopicName")
-                    data = text_13.encode()
+                    data = text_12.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -760,10 +760,10 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_5 in topic_partitions_2:
                     append(pack_u(item_5.topic_id))
-                    text_14 = item_5.topic_name
-                    if text_14 is None:
+                    text_13 = item_5.topic_name
+                    if text_13 is None:
                         raise null_field("TopicPartitions.TopicName")
-                    data = text_14.encode()
+                    data = text_13.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -791,33 +791,33 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            text_3 = item.group_id
-            if text_3 is None:
+            text_2 = item.group_id
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupId")
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_3 = item.group_state
+            if text_3 is None:
+                raise null_field("DescribedGroup.GroupState")
             data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_state
-            if text_4 is None:
-                raise null_field("DescribedGroup.GroupState")
-            data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
             append(pack_ii(item.group_epoch, item.assignment_epoch))
-            text_5 = item.assignor_name
-            if text_5 is None:
+            text_4 = item.assignor_name
+            if text_4 is None:
                 raise null_field("DescribedGroup.AssignorName")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -827,14 +827,22 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
             n = len(members) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("Member.MemberId")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_7 = item_2.instance_id
+                text_6 = item_2.instance_id
+                if text_6 is None:
+                    append(b"\0")
+                else:
+                    data = text_6.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                text_7 = item_2.rack_id
                 if text_7 is None:
                     append(b"\0")
                 else:
@@ -842,26 +850,18 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                text_8 = item_2.rack_id
-                if text_8 is None:
-                    append(b"\0")
-                else:
-                    data = text_8.encode()
-                    n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
-                    append(data)
                 append(pack_i(item_2.member_epoch))
-                text_9 = item_2.client_id
-                if text_9 is None:
+                text_8 = item_2.client_id
+                if text_8 is None:
                     raise null_field("Member.ClientId")
-                data = text_9.encode()
+                data = text_8.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_10 = item_2.client_host
-                if text_10 is None:
+                text_9 = item_2.client_host
+                if text_9 is None:
                     raise null_field("Member.ClientHost")
-                data = text_10.encode()
+                data = text_9.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -871,18 +871,18 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
                 n = len(subscribed_topic_names) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in subscribed_topic_names:
-                    text_11 = item_3
-                    if text_11 is None:
+                    text_10 = item_3
+                    if text_10 is None:
                         raise null_field("Member.SubscribedTopicNames")
-                    data = text_11.encode()
+                    data = text_10.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                text_12 = item_2.subscribed_topic_regex
-                if text_12 is None:
+                text_11 = item_2.subscribed_topic_regex
+                if text_11 is None:
                     append(b"\0")
                 else:
-                    data = text_12.encode()
+                    data = text_11.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -896,10 +896,10 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_4 in topic_partitions:
                     append(pack_u(item_4.topic_id))
-                    text_13 = item_4.topic_name
-                    if text_13 is None:
+                    text_12 = item_4.topic_name
+                    if text_12 is None:
                         raise null_field("TopicPartitions.TopicName")
-                    data = text_13.encode()
+                    data = text_12.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -921,10 +921,10 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_5 in topic_partitions_2:
                     append(pack_u(item_5.topic_id))
-                    text_14 = item_5.topic_name
-                    if text_14 is None:
+                    text_13 = item_5.topic_name
+                    if text_13 is None:
                         raise null_field("TopicPartitions.TopicName")
-                    data = text_14.encode()
+                    data = text_13.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

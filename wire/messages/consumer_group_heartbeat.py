@@ -319,34 +319,34 @@ def read_consumer_group_heartbeat_request_1(buffer: Buffer, pos: int, end: int) 
 
 def write_consumer_group_heartbeat_request_0(message: ConsumerGroupHeartbeatRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("ConsumerGroupHeartbeatRequest.GroupId")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ConsumerGroupHeartbeatRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            raise null_field("ConsumerGroupHeartbeatRequest.MemberId")
-        data = text_3.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
         append(pack_i(message.member_epoch))
-        text_4 = message.instance_id
+        text_3 = message.instance_id
+        if text_3 is None:
+            append(b"\0")
+        else:
+            data = text_3.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_4 = message.rack_id
         if text_4 is None:
             append(b"\0")
         else:
             data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_5 = message.rack_id
-        if text_5 is None:
-            append(b"\0")
-        else:
-            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -358,18 +358,18 @@ def write_consumer_group_heartbeat_request_0(message: ConsumerGroupHeartbeatRequ
             n = len(subscribed_topic_names) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in subscribed_topic_names:
-                text_6 = item
-                if text_6 is None:
+                text_5 = item
+                if text_5 is None:
                     raise null_field("ConsumerGroupHeartbeatRequest.SubscribedTopicNames")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-        text_7 = message.server_assignor
-        if text_7 is None:
+        text_6 = message.server_assignor
+        if text_6 is None:
             append(b"\0")
         else:
-            data = text_7.encode()
+            data = text_6.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -395,34 +395,34 @@ def write_consumer_group_heartbeat_request_0(message: ConsumerGroupHeartbeatRequ
 
 def write_consumer_group_heartbeat_request_1(message: ConsumerGroupHeartbeatRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("ConsumerGroupHeartbeatRequest.GroupId")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ConsumerGroupHeartbeatRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            raise null_field("ConsumerGroupHeartbeatRequest.MemberId")
-        data = text_3.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
         append(pack_i(message.member_epoch))
-        text_4 = message.instance_id
+        text_3 = message.instance_id
+        if text_3 is None:
+            append(b"\0")
+        else:
+            data = text_3.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_4 = message.rack_id
         if text_4 is None:
             append(b"\0")
         else:
             data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_5 = message.rack_id
-        if text_5 is None:
-            append(b"\0")
-        else:
-            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -434,26 +434,26 @@ def write_consumer_group_heartbeat_request_1(message: ConsumerGroupHeartbeatRequ
             n = len(subscribed_topic_names) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in subscribed_topic_names:
-                text_6 = item
-                if text_6 is None:
+                text_5 = item
+                if text_5 is None:
                     raise null_field("ConsumerGroupHeartbeatRequest.SubscribedTopicNames")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-        text_7 = message.subscribed_topic_regex
+        text_6 = message.subscribed_topic_regex
+        if text_6 is None:
+            append(b"\0")
+        else:
+            data = text_6.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_7 = message.server_assignor
         if text_7 is None:
             append(b"\0")
         else:
             data = text_7.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_8 = message.server_assignor
-        if text_8 is None:
-            append(b"\0")
-        else:
-            data = text_8.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -550,19 +550,19 @@ def read_consumer_group_heartbeat_response_0(buffer: Buffer, pos: int, end: int)
 def write_consumer_group_heartbeat_response_0(message: ConsumerGroupHeartbeatResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
+        text = message.error_message
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.member_id
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

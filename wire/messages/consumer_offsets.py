@@ -87,7 +87,6 @@ class GroupMetadataValue(msgspec.Struct, gc=False):
     members: list[MemberMetadata] = []
 
 
-pack_B = Struct(">B").pack
 pack_BBu = Struct(">BB16s").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
@@ -143,16 +142,16 @@ def read_legacy_offset_commit_key_0(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_legacy_offset_commit_key_0(message: LegacyOffsetCommitKey, append: Append) -> None:
     try:
-        text_2 = message.group
-        if text_2 is None:
+        text = message.group
+        if text is None:
             raise null_field("LegacyOffsetCommitKey.group")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.topic
-        if text_3 is None:
+        text_2 = message.topic
+        if text_2 is None:
             raise null_field("LegacyOffsetCommitKey.topic")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
         append(pack_i(message.partition))
@@ -180,10 +179,10 @@ def read_legacy_offset_commit_value_0(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_legacy_offset_commit_value_0(message: LegacyOffsetCommitValue, append: Append) -> None:
     try:
-        text_2 = message.metadata
-        if text_2 is None:
+        text = message.metadata
+        if text is None:
             raise null_field("LegacyOffsetCommitValue.metadata")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_qh(message.offset, len(data)))
         append(data)
         append(pack_q(message.commit_timestamp))
@@ -218,16 +217,16 @@ def read_offset_commit_key_0(buffer: Buffer, pos: int, end: int) -> tuple[Offset
 
 def write_offset_commit_key_0(message: OffsetCommitKey, append: Append) -> None:
     try:
-        text_2 = message.group
-        if text_2 is None:
+        text = message.group
+        if text is None:
             raise null_field("OffsetCommitKey.group")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.topic
-        if text_3 is None:
+        text_2 = message.topic
+        if text_2 is None:
             raise null_field("OffsetCommitKey.topic")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
         append(pack_i(message.partition))
@@ -326,10 +325,10 @@ def read_offset_commit_value_4(buffer: Buffer, pos: int, end: int) -> tuple[Offs
 
 def write_offset_commit_value_0(message: OffsetCommitValue, append: Append) -> None:
     try:
-        text_2 = message.metadata
-        if text_2 is None:
+        text = message.metadata
+        if text is None:
             raise null_field("OffsetCommitValue.metadata")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_qh(message.offset, len(data)))
         append(data)
         append(pack_q(message.commit_timestamp))
@@ -339,10 +338,10 @@ def write_offset_commit_value_0(message: OffsetCommitValue, append: Append) -> N
 
 def write_offset_commit_value_1(message: OffsetCommitValue, append: Append) -> None:
     try:
-        text_2 = message.metadata
-        if text_2 is None:
+        text = message.metadata
+        if text is None:
             raise null_field("OffsetCommitValue.metadata")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_qh(message.offset, len(data)))
         append(data)
         append(pack_qq(message.commit_timestamp, message.expire_timestamp))
@@ -352,10 +351,10 @@ def write_offset_commit_value_1(message: OffsetCommitValue, append: Append) -> N
 
 def write_offset_commit_value_3(message: OffsetCommitValue, append: Append) -> None:
     try:
-        text_2 = message.metadata
-        if text_2 is None:
+        text = message.metadata
+        if text is None:
             raise null_field("OffsetCommitValue.metadata")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_qih(message.offset, message.leader_epoch, len(data)))
         append(data)
         append(pack_q(message.commit_timestamp))
@@ -366,21 +365,21 @@ def write_offset_commit_value_3(message: OffsetCommitValue, append: Append) -> N
 def write_offset_commit_value_4(message: OffsetCommitValue, append: Append) -> None:
     try:
         append(pack_qi(message.offset, message.leader_epoch))
-        text_2 = message.metadata
-        if text_2 is None:
+        text = message.metadata
+        if text is None:
             raise null_field("OffsetCommitValue.metadata")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_q(message.commit_timestamp))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.topic_id != ZERO_UUID:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBu(0, 16, message.topic_id))
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -405,10 +404,10 @@ def read_group_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[Group
 
 def write_group_metadata_key_0(message: GroupMetadataKey, append: Append) -> None:
     try:
-        text_2 = message.group
-        if text_2 is None:
+        text = message.group
+        if text is None:
             raise null_field("GroupMetadataKey.group")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -869,24 +868,24 @@ def read_group_metadata_value_4(buffer: Buffer, pos: int, end: int) -> tuple[Gro
 
 def write_group_metadata_value_0(message: GroupMetadataValue, append: Append) -> None:
     try:
-        text_2 = message.protocol_type
-        if text_2 is None:
+        text = message.protocol_type
+        if text is None:
             raise null_field("GroupMetadataValue.protocolType")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.protocol
-        if text_3 is None:
+        text_2 = message.protocol
+        if text_2 is None:
             append(pack_ih(message.generation, -1))
         else:
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_ih(message.generation, len(data)))
             append(data)
-        text_4 = message.leader
-        if text_4 is None:
+        text_3 = message.leader
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         members = message.members
@@ -894,22 +893,22 @@ def write_group_metadata_value_0(message: GroupMetadataValue, append: Append) ->
             raise null_field("GroupMetadataValue.members")
         append(pack_i(len(members)))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("MemberMetadata.memberId")
+            data = text_4.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_5 = item.client_id
+            if text_5 is None:
+                raise null_field("MemberMetadata.clientId")
             data = text_5.encode()
             append(pack_h(len(data)))
             append(data)
-            text_6 = item.client_id
+            text_6 = item.client_host
             if text_6 is None:
-                raise null_field("MemberMetadata.clientId")
-            data = text_6.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_7 = item.client_host
-            if text_7 is None:
                 raise null_field("MemberMetadata.clientHost")
-            data = text_7.encode()
+            data = text_6.encode()
             append(pack_h(len(data)))
             append(data)
             bytes_2 = item.subscription
@@ -928,24 +927,24 @@ def write_group_metadata_value_0(message: GroupMetadataValue, append: Append) ->
 
 def write_group_metadata_value_1(message: GroupMetadataValue, append: Append) -> None:
     try:
-        text_2 = message.protocol_type
-        if text_2 is None:
+        text = message.protocol_type
+        if text is None:
             raise null_field("GroupMetadataValue.protocolType")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.protocol
-        if text_3 is None:
+        text_2 = message.protocol
+        if text_2 is None:
             append(pack_ih(message.generation, -1))
         else:
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_ih(message.generation, len(data)))
             append(data)
-        text_4 = message.leader
-        if text_4 is None:
+        text_3 = message.leader
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         members = message.members
@@ -953,22 +952,22 @@ def write_group_metadata_value_1(message: GroupMetadataValue, append: Append) ->
             raise null_field("GroupMetadataValue.members")
         append(pack_i(len(members)))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("MemberMetadata.memberId")
+            data = text_4.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_5 = item.client_id
+            if text_5 is None:
+                raise null_field("MemberMetadata.clientId")
             data = text_5.encode()
             append(pack_h(len(data)))
             append(data)
-            text_6 = item.client_id
+            text_6 = item.client_host
             if text_6 is None:
-                raise null_field("MemberMetadata.clientId")
-            data = text_6.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_7 = item.client_host
-            if text_7 is None:
                 raise null_field("MemberMetadata.clientHost")
-            data = text_7.encode()
+            data = text_6.encode()
             append(pack_h(len(data)))
             append(data)
             bytes_2 = item.subscription
@@ -987,24 +986,24 @@ def write_group_metadata_value_1(message: GroupMetadataValue, append: Append) ->
 
 def write_group_metadata_value_2(message: GroupMetadataValue, append: Append) -> None:
     try:
-        text_2 = message.protocol_type
-        if text_2 is None:
+        text = message.protocol_type
+        if text is None:
             raise null_field("GroupMetadataValue.protocolType")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.protocol
-        if text_3 is None:
+        text_2 = message.protocol
+        if text_2 is None:
             append(pack_ih(message.generation, -1))
         else:
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_ih(message.generation, len(data)))
             append(data)
-        text_4 = message.leader
-        if text_4 is None:
+        text_3 = message.leader
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         members = message.members
@@ -1012,12 +1011,78 @@ def write_group_metadata_value_2(message: GroupMetadataValue, append: Append) ->
             raise null_field("GroupMetadataValue.members")
         append(pack_qi(message.current_state_timestamp, len(members)))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("MemberMetadata.memberId")
+            data = text_4.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_5 = item.client_id
+            if text_5 is None:
+                raise null_field("MemberMetadata.clientId")
             data = text_5.encode()
             append(pack_h(len(data)))
             append(data)
+            text_6 = item.client_host
+            if text_6 is None:
+                raise null_field("MemberMetadata.clientHost")
+            data = text_6.encode()
+            append(pack_h(len(data)))
+            append(data)
+            bytes_2 = item.subscription
+            if bytes_2 is None:
+                raise null_field("MemberMetadata.subscription")
+            append(pack_iii(item.rebalance_timeout, item.session_timeout, len(bytes_2)))
+            append(bytes_2)
+            bytes_3 = item.assignment
+            if bytes_3 is None:
+                raise null_field("MemberMetadata.assignment")
+            append(pack_i(len(bytes_3)))
+            append(bytes_3)
+    except UNENCODABLE as error:
+        raise unencodable("GroupMetadataValue", error) from error
+
+
+def write_group_metadata_value_3(message: GroupMetadataValue, append: Append) -> None:
+    try:
+        text = message.protocol_type
+        if text is None:
+            raise null_field("GroupMetadataValue.protocolType")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.protocol
+        if text_2 is None:
+            append(pack_ih(message.generation, -1))
+        else:
+            data = text_2.encode()
+            append(pack_ih(message.generation, len(data)))
+            append(data)
+        text_3 = message.leader
+        if text_3 is None:
+            append(pack_h(-1))
+        else:
+            data = text_3.encode()
+            append(pack_h(len(data)))
+            append(data)
+        members = message.members
+        if members is None:
+            raise null_field("GroupMetadataValue.members")
+        append(pack_qi(message.current_state_timestamp, len(members)))
+        for item in members:
+            text_4 = item.member_id
+            if text_4 is None:
+                raise null_field("MemberMetadata.memberId")
+            data = text_4.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_5 = item.group_instance_id
+            if text_5 is None:
+                append(pack_h(-1))
+            else:
+                data = text_5.encode()
+                append(pack_h(len(data)))
+                append(data)
             text_6 = item.client_id
             if text_6 is None:
                 raise null_field("MemberMetadata.clientId")
@@ -1044,95 +1109,29 @@ def write_group_metadata_value_2(message: GroupMetadataValue, append: Append) ->
         raise unencodable("GroupMetadataValue", error) from error
 
 
-def write_group_metadata_value_3(message: GroupMetadataValue, append: Append) -> None:
-    try:
-        text_2 = message.protocol_type
-        if text_2 is None:
-            raise null_field("GroupMetadataValue.protocolType")
-        data = text_2.encode()
-        append(pack_h(len(data)))
-        append(data)
-        text_3 = message.protocol
-        if text_3 is None:
-            append(pack_ih(message.generation, -1))
-        else:
-            data = text_3.encode()
-            append(pack_ih(message.generation, len(data)))
-            append(data)
-        text_4 = message.leader
-        if text_4 is None:
-            append(pack_h(-1))
-        else:
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-        members = message.members
-        if members is None:
-            raise null_field("GroupMetadataValue.members")
-        append(pack_qi(message.current_state_timestamp, len(members)))
-        for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
-                raise null_field("MemberMetadata.memberId")
-            data = text_5.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_6 = item.group_instance_id
-            if text_6 is None:
-                append(pack_h(-1))
-            else:
-                data = text_6.encode()
-                append(pack_h(len(data)))
-                append(data)
-            text_7 = item.client_id
-            if text_7 is None:
-                raise null_field("MemberMetadata.clientId")
-            data = text_7.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_8 = item.client_host
-            if text_8 is None:
-                raise null_field("MemberMetadata.clientHost")
-            data = text_8.encode()
-            append(pack_h(len(data)))
-            append(data)
-            bytes_2 = item.subscription
-            if bytes_2 is None:
-                raise null_field("MemberMetadata.subscription")
-            append(pack_iii(item.rebalance_timeout, item.session_timeout, len(bytes_2)))
-            append(bytes_2)
-            bytes_3 = item.assignment
-            if bytes_3 is None:
-                raise null_field("MemberMetadata.assignment")
-            append(pack_i(len(bytes_3)))
-            append(bytes_3)
-    except UNENCODABLE as error:
-        raise unencodable("GroupMetadataValue", error) from error
-
-
 def write_group_metadata_value_4(message: GroupMetadataValue, append: Append) -> None:
     try:
-        text_2 = message.protocol_type
-        if text_2 is None:
+        text = message.protocol_type
+        if text is None:
             raise null_field("GroupMetadataValue.protocolType")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_i(message.generation))
-        text_3 = message.protocol
+        text_2 = message.protocol
+        if text_2 is None:
+            append(b"\0")
+        else:
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_3 = message.leader
         if text_3 is None:
             append(b"\0")
         else:
             data = text_3.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_4 = message.leader
-        if text_4 is None:
-            append(b"\0")
-        else:
-            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1143,32 +1142,32 @@ def write_group_metadata_value_4(message: GroupMetadataValue, append: Append) ->
         n = len(members) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("MemberMetadata.memberId")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_6 = item.group_instance_id
-            if text_6 is None:
+            text_5 = item.group_instance_id
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            text_7 = item.client_id
-            if text_7 is None:
+            text_6 = item.client_id
+            if text_6 is None:
                 raise null_field("MemberMetadata.clientId")
-            data = text_7.encode()
+            data = text_6.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_8 = item.client_host
-            if text_8 is None:
+            text_7 = item.client_host
+            if text_7 is None:
                 raise null_field("MemberMetadata.clientHost")
-            data = text_8.encode()
+            data = text_7.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

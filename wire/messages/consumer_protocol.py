@@ -277,10 +277,10 @@ def write_consumer_protocol_subscription_0(message: ConsumerProtocolSubscription
             raise null_field("ConsumerProtocolSubscription.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ConsumerProtocolSubscription.Topics")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         bytes_2 = message.user_data
@@ -300,10 +300,10 @@ def write_consumer_protocol_subscription_1(message: ConsumerProtocolSubscription
             raise null_field("ConsumerProtocolSubscription.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ConsumerProtocolSubscription.Topics")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         bytes_2 = message.user_data
@@ -317,10 +317,10 @@ def write_consumer_protocol_subscription_1(message: ConsumerProtocolSubscription
             raise null_field("ConsumerProtocolSubscription.OwnedPartitions")
         append(pack_i(len(owned_partitions)))
         for item_2 in owned_partitions:
-            text_3 = item_2.topic
-            if text_3 is None:
+            text_2 = item_2.topic
+            if text_2 is None:
                 raise null_field("TopicPartition.Topic")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item_2.partitions
@@ -339,10 +339,10 @@ def write_consumer_protocol_subscription_2(message: ConsumerProtocolSubscription
             raise null_field("ConsumerProtocolSubscription.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ConsumerProtocolSubscription.Topics")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         bytes_2 = message.user_data
@@ -356,10 +356,10 @@ def write_consumer_protocol_subscription_2(message: ConsumerProtocolSubscription
             raise null_field("ConsumerProtocolSubscription.OwnedPartitions")
         append(pack_i(len(owned_partitions)))
         for item_2 in owned_partitions:
-            text_3 = item_2.topic
-            if text_3 is None:
+            text_2 = item_2.topic
+            if text_2 is None:
                 raise null_field("TopicPartition.Topic")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item_2.partitions
@@ -379,10 +379,10 @@ def write_consumer_protocol_subscription_3(message: ConsumerProtocolSubscription
             raise null_field("ConsumerProtocolSubscription.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ConsumerProtocolSubscription.Topics")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         bytes_2 = message.user_data
@@ -396,10 +396,10 @@ def write_consumer_protocol_subscription_3(message: ConsumerProtocolSubscription
             raise null_field("ConsumerProtocolSubscription.OwnedPartitions")
         append(pack_i(len(owned_partitions)))
         for item_2 in owned_partitions:
-            text_3 = item_2.topic
-            if text_3 is None:
+            text_2 = item_2.topic
+            if text_2 is None:
                 raise null_field("TopicPartition.Topic")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item_2.partitions
@@ -407,11 +407,11 @@ def write_consumer_protocol_subscription_3(message: ConsumerProtocolSubscription
                 raise null_field("TopicPartition.Partitions")
             append(pack_i(len(partitions)))
             append(pack(f">{len(partitions)}i", *partitions))
-        text_4 = message.rack_id
-        if text_4 is None:
+        text_3 = message.rack_id
+        if text_3 is None:
             append(pack_ih(message.generation_id, -1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_ih(message.generation_id, len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -466,10 +466,10 @@ def write_consumer_protocol_assignment_0(message: ConsumerProtocolAssignment, ap
             raise null_field("ConsumerProtocolAssignment.AssignedPartitions")
         append(pack_i(len(assigned_partitions)))
         for item in assigned_partitions:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("TopicPartition.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions

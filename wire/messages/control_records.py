@@ -395,17 +395,17 @@ def write_voters_record_0(message: VotersRecord, append: Append) -> None:
             n = len(endpoints) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in endpoints:
-                text_2 = item_2.name
-                if text_2 is None:
+                text = item_2.name
+                if text is None:
                     raise null_field("Endpoint.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_3 = item_2.host
-                if text_3 is None:
+                text_2 = item_2.host
+                if text_2 is None:
                     raise null_field("Endpoint.Host")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

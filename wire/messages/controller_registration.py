@@ -147,17 +147,17 @@ def write_controller_registration_request_0(message: ControllerRegistrationReque
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("Listener.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("Listener.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -168,10 +168,10 @@ def write_controller_registration_request_0(message: ControllerRegistrationReque
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_4 = item_2.name
-            if text_4 is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("Feature.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -208,11 +208,11 @@ def read_controller_registration_response_0(buffer: Buffer, pos: int, end: int) 
 def write_controller_registration_response_0(message: ControllerRegistrationResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

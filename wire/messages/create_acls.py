@@ -176,22 +176,22 @@ def write_create_acls_request_1(message: CreateAclsRequest, append: Append) -> N
             raise null_field("CreateAclsRequest.Creations")
         append(pack_i(len(creations)))
         for item in creations:
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("AclCreation.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
-            text_3 = item.principal
-            if text_3 is None:
+            text_2 = item.principal
+            if text_2 is None:
                 raise null_field("AclCreation.Principal")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_bh(item.resource_pattern_type, len(data)))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("AclCreation.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             append(pack_bb(item.operation, item.permission_type))
@@ -208,25 +208,25 @@ def write_create_acls_request_2(message: CreateAclsRequest, append: Append) -> N
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in creations:
             append(pack_b(item.resource_type))
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("AclCreation.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_b(item.resource_pattern_type))
-            text_3 = item.principal
-            if text_3 is None:
+            text_2 = item.principal
+            if text_2 is None:
                 raise null_field("AclCreation.Principal")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("AclCreation.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -308,11 +308,11 @@ def write_create_acls_response_1(message: CreateAclsResponse, append: Append) ->
             raise null_field("CreateAclsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -329,11 +329,11 @@ def write_create_acls_response_2(message: CreateAclsResponse, append: Append) ->
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

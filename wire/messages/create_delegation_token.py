@@ -230,16 +230,16 @@ def write_create_delegation_token_request_1(message: CreateDelegationTokenReques
             raise null_field("CreateDelegationTokenRequest.Renewers")
         append(pack_i(len(renewers)))
         for item in renewers:
-            text_2 = item.principal_type
-            if text_2 is None:
+            text = item.principal_type
+            if text is None:
                 raise null_field("CreatableRenewers.PrincipalType")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.principal_name
-            if text_3 is None:
+            text_2 = item.principal_name
+            if text_2 is None:
                 raise null_field("CreatableRenewers.PrincipalName")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
         append(pack_q(message.max_lifetime_ms))
@@ -255,17 +255,17 @@ def write_create_delegation_token_request_2(message: CreateDelegationTokenReques
         n = len(renewers) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in renewers:
-            text_2 = item.principal_type
-            if text_2 is None:
+            text = item.principal_type
+            if text is None:
                 raise null_field("CreatableRenewers.PrincipalType")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.principal_name
-            if text_3 is None:
+            text_2 = item.principal_name
+            if text_2 is None:
                 raise null_field("CreatableRenewers.PrincipalName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -277,19 +277,19 @@ def write_create_delegation_token_request_2(message: CreateDelegationTokenReques
 
 def write_create_delegation_token_request_3(message: CreateDelegationTokenRequest, append: Append) -> None:
     try:
-        text_2 = message.owner_principal_type
+        text = message.owner_principal_type
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.owner_principal_name
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.owner_principal_name
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -299,17 +299,17 @@ def write_create_delegation_token_request_3(message: CreateDelegationTokenReques
         n = len(renewers) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in renewers:
-            text_4 = item.principal_type
-            if text_4 is None:
+            text_3 = item.principal_type
+            if text_3 is None:
                 raise null_field("CreatableRenewers.PrincipalType")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_5 = item.principal_name
-            if text_5 is None:
+            text_4 = item.principal_name
+            if text_4 is None:
                 raise null_field("CreatableRenewers.PrincipalName")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -482,22 +482,22 @@ def read_create_delegation_token_response_3(buffer: Buffer, pos: int, end: int) 
 
 def write_create_delegation_token_response_1(message: CreateDelegationTokenResponse, append: Append) -> None:
     try:
-        text_2 = message.principal_type
-        if text_2 is None:
+        text = message.principal_type
+        if text is None:
             raise null_field("CreateDelegationTokenResponse.PrincipalType")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_hh(message.error_code, len(data)))
         append(data)
-        text_3 = message.principal_name
-        if text_3 is None:
+        text_2 = message.principal_name
+        if text_2 is None:
             raise null_field("CreateDelegationTokenResponse.PrincipalName")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
-        text_4 = message.token_id
-        if text_4 is None:
+        text_3 = message.token_id
+        if text_3 is None:
             raise null_field("CreateDelegationTokenResponse.TokenId")
-        data = text_4.encode()
+        data = text_3.encode()
         append(pack_qqqh(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms, len(data)))
         append(data)
         bytes_2 = message.hmac
@@ -513,25 +513,25 @@ def write_create_delegation_token_response_1(message: CreateDelegationTokenRespo
 def write_create_delegation_token_response_2(message: CreateDelegationTokenResponse, append: Append) -> None:
     try:
         append(pack_h(message.error_code))
-        text_2 = message.principal_type
-        if text_2 is None:
+        text = message.principal_type
+        if text is None:
             raise null_field("CreateDelegationTokenResponse.PrincipalType")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.principal_name
+        if text_2 is None:
+            raise null_field("CreateDelegationTokenResponse.PrincipalName")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.principal_name
-        if text_3 is None:
-            raise null_field("CreateDelegationTokenResponse.PrincipalName")
-        data = text_3.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
         append(pack_qqq(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms))
-        text_4 = message.token_id
-        if text_4 is None:
+        text_3 = message.token_id
+        if text_3 is None:
             raise null_field("CreateDelegationTokenResponse.TokenId")
-        data = text_4.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -549,39 +549,39 @@ def write_create_delegation_token_response_2(message: CreateDelegationTokenRespo
 def write_create_delegation_token_response_3(message: CreateDelegationTokenResponse, append: Append) -> None:
     try:
         append(pack_h(message.error_code))
-        text_2 = message.principal_type
-        if text_2 is None:
+        text = message.principal_type
+        if text is None:
             raise null_field("CreateDelegationTokenResponse.PrincipalType")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.principal_name
+        if text_2 is None:
+            raise null_field("CreateDelegationTokenResponse.PrincipalName")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.principal_name
+        text_3 = message.token_requester_principal_type
         if text_3 is None:
-            raise null_field("CreateDelegationTokenResponse.PrincipalName")
+            raise null_field("CreateDelegationTokenResponse.TokenRequesterPrincipalType")
         data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.token_requester_principal_type
+        text_4 = message.token_requester_principal_name
         if text_4 is None:
-            raise null_field("CreateDelegationTokenResponse.TokenRequesterPrincipalType")
+            raise null_field("CreateDelegationTokenResponse.TokenRequesterPrincipalName")
         data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_5 = message.token_requester_principal_name
-        if text_5 is None:
-            raise null_field("CreateDelegationTokenResponse.TokenRequesterPrincipalName")
-        data = text_5.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
         append(pack_qqq(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms))
-        text_6 = message.token_id
-        if text_6 is None:
+        text_5 = message.token_id
+        if text_5 is None:
             raise null_field("CreateDelegationTokenResponse.TokenId")
-        data = text_6.encode()
+        data = text_5.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

@@ -89,7 +89,7 @@ def read_create_partitions_request_0(buffer: Buffer, pos: int, end: int) -> tupl
             stop = pos + n
             name = str(buffer[pos:stop], "utf-8")
             pos = stop
-            count_2, n = unpack_ii(buffer, pos)
+            count, n = unpack_ii(buffer, pos)
             pos += 8
             assignments: list[CreatePartitionsAssignment] | None
             if n < 0:
@@ -106,7 +106,7 @@ def read_create_partitions_request_0(buffer: Buffer, pos: int, end: int) -> tupl
                     broker_ids = list(unpack_from(f">{n}i", buffer, pos))
                     pos += n * 4
                     assignments.append(CreatePartitionsAssignment(broker_ids))
-            topics.append(CreatePartitionsTopic(name, count_2, assignments))
+            topics.append(CreatePartitionsTopic(name, count, assignments))
         timeout_ms, validate_only = unpack_io(buffer, pos)
         pos += 5
         if pos > end:
@@ -137,7 +137,7 @@ def read_create_partitions_request_2(buffer: Buffer, pos: int, end: int) -> tupl
             stop = pos + n - 1
             name = str(buffer[pos:stop], "utf-8")
             pos = stop
-            count_2, n = unpack_iB(buffer, pos)
+            count, n = unpack_iB(buffer, pos)
             pos += 5
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
@@ -168,7 +168,7 @@ def read_create_partitions_request_2(buffer: Buffer, pos: int, end: int) -> tupl
             pos += 1
             if n:
                 pos = skip_tagged_fields(buffer, pos, end, n)
-            topics.append(CreatePartitionsTopic(name, count_2, assignments))
+            topics.append(CreatePartitionsTopic(name, count, assignments))
         timeout_ms, validate_only, n = unpack_ioB(buffer, pos)
         pos += 6
         if n:
@@ -187,10 +187,10 @@ def write_create_partitions_request_0(message: CreatePartitionsRequest, append: 
             raise null_field("CreatePartitionsRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatePartitionsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             assignments = item.assignments
@@ -217,10 +217,10 @@ def write_create_partitions_request_2(message: CreatePartitionsRequest, append: 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatePartitionsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -333,17 +333,17 @@ def write_create_partitions_response_0(message: CreatePartitionsResponse, append
             raise null_field("CreatePartitionsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatePartitionsTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -359,19 +359,19 @@ def write_create_partitions_response_2(message: CreatePartitionsResponse, append
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatePartitionsTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

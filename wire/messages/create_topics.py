@@ -83,7 +83,6 @@ class CreateTopicsResponse(msgspec.Struct, gc=False):
     topics: list[CreatableTopicResult] = []
 
 
-pack_B = Struct(">B").pack
 pack_BBh = Struct(">BBh").pack
 pack_h = Struct(">h").pack
 pack_hh = Struct(">hh").pack
@@ -276,10 +275,10 @@ def write_create_topics_request_2(message: CreateTopicsRequest, append: Append) 
             raise null_field("CreateTopicsRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatableTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             assignments = item.assignments
@@ -297,17 +296,17 @@ def write_create_topics_request_2(message: CreateTopicsRequest, append: Append) 
                 raise null_field("CreatableTopic.Configs")
             append(pack_i(len(configs)))
             for item_3 in configs:
-                text_3 = item_3.name
-                if text_3 is None:
+                text_2 = item_3.name
+                if text_2 is None:
                     raise null_field("CreatableTopicConfig.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_4 = item_3.value
-                if text_4 is None:
+                text_3 = item_3.value
+                if text_3 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     append(pack_h(len(data)))
                     append(data)
         append(pack_io(message.timeout_ms, message.validate_only))
@@ -323,10 +322,10 @@ def write_create_topics_request_5(message: CreateTopicsRequest, append: Append) 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatableTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -351,18 +350,18 @@ def write_create_topics_request_5(message: CreateTopicsRequest, append: Append) 
             n = len(configs) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in configs:
-                text_3 = item_3.name
-                if text_3 is None:
+                text_2 = item_3.name
+                if text_2 is None:
                     raise null_field("CreatableTopicConfig.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_4 = item_3.value
-                if text_4 is None:
+                text_3 = item_3.value
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -611,17 +610,17 @@ def write_create_topics_response_2(message: CreateTopicsResponse, append: Append
             raise null_field("CreateTopicsResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatableTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -637,19 +636,19 @@ def write_create_topics_response_5(message: CreateTopicsResponse, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatableTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -661,29 +660,29 @@ def write_create_topics_response_5(message: CreateTopicsResponse, append: Append
                 n = len(configs) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_2 in configs:
-                    text_4 = item_2.name
-                    if text_4 is None:
+                    text_3 = item_2.name
+                    if text_3 is None:
                         raise null_field("CreatableTopicConfigs.Name")
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    text_5 = item_2.value
-                    if text_5 is None:
+                    text_4 = item_2.value
+                    if text_4 is None:
                         append(b"\0")
                     else:
-                        data = text_5.encode()
+                        data = text_4.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(pack_obox(item_2.read_only, item_2.config_source, item_2.is_sensitive))
             tags: list[Part] = []
-            count_2 = 0
+            count = 0
             if item.topic_config_error_code != 0:
-                count_2 += 1
+                count += 1
                 tags.append(pack_BBh(0, 2, item.topic_config_error_code))
-            append(pack_B(count_2))
-            if count_2:
+            append(BYTES[count])
+            if count:
                 for part in tags:
                     append(part)
         append(b"\0")
@@ -700,19 +699,19 @@ def write_create_topics_response_7(message: CreateTopicsResponse, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("CreatableTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_uh(item.topic_id, item.error_code))
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -724,29 +723,29 @@ def write_create_topics_response_7(message: CreateTopicsResponse, append: Append
                 n = len(configs) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_2 in configs:
-                    text_4 = item_2.name
-                    if text_4 is None:
+                    text_3 = item_2.name
+                    if text_3 is None:
                         raise null_field("CreatableTopicConfigs.Name")
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    text_5 = item_2.value
-                    if text_5 is None:
+                    text_4 = item_2.value
+                    if text_4 is None:
                         append(b"\0")
                     else:
-                        data = text_5.encode()
+                        data = text_4.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(pack_obox(item_2.read_only, item_2.config_source, item_2.is_sensitive))
             tags: list[Part] = []
-            count_2 = 0
+            count = 0
             if item.topic_config_error_code != 0:
-                count_2 += 1
+                count += 1
                 tags.append(pack_BBh(0, 2, item.topic_config_error_code))
-            append(pack_B(count_2))
-            if count_2:
+            append(BYTES[count])
+            if count:
                 for part in tags:
                     append(part)
         append(b"\0")

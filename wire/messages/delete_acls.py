@@ -201,25 +201,25 @@ def write_delete_acls_request_1(message: DeleteAclsRequest, append: Append) -> N
             raise null_field("DeleteAclsRequest.Filters")
         append(pack_i(len(filters)))
         for item in filters:
-            text_2 = item.resource_name_filter
-            if text_2 is None:
+            text = item.resource_name_filter
+            if text is None:
                 append(pack_bh(item.resource_type_filter, -1))
             else:
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_bh(item.resource_type_filter, len(data)))
                 append(data)
-            text_3 = item.principal_filter
-            if text_3 is None:
+            text_2 = item.principal_filter
+            if text_2 is None:
                 append(pack_bh(item.pattern_type_filter, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_bh(item.pattern_type_filter, len(data)))
                 append(data)
-            text_4 = item.host_filter
-            if text_4 is None:
+            text_3 = item.host_filter
+            if text_3 is None:
                 append(pack_h(-1))
             else:
-                data = text_4.encode()
+                data = text_3.encode()
                 append(pack_h(len(data)))
                 append(data)
             append(pack_bb(item.operation, item.permission_type))
@@ -236,7 +236,16 @@ def write_delete_acls_request_2(message: DeleteAclsRequest, append: Append) -> N
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in filters:
             append(pack_b(item.resource_type_filter))
-            text_2 = item.resource_name_filter
+            text = item.resource_name_filter
+            if text is None:
+                append(b"\0")
+            else:
+                data = text.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+            append(pack_b(item.pattern_type_filter))
+            text_2 = item.principal_filter
             if text_2 is None:
                 append(b"\0")
             else:
@@ -244,20 +253,11 @@ def write_delete_acls_request_2(message: DeleteAclsRequest, append: Append) -> N
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            append(pack_b(item.pattern_type_filter))
-            text_3 = item.principal_filter
+            text_3 = item.host_filter
             if text_3 is None:
                 append(b"\0")
             else:
                 data = text_3.encode()
-                n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
-                append(data)
-            text_4 = item.host_filter
-            if text_4 is None:
-                append(b"\0")
-            else:
-                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -432,11 +432,11 @@ def write_delete_acls_response_1(message: DeleteAclsResponse, append: Append) ->
             raise null_field("DeleteAclsResponse.FilterResults")
         append(pack_ii(message.throttle_time_ms, len(filter_results)))
         for item in filter_results:
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
             matching_acls = item.matching_acls
@@ -444,29 +444,29 @@ def write_delete_acls_response_1(message: DeleteAclsResponse, append: Append) ->
                 raise null_field("DeleteAclsFilterResult.MatchingAcls")
             append(pack_i(len(matching_acls)))
             for item_2 in matching_acls:
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(pack_hh(item_2.error_code, -1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_hh(item_2.error_code, len(data)))
                     append(data)
-                text_4 = item_2.resource_name
-                if text_4 is None:
+                text_3 = item_2.resource_name
+                if text_3 is None:
                     raise null_field("DeleteAclsMatchingAcl.ResourceName")
-                data = text_4.encode()
+                data = text_3.encode()
                 append(pack_bh(item_2.resource_type, len(data)))
                 append(data)
-                text_5 = item_2.principal
-                if text_5 is None:
+                text_4 = item_2.principal
+                if text_4 is None:
                     raise null_field("DeleteAclsMatchingAcl.Principal")
-                data = text_5.encode()
+                data = text_4.encode()
                 append(pack_bh(item_2.pattern_type, len(data)))
                 append(data)
-                text_6 = item_2.host
-                if text_6 is None:
+                text_5 = item_2.host
+                if text_5 is None:
                     raise null_field("DeleteAclsMatchingAcl.Host")
-                data = text_6.encode()
+                data = text_5.encode()
                 append(pack_h(len(data)))
                 append(data)
                 append(pack_bb(item_2.operation, item_2.permission_type))
@@ -484,11 +484,11 @@ def write_delete_acls_response_2(message: DeleteAclsResponse, append: Append) ->
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in filter_results:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -499,34 +499,34 @@ def write_delete_acls_response_2(message: DeleteAclsResponse, append: Append) ->
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in matching_acls:
                 append(pack_h(item_2.error_code))
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
                 append(pack_b(item_2.resource_type))
-                text_4 = item_2.resource_name
-                if text_4 is None:
+                text_3 = item_2.resource_name
+                if text_3 is None:
                     raise null_field("DeleteAclsMatchingAcl.ResourceName")
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
                 append(pack_b(item_2.pattern_type))
-                text_5 = item_2.principal
-                if text_5 is None:
+                text_4 = item_2.principal
+                if text_4 is None:
                     raise null_field("DeleteAclsMatchingAcl.Principal")
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_6 = item_2.host
-                if text_6 is None:
+                text_5 = item_2.host
+                if text_5 is None:
                     raise null_field("DeleteAclsMatchingAcl.Host")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -119,10 +119,10 @@ def write_delete_groups_request_0(message: DeleteGroupsRequest, append: Append) 
             raise null_field("DeleteGroupsRequest.GroupsNames")
         append(pack_i(len(groups_names)))
         for item in groups_names:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DeleteGroupsRequest.GroupsNames")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -137,10 +137,10 @@ def write_delete_groups_request_2(message: DeleteGroupsRequest, append: Append) 
         n = len(groups_names) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups_names:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DeleteGroupsRequest.GroupsNames")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -219,10 +219,10 @@ def write_delete_groups_response_0(message: DeleteGroupsResponse, append: Append
             raise null_field("DeleteGroupsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DeletableGroupResult.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             append(pack_h(item.error_code))
@@ -239,10 +239,10 @@ def write_delete_groups_response_2(message: DeleteGroupsResponse, append: Append
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DeletableGroupResult.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

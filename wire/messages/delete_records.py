@@ -174,10 +174,10 @@ def write_delete_records_request_0(message: DeleteRecordsRequest, append: Append
             raise null_field("DeleteRecordsRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("DeleteRecordsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -199,10 +199,10 @@ def write_delete_records_request_2(message: DeleteRecordsRequest, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("DeleteRecordsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -312,10 +312,10 @@ def write_delete_records_response_0(message: DeleteRecordsResponse, append: Appe
             raise null_field("DeleteRecordsResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("DeleteRecordsTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -337,10 +337,10 @@ def write_delete_records_response_2(message: DeleteRecordsResponse, append: Appe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("DeleteRecordsTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

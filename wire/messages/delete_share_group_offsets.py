@@ -108,10 +108,10 @@ def read_delete_share_group_offsets_request_0(buffer: Buffer, pos: int, end: int
 
 def write_delete_share_group_offsets_request_0(message: DeleteShareGroupOffsetsRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("DeleteShareGroupOffsetsRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -121,10 +121,10 @@ def write_delete_share_group_offsets_request_0(message: DeleteShareGroupOffsetsR
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("DeleteShareGroupOffsetsRequestTopic.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -196,11 +196,11 @@ def read_delete_share_group_offsets_response_0(buffer: Buffer, pos: int, end: in
 def write_delete_share_group_offsets_response_0(message: DeleteShareGroupOffsetsResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -210,19 +210,19 @@ def write_delete_share_group_offsets_response_0(message: DeleteShareGroupOffsets
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("DeleteShareGroupOffsetsResponseTopic.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_uh(item.topic_id, item.error_code))
-            text_4 = item.error_message
-            if text_4 is None:
+            text_3 = item.error_message
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

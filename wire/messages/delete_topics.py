@@ -175,10 +175,10 @@ def write_delete_topics_request_1(message: DeleteTopicsRequest, append: Append) 
             raise null_field("DeleteTopicsRequest.TopicNames")
         append(pack_i(len(topic_names)))
         for item in topic_names:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DeleteTopicsRequest.TopicNames")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         append(pack_i(message.timeout_ms))
@@ -194,10 +194,10 @@ def write_delete_topics_request_4(message: DeleteTopicsRequest, append: Append) 
         n = len(topic_names) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topic_names:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DeleteTopicsRequest.TopicNames")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -214,11 +214,11 @@ def write_delete_topics_request_6(message: DeleteTopicsRequest, append: Append) 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -396,10 +396,10 @@ def write_delete_topics_response_1(message: DeleteTopicsResponse, append: Append
             raise null_field("DeleteTopicsResponse.Responses")
         append(pack_ii(message.throttle_time_ms, len(responses)))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("DeletableTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             append(pack_h(item.error_code))
@@ -416,10 +416,10 @@ def write_delete_topics_response_4(message: DeleteTopicsResponse, append: Append
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("DeletableTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -438,19 +438,19 @@ def write_delete_topics_response_5(message: DeleteTopicsResponse, append: Append
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("DeletableTopicResult.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -469,20 +469,20 @@ def write_delete_topics_response_6(message: DeleteTopicsResponse, append: Append
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(pack_uh(item.topic_id, item.error_code))
-            text_3 = item.error_message
-            if text_3 is None:
+            text_2 = item.error_message
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -167,25 +167,25 @@ def read_describe_acls_request_2(buffer: Buffer, pos: int, end: int) -> tuple[De
 
 def write_describe_acls_request_1(message: DescribeAclsRequest, append: Append) -> None:
     try:
-        text_2 = message.resource_name_filter
-        if text_2 is None:
+        text = message.resource_name_filter
+        if text is None:
             append(pack_bh(message.resource_type_filter, -1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_bh(message.resource_type_filter, len(data)))
             append(data)
-        text_3 = message.principal_filter
-        if text_3 is None:
+        text_2 = message.principal_filter
+        if text_2 is None:
             append(pack_bh(message.pattern_type_filter, -1))
         else:
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_bh(message.pattern_type_filter, len(data)))
             append(data)
-        text_4 = message.host_filter
-        if text_4 is None:
+        text_3 = message.host_filter
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         append(pack_bb(message.operation, message.permission_type))
@@ -196,7 +196,16 @@ def write_describe_acls_request_1(message: DescribeAclsRequest, append: Append) 
 def write_describe_acls_request_2(message: DescribeAclsRequest, append: Append) -> None:
     try:
         append(pack_b(message.resource_type_filter))
-        text_2 = message.resource_name_filter
+        text = message.resource_name_filter
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        append(pack_b(message.pattern_type_filter))
+        text_2 = message.principal_filter
         if text_2 is None:
             append(b"\0")
         else:
@@ -204,20 +213,11 @@ def write_describe_acls_request_2(message: DescribeAclsRequest, append: Append) 
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_b(message.pattern_type_filter))
-        text_3 = message.principal_filter
+        text_3 = message.host_filter
         if text_3 is None:
             append(b"\0")
         else:
             data = text_3.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_4 = message.host_filter
-        if text_4 is None:
-            append(b"\0")
-        else:
-            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -366,11 +366,11 @@ def read_describe_acls_response_2(buffer: Buffer, pos: int, end: int) -> tuple[D
 
 def write_describe_acls_response_1(message: DescribeAclsResponse, append: Append) -> None:
     try:
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(pack_ihh(message.throttle_time_ms, message.error_code, -1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ihh(message.throttle_time_ms, message.error_code, len(data)))
             append(data)
         resources = message.resources
@@ -378,10 +378,10 @@ def write_describe_acls_response_1(message: DescribeAclsResponse, append: Append
             raise null_field("DescribeAclsResponse.Resources")
         append(pack_i(len(resources)))
         for item in resources:
-            text_3 = item.resource_name
-            if text_3 is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("DescribeAclsResource.ResourceName")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
             acls = item.acls
@@ -389,16 +389,16 @@ def write_describe_acls_response_1(message: DescribeAclsResponse, append: Append
                 raise null_field("DescribeAclsResource.Acls")
             append(pack_bi(item.pattern_type, len(acls)))
             for item_2 in acls:
-                text_4 = item_2.principal
-                if text_4 is None:
+                text_3 = item_2.principal
+                if text_3 is None:
                     raise null_field("AclDescription.Principal")
-                data = text_4.encode()
+                data = text_3.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_5 = item_2.host
-                if text_5 is None:
+                text_4 = item_2.host
+                if text_4 is None:
                     raise null_field("AclDescription.Host")
-                data = text_5.encode()
+                data = text_4.encode()
                 append(pack_h(len(data)))
                 append(data)
                 append(pack_bb(item_2.operation, item_2.permission_type))
@@ -409,11 +409,11 @@ def write_describe_acls_response_1(message: DescribeAclsResponse, append: Append
 def write_describe_acls_response_2(message: DescribeAclsResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -424,10 +424,10 @@ def write_describe_acls_response_2(message: DescribeAclsResponse, append: Append
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in resources:
             append(pack_b(item.resource_type))
-            text_3 = item.resource_name
-            if text_3 is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("DescribeAclsResource.ResourceName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -438,17 +438,17 @@ def write_describe_acls_response_2(message: DescribeAclsResponse, append: Append
             n = len(acls) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in acls:
-                text_4 = item_2.principal
-                if text_4 is None:
+                text_3 = item_2.principal
+                if text_3 is None:
                     raise null_field("AclDescription.Principal")
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_5 = item_2.host
-                if text_5 is None:
+                text_4 = item_2.host
+                if text_4 is None:
                     raise null_field("AclDescription.Host")
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -175,17 +175,17 @@ def write_describe_client_quotas_request_0(message: DescribeClientQuotasRequest,
             raise null_field("DescribeClientQuotasRequest.Components")
         append(pack_i(len(components)))
         for item in components:
-            text_2 = item.entity_type
-            if text_2 is None:
+            text = item.entity_type
+            if text is None:
                 raise null_field("ComponentData.EntityType")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.match
-            if text_3 is None:
+            text_2 = item.match
+            if text_2 is None:
                 append(pack_bh(item.match_type, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_bh(item.match_type, len(data)))
                 append(data)
         append(pack_o(message.strict))
@@ -201,19 +201,19 @@ def write_describe_client_quotas_request_1(message: DescribeClientQuotasRequest,
         n = len(components) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in components:
-            text_2 = item.entity_type
-            if text_2 is None:
+            text = item.entity_type
+            if text is None:
                 raise null_field("ComponentData.EntityType")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_b(item.match_type))
-            text_3 = item.match
-            if text_3 is None:
+            text_2 = item.match
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -396,11 +396,11 @@ def read_describe_client_quotas_response_1(buffer: Buffer, pos: int, end: int) -
 
 def write_describe_client_quotas_response_0(message: DescribeClientQuotasResponse, append: Append) -> None:
     try:
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(pack_ihh(message.throttle_time_ms, message.error_code, -1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ihh(message.throttle_time_ms, message.error_code, len(data)))
             append(data)
         entries = message.entries
@@ -414,17 +414,17 @@ def write_describe_client_quotas_response_0(message: DescribeClientQuotasRespons
                     raise null_field("EntryData.Entity")
                 append(pack_i(len(entity)))
                 for item_2 in entity:
-                    text_3 = item_2.entity_type
-                    if text_3 is None:
+                    text_2 = item_2.entity_type
+                    if text_2 is None:
                         raise null_field("EntityData.EntityType")
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_h(len(data)))
                     append(data)
-                    text_4 = item_2.entity_name
-                    if text_4 is None:
+                    text_3 = item_2.entity_name
+                    if text_3 is None:
                         append(pack_h(-1))
                     else:
-                        data = text_4.encode()
+                        data = text_3.encode()
                         append(pack_h(len(data)))
                         append(data)
                 values = item.values
@@ -432,10 +432,10 @@ def write_describe_client_quotas_response_0(message: DescribeClientQuotasRespons
                     raise null_field("EntryData.Values")
                 append(pack_i(len(values)))
                 for item_3 in values:
-                    text_5 = item_3.key
-                    if text_5 is None:
+                    text_4 = item_3.key
+                    if text_4 is None:
                         raise null_field("ValueData.Key")
-                    data = text_5.encode()
+                    data = text_4.encode()
                     append(pack_h(len(data)))
                     append(data)
                     append(pack_d(item_3.value))
@@ -446,11 +446,11 @@ def write_describe_client_quotas_response_0(message: DescribeClientQuotasRespons
 def write_describe_client_quotas_response_1(message: DescribeClientQuotasResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -467,18 +467,18 @@ def write_describe_client_quotas_response_1(message: DescribeClientQuotasRespons
                 n = len(entity) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_2 in entity:
-                    text_3 = item_2.entity_type
-                    if text_3 is None:
+                    text_2 = item_2.entity_type
+                    if text_2 is None:
                         raise null_field("EntityData.EntityType")
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    text_4 = item_2.entity_name
-                    if text_4 is None:
+                    text_3 = item_2.entity_name
+                    if text_3 is None:
                         append(b"\0")
                     else:
-                        data = text_4.encode()
+                        data = text_3.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
@@ -489,10 +489,10 @@ def write_describe_client_quotas_response_1(message: DescribeClientQuotasRespons
                 n = len(values) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in values:
-                    text_5 = item_3.key
-                    if text_5 is None:
+                    text_4 = item_3.key
+                    if text_4 is None:
                         raise null_field("ValueData.Key")
-                    data = text_5.encode()
+                    data = text_4.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

@@ -337,18 +337,18 @@ def read_describe_cluster_response_2(buffer: Buffer, pos: int, end: int) -> tupl
 def write_describe_cluster_response_0(message: DescribeClusterResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text_3 = message.cluster_id
-        if text_3 is None:
+        text_2 = message.cluster_id
+        if text_2 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -360,19 +360,19 @@ def write_describe_cluster_response_0(message: DescribeClusterResponse, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.broker_id))
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("DescribeClusterBroker.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_5 = item.rack
-            if text_5 is None:
+            text_4 = item.rack
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -385,19 +385,19 @@ def write_describe_cluster_response_0(message: DescribeClusterResponse, append: 
 def write_describe_cluster_response_1(message: DescribeClusterResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_b(message.endpoint_type))
-        text_3 = message.cluster_id
-        if text_3 is None:
+        text_2 = message.cluster_id
+        if text_2 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -409,19 +409,19 @@ def write_describe_cluster_response_1(message: DescribeClusterResponse, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.broker_id))
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("DescribeClusterBroker.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_5 = item.rack
-            if text_5 is None:
+            text_4 = item.rack
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -434,19 +434,19 @@ def write_describe_cluster_response_1(message: DescribeClusterResponse, append: 
 def write_describe_cluster_response_2(message: DescribeClusterResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_b(message.endpoint_type))
-        text_3 = message.cluster_id
-        if text_3 is None:
+        text_2 = message.cluster_id
+        if text_2 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -458,19 +458,19 @@ def write_describe_cluster_response_2(message: DescribeClusterResponse, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.broker_id))
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("DescribeClusterBroker.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_5 = item.rack
-            if text_5 is None:
+            text_4 = item.rack
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -255,10 +255,10 @@ def write_describe_configs_request_1(message: DescribeConfigsRequest, append: Ap
             raise null_field("DescribeConfigsRequest.Resources")
         append(pack_i(len(resources)))
         for item in resources:
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("DescribeConfigsResource.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
             configuration_keys = item.configuration_keys
@@ -267,10 +267,10 @@ def write_describe_configs_request_1(message: DescribeConfigsRequest, append: Ap
             else:
                 append(pack_i(len(configuration_keys)))
                 for item_2 in configuration_keys:
-                    text_3 = item_2
-                    if text_3 is None:
+                    text_2 = item_2
+                    if text_2 is None:
                         raise null_field("DescribeConfigsResource.ConfigurationKeys")
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_h(len(data)))
                     append(data)
         append(pack_o(message.include_synonyms))
@@ -285,10 +285,10 @@ def write_describe_configs_request_3(message: DescribeConfigsRequest, append: Ap
             raise null_field("DescribeConfigsRequest.Resources")
         append(pack_i(len(resources)))
         for item in resources:
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("DescribeConfigsResource.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
             configuration_keys = item.configuration_keys
@@ -297,10 +297,10 @@ def write_describe_configs_request_3(message: DescribeConfigsRequest, append: Ap
             else:
                 append(pack_i(len(configuration_keys)))
                 for item_2 in configuration_keys:
-                    text_3 = item_2
-                    if text_3 is None:
+                    text_2 = item_2
+                    if text_2 is None:
                         raise null_field("DescribeConfigsResource.ConfigurationKeys")
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_h(len(data)))
                     append(data)
         append(pack_oo(message.include_synonyms, message.include_documentation))
@@ -317,10 +317,10 @@ def write_describe_configs_request_4(message: DescribeConfigsRequest, append: Ap
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in resources:
             append(pack_b(item.resource_type))
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("DescribeConfigsResource.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -331,10 +331,10 @@ def write_describe_configs_request_4(message: DescribeConfigsRequest, append: Ap
                 n = len(configuration_keys) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_2 in configuration_keys:
-                    text_3 = item_2
-                    if text_3 is None:
+                    text_2 = item_2
+                    if text_2 is None:
                         raise null_field("DescribeConfigsResource.ConfigurationKeys")
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -655,17 +655,17 @@ def write_describe_configs_response_1(message: DescribeConfigsResponse, append: 
             raise null_field("DescribeConfigsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
-            text_3 = item.resource_name
-            if text_3 is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("DescribeConfigsResult.ResourceName")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
             configs = item.configs
@@ -673,17 +673,17 @@ def write_describe_configs_response_1(message: DescribeConfigsResponse, append: 
                 raise null_field("DescribeConfigsResult.Configs")
             append(pack_i(len(configs)))
             for item_2 in configs:
-                text_4 = item_2.name
-                if text_4 is None:
+                text_3 = item_2.name
+                if text_3 is None:
                     raise null_field("DescribeConfigsResourceResult.Name")
-                data = text_4.encode()
+                data = text_3.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_5 = item_2.value
-                if text_5 is None:
+                text_4 = item_2.value
+                if text_4 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     append(pack_h(len(data)))
                     append(data)
                 synonyms = item_2.synonyms
@@ -691,17 +691,17 @@ def write_describe_configs_response_1(message: DescribeConfigsResponse, append: 
                     raise null_field("DescribeConfigsResourceResult.Synonyms")
                 append(pack_oboi(item_2.read_only, item_2.config_source, item_2.is_sensitive, len(synonyms)))
                 for item_3 in synonyms:
-                    text_6 = item_3.name
-                    if text_6 is None:
+                    text_5 = item_3.name
+                    if text_5 is None:
                         raise null_field("DescribeConfigsSynonym.Name")
-                    data = text_6.encode()
+                    data = text_5.encode()
                     append(pack_h(len(data)))
                     append(data)
-                    text_7 = item_3.value
-                    if text_7 is None:
+                    text_6 = item_3.value
+                    if text_6 is None:
                         append(pack_h(-1))
                     else:
-                        data = text_7.encode()
+                        data = text_6.encode()
                         append(pack_h(len(data)))
                         append(data)
                     append(pack_b(item_3.source))
@@ -716,17 +716,17 @@ def write_describe_configs_response_3(message: DescribeConfigsResponse, append: 
             raise null_field("DescribeConfigsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
-            text_3 = item.resource_name
-            if text_3 is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("DescribeConfigsResult.ResourceName")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_bh(item.resource_type, len(data)))
             append(data)
             configs = item.configs
@@ -734,17 +734,17 @@ def write_describe_configs_response_3(message: DescribeConfigsResponse, append: 
                 raise null_field("DescribeConfigsResult.Configs")
             append(pack_i(len(configs)))
             for item_2 in configs:
-                text_4 = item_2.name
-                if text_4 is None:
+                text_3 = item_2.name
+                if text_3 is None:
                     raise null_field("DescribeConfigsResourceResult.Name")
-                data = text_4.encode()
+                data = text_3.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_5 = item_2.value
-                if text_5 is None:
+                text_4 = item_2.value
+                if text_4 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     append(pack_h(len(data)))
                     append(data)
                 synonyms = item_2.synonyms
@@ -752,25 +752,25 @@ def write_describe_configs_response_3(message: DescribeConfigsResponse, append: 
                     raise null_field("DescribeConfigsResourceResult.Synonyms")
                 append(pack_oboi(item_2.read_only, item_2.config_source, item_2.is_sensitive, len(synonyms)))
                 for item_3 in synonyms:
-                    text_6 = item_3.name
-                    if text_6 is None:
+                    text_5 = item_3.name
+                    if text_5 is None:
                         raise null_field("DescribeConfigsSynonym.Name")
-                    data = text_6.encode()
+                    data = text_5.encode()
                     append(pack_h(len(data)))
                     append(data)
-                    text_7 = item_3.value
-                    if text_7 is None:
+                    text_6 = item_3.value
+                    if text_6 is None:
                         append(pack_h(-1))
                     else:
-                        data = text_7.encode()
+                        data = text_6.encode()
                         append(pack_h(len(data)))
                         append(data)
                     append(pack_b(item_3.source))
-                text_8 = item_2.documentation
-                if text_8 is None:
+                text_7 = item_2.documentation
+                if text_7 is None:
                     append(pack_bh(item_2.config_type, -1))
                 else:
-                    data = text_8.encode()
+                    data = text_7.encode()
                     append(pack_bh(item_2.config_type, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -787,19 +787,19 @@ def write_describe_configs_response_4(message: DescribeConfigsResponse, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(pack_b(item.resource_type))
-            text_3 = item.resource_name
-            if text_3 is None:
+            text_2 = item.resource_name
+            if text_2 is None:
                 raise null_field("DescribeConfigsResult.ResourceName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -809,18 +809,18 @@ def write_describe_configs_response_4(message: DescribeConfigsResponse, append: 
             n = len(configs) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in configs:
-                text_4 = item_2.name
-                if text_4 is None:
+                text_3 = item_2.name
+                if text_3 is None:
                     raise null_field("DescribeConfigsResourceResult.Name")
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_5 = item_2.value
-                if text_5 is None:
+                text_4 = item_2.value
+                if text_4 is None:
                     append(b"\0")
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -831,28 +831,28 @@ def write_describe_configs_response_4(message: DescribeConfigsResponse, append: 
                 n = len(synonyms) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in synonyms:
-                    text_6 = item_3.name
-                    if text_6 is None:
+                    text_5 = item_3.name
+                    if text_5 is None:
                         raise null_field("DescribeConfigsSynonym.Name")
-                    data = text_6.encode()
+                    data = text_5.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    text_7 = item_3.value
-                    if text_7 is None:
+                    text_6 = item_3.value
+                    if text_6 is None:
                         append(b"\0")
                     else:
-                        data = text_7.encode()
+                        data = text_6.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(pack_bx(item_3.source))
                 append(pack_b(item_2.config_type))
-                text_8 = item_2.documentation
-                if text_8 is None:
+                text_7 = item_2.documentation
+                if text_7 is None:
                     append(b"\0")
                 else:
-                    data = text_8.encode()
+                    data = text_7.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

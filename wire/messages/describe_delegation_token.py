@@ -170,16 +170,16 @@ def write_describe_delegation_token_request_1(message: DescribeDelegationTokenRe
         else:
             append(pack_i(len(owners)))
             for item in owners:
-                text_2 = item.principal_type
-                if text_2 is None:
+                text = item.principal_type
+                if text is None:
                     raise null_field("DescribeDelegationTokenOwner.PrincipalType")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_3 = item.principal_name
-                if text_3 is None:
+                text_2 = item.principal_name
+                if text_2 is None:
                     raise null_field("DescribeDelegationTokenOwner.PrincipalName")
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -195,17 +195,17 @@ def write_describe_delegation_token_request_2(message: DescribeDelegationTokenRe
             n = len(owners) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in owners:
-                text_2 = item.principal_type
-                if text_2 is None:
+                text = item.principal_type
+                if text is None:
                     raise null_field("DescribeDelegationTokenOwner.PrincipalType")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_3 = item.principal_name
-                if text_3 is None:
+                text_2 = item.principal_name
+                if text_2 is None:
                     raise null_field("DescribeDelegationTokenOwner.PrincipalName")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -509,22 +509,22 @@ def write_describe_delegation_token_response_1(message: DescribeDelegationTokenR
             raise null_field("DescribeDelegationTokenResponse.Tokens")
         append(pack_hi(message.error_code, len(tokens)))
         for item in tokens:
-            text_2 = item.principal_type
-            if text_2 is None:
+            text = item.principal_type
+            if text is None:
                 raise null_field("DescribedDelegationToken.PrincipalType")
+            data = text.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_2 = item.principal_name
+            if text_2 is None:
+                raise null_field("DescribedDelegationToken.PrincipalName")
             data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.principal_name
+            text_3 = item.token_id
             if text_3 is None:
-                raise null_field("DescribedDelegationToken.PrincipalName")
-            data = text_3.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_4 = item.token_id
-            if text_4 is None:
                 raise null_field("DescribedDelegationToken.TokenId")
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_qqqh(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp, len(data)))
             append(data)
             bytes_2 = item.hmac
@@ -537,16 +537,16 @@ def write_describe_delegation_token_response_1(message: DescribeDelegationTokenR
                 raise null_field("DescribedDelegationToken.Renewers")
             append(pack_i(len(renewers)))
             for item_2 in renewers:
-                text_5 = item_2.principal_type
-                if text_5 is None:
+                text_4 = item_2.principal_type
+                if text_4 is None:
                     raise null_field("DescribedDelegationTokenRenewer.PrincipalType")
-                data = text_5.encode()
+                data = text_4.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_6 = item_2.principal_name
-                if text_6 is None:
+                text_5 = item_2.principal_name
+                if text_5 is None:
                     raise null_field("DescribedDelegationTokenRenewer.PrincipalName")
-                data = text_6.encode()
+                data = text_5.encode()
                 append(pack_h(len(data)))
                 append(data)
         append(pack_i(message.throttle_time_ms))
@@ -563,25 +563,25 @@ def write_describe_delegation_token_response_2(message: DescribeDelegationTokenR
         n = len(tokens) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in tokens:
-            text_2 = item.principal_type
-            if text_2 is None:
+            text = item.principal_type
+            if text is None:
                 raise null_field("DescribedDelegationToken.PrincipalType")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_2 = item.principal_name
+            if text_2 is None:
+                raise null_field("DescribedDelegationToken.PrincipalName")
             data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.principal_name
-            if text_3 is None:
-                raise null_field("DescribedDelegationToken.PrincipalName")
-            data = text_3.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
             append(pack_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp))
-            text_4 = item.token_id
-            if text_4 is None:
+            text_3 = item.token_id
+            if text_3 is None:
                 raise null_field("DescribedDelegationToken.TokenId")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -597,17 +597,17 @@ def write_describe_delegation_token_response_2(message: DescribeDelegationTokenR
             n = len(renewers) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in renewers:
-                text_5 = item_2.principal_type
-                if text_5 is None:
+                text_4 = item_2.principal_type
+                if text_4 is None:
                     raise null_field("DescribedDelegationTokenRenewer.PrincipalType")
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_6 = item_2.principal_name
-                if text_6 is None:
+                text_5 = item_2.principal_name
+                if text_5 is None:
                     raise null_field("DescribedDelegationTokenRenewer.PrincipalName")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -627,39 +627,39 @@ def write_describe_delegation_token_response_3(message: DescribeDelegationTokenR
         n = len(tokens) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in tokens:
-            text_2 = item.principal_type
-            if text_2 is None:
+            text = item.principal_type
+            if text is None:
                 raise null_field("DescribedDelegationToken.PrincipalType")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_2 = item.principal_name
+            if text_2 is None:
+                raise null_field("DescribedDelegationToken.PrincipalName")
             data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.principal_name
+            text_3 = item.token_requester_principal_type
             if text_3 is None:
-                raise null_field("DescribedDelegationToken.PrincipalName")
+                raise null_field("DescribedDelegationToken.TokenRequesterPrincipalType")
             data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.token_requester_principal_type
+            text_4 = item.token_requester_principal_name
             if text_4 is None:
-                raise null_field("DescribedDelegationToken.TokenRequesterPrincipalType")
+                raise null_field("DescribedDelegationToken.TokenRequesterPrincipalName")
             data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_5 = item.token_requester_principal_name
-            if text_5 is None:
-                raise null_field("DescribedDelegationToken.TokenRequesterPrincipalName")
-            data = text_5.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
             append(pack_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp))
-            text_6 = item.token_id
-            if text_6 is None:
+            text_5 = item.token_id
+            if text_5 is None:
                 raise null_field("DescribedDelegationToken.TokenId")
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -675,17 +675,17 @@ def write_describe_delegation_token_response_3(message: DescribeDelegationTokenR
             n = len(renewers) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in renewers:
-                text_7 = item_2.principal_type
-                if text_7 is None:
+                text_6 = item_2.principal_type
+                if text_6 is None:
                     raise null_field("DescribedDelegationTokenRenewer.PrincipalType")
-                data = text_7.encode()
+                data = text_6.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_8 = item_2.principal_name
-                if text_8 is None:
+                text_7 = item_2.principal_name
+                if text_7 is None:
                     raise null_field("DescribedDelegationTokenRenewer.PrincipalName")
-                data = text_8.encode()
+                data = text_7.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -168,10 +168,10 @@ def write_describe_groups_request_0(message: DescribeGroupsRequest, append: Appe
             raise null_field("DescribeGroupsRequest.Groups")
         append(pack_i(len(groups)))
         for item in groups:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DescribeGroupsRequest.Groups")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -185,10 +185,10 @@ def write_describe_groups_request_3(message: DescribeGroupsRequest, append: Appe
             raise null_field("DescribeGroupsRequest.Groups")
         append(pack_i(len(groups)))
         for item in groups:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DescribeGroupsRequest.Groups")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         append(pack_o(message.include_authorized_operations))
@@ -204,10 +204,10 @@ def write_describe_groups_request_5(message: DescribeGroupsRequest, append: Appe
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DescribeGroupsRequest.Groups")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -893,28 +893,28 @@ def write_describe_groups_response_0(message: DescribeGroupsResponse, append: Ap
             raise null_field("DescribeGroupsResponse.Groups")
         append(pack_i(len(groups)))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribedGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_hh(item.error_code, len(data)))
             append(data)
-            text_3 = item.group_state
-            if text_3 is None:
+            text_2 = item.group_state
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupState")
+            data = text_2.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_3 = item.protocol_type
+            if text_3 is None:
+                raise null_field("DescribedGroup.ProtocolType")
             data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
-            text_4 = item.protocol_type
+            text_4 = item.protocol_data
             if text_4 is None:
-                raise null_field("DescribedGroup.ProtocolType")
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_5 = item.protocol_data
-            if text_5 is None:
                 raise null_field("DescribedGroup.ProtocolData")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             members = item.members
@@ -922,22 +922,22 @@ def write_describe_groups_response_0(message: DescribeGroupsResponse, append: Ap
                 raise null_field("DescribedGroup.Members")
             append(pack_i(len(members)))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("DescribedGroupMember.MemberId")
+                data = text_5.encode()
+                append(pack_h(len(data)))
+                append(data)
+                text_6 = item_2.client_id
+                if text_6 is None:
+                    raise null_field("DescribedGroupMember.ClientId")
                 data = text_6.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_7 = item_2.client_id
+                text_7 = item_2.client_host
                 if text_7 is None:
-                    raise null_field("DescribedGroupMember.ClientId")
-                data = text_7.encode()
-                append(pack_h(len(data)))
-                append(data)
-                text_8 = item_2.client_host
-                if text_8 is None:
                     raise null_field("DescribedGroupMember.ClientHost")
-                data = text_8.encode()
+                data = text_7.encode()
                 append(pack_h(len(data)))
                 append(data)
                 bytes_2 = item_2.member_metadata
@@ -961,28 +961,28 @@ def write_describe_groups_response_1(message: DescribeGroupsResponse, append: Ap
             raise null_field("DescribeGroupsResponse.Groups")
         append(pack_ii(message.throttle_time_ms, len(groups)))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribedGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_hh(item.error_code, len(data)))
             append(data)
-            text_3 = item.group_state
-            if text_3 is None:
+            text_2 = item.group_state
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupState")
+            data = text_2.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_3 = item.protocol_type
+            if text_3 is None:
+                raise null_field("DescribedGroup.ProtocolType")
             data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
-            text_4 = item.protocol_type
+            text_4 = item.protocol_data
             if text_4 is None:
-                raise null_field("DescribedGroup.ProtocolType")
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_5 = item.protocol_data
-            if text_5 is None:
                 raise null_field("DescribedGroup.ProtocolData")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             members = item.members
@@ -990,22 +990,22 @@ def write_describe_groups_response_1(message: DescribeGroupsResponse, append: Ap
                 raise null_field("DescribedGroup.Members")
             append(pack_i(len(members)))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("DescribedGroupMember.MemberId")
+                data = text_5.encode()
+                append(pack_h(len(data)))
+                append(data)
+                text_6 = item_2.client_id
+                if text_6 is None:
+                    raise null_field("DescribedGroupMember.ClientId")
                 data = text_6.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_7 = item_2.client_id
+                text_7 = item_2.client_host
                 if text_7 is None:
-                    raise null_field("DescribedGroupMember.ClientId")
-                data = text_7.encode()
-                append(pack_h(len(data)))
-                append(data)
-                text_8 = item_2.client_host
-                if text_8 is None:
                     raise null_field("DescribedGroupMember.ClientHost")
-                data = text_8.encode()
+                data = text_7.encode()
                 append(pack_h(len(data)))
                 append(data)
                 bytes_2 = item_2.member_metadata
@@ -1029,28 +1029,28 @@ def write_describe_groups_response_3(message: DescribeGroupsResponse, append: Ap
             raise null_field("DescribeGroupsResponse.Groups")
         append(pack_ii(message.throttle_time_ms, len(groups)))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribedGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_hh(item.error_code, len(data)))
             append(data)
-            text_3 = item.group_state
-            if text_3 is None:
+            text_2 = item.group_state
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupState")
+            data = text_2.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_3 = item.protocol_type
+            if text_3 is None:
+                raise null_field("DescribedGroup.ProtocolType")
             data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
-            text_4 = item.protocol_type
+            text_4 = item.protocol_data
             if text_4 is None:
-                raise null_field("DescribedGroup.ProtocolType")
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_5 = item.protocol_data
-            if text_5 is None:
                 raise null_field("DescribedGroup.ProtocolData")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             members = item.members
@@ -1058,22 +1058,22 @@ def write_describe_groups_response_3(message: DescribeGroupsResponse, append: Ap
                 raise null_field("DescribedGroup.Members")
             append(pack_i(len(members)))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("DescribedGroupMember.MemberId")
+                data = text_5.encode()
+                append(pack_h(len(data)))
+                append(data)
+                text_6 = item_2.client_id
+                if text_6 is None:
+                    raise null_field("DescribedGroupMember.ClientId")
                 data = text_6.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_7 = item_2.client_id
+                text_7 = item_2.client_host
                 if text_7 is None:
-                    raise null_field("DescribedGroupMember.ClientId")
-                data = text_7.encode()
-                append(pack_h(len(data)))
-                append(data)
-                text_8 = item_2.client_host
-                if text_8 is None:
                     raise null_field("DescribedGroupMember.ClientHost")
-                data = text_8.encode()
+                data = text_7.encode()
                 append(pack_h(len(data)))
                 append(data)
                 bytes_2 = item_2.member_metadata
@@ -1098,28 +1098,28 @@ def write_describe_groups_response_4(message: DescribeGroupsResponse, append: Ap
             raise null_field("DescribeGroupsResponse.Groups")
         append(pack_ii(message.throttle_time_ms, len(groups)))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribedGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_hh(item.error_code, len(data)))
             append(data)
-            text_3 = item.group_state
-            if text_3 is None:
+            text_2 = item.group_state
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupState")
+            data = text_2.encode()
+            append(pack_h(len(data)))
+            append(data)
+            text_3 = item.protocol_type
+            if text_3 is None:
+                raise null_field("DescribedGroup.ProtocolType")
             data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
-            text_4 = item.protocol_type
+            text_4 = item.protocol_data
             if text_4 is None:
-                raise null_field("DescribedGroup.ProtocolType")
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-            text_5 = item.protocol_data
-            if text_5 is None:
                 raise null_field("DescribedGroup.ProtocolData")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             members = item.members
@@ -1127,29 +1127,29 @@ def write_describe_groups_response_4(message: DescribeGroupsResponse, append: Ap
                 raise null_field("DescribedGroup.Members")
             append(pack_i(len(members)))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("DescribedGroupMember.MemberId")
-                data = text_6.encode()
+                data = text_5.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_7 = item_2.group_instance_id
-                if text_7 is None:
+                text_6 = item_2.group_instance_id
+                if text_6 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_7.encode()
+                    data = text_6.encode()
                     append(pack_h(len(data)))
                     append(data)
-                text_8 = item_2.client_id
-                if text_8 is None:
+                text_7 = item_2.client_id
+                if text_7 is None:
                     raise null_field("DescribedGroupMember.ClientId")
-                data = text_8.encode()
+                data = text_7.encode()
                 append(pack_h(len(data)))
                 append(data)
-                text_9 = item_2.client_host
-                if text_9 is None:
+                text_8 = item_2.client_host
+                if text_8 is None:
                     raise null_field("DescribedGroupMember.ClientHost")
-                data = text_9.encode()
+                data = text_8.encode()
                 append(pack_h(len(data)))
                 append(data)
                 bytes_2 = item_2.member_metadata
@@ -1177,31 +1177,31 @@ def write_describe_groups_response_5(message: DescribeGroupsResponse, append: Ap
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
             append(pack_h(item.error_code))
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribedGroup.GroupId")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_2 = item.group_state
+            if text_2 is None:
+                raise null_field("DescribedGroup.GroupState")
             data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.group_state
+            text_3 = item.protocol_type
             if text_3 is None:
-                raise null_field("DescribedGroup.GroupState")
+                raise null_field("DescribedGroup.ProtocolType")
             data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.protocol_type
+            text_4 = item.protocol_data
             if text_4 is None:
-                raise null_field("DescribedGroup.ProtocolType")
-            data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-            text_5 = item.protocol_data
-            if text_5 is None:
                 raise null_field("DescribedGroup.ProtocolData")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1211,32 +1211,32 @@ def write_describe_groups_response_5(message: DescribeGroupsResponse, append: Ap
             n = len(members) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("DescribedGroupMember.MemberId")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_7 = item_2.group_instance_id
-                if text_7 is None:
+                text_6 = item_2.group_instance_id
+                if text_6 is None:
                     append(b"\0")
                 else:
-                    data = text_7.encode()
+                    data = text_6.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                text_8 = item_2.client_id
-                if text_8 is None:
+                text_7 = item_2.client_id
+                if text_7 is None:
                     raise null_field("DescribedGroupMember.ClientId")
-                data = text_8.encode()
+                data = text_7.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_9 = item_2.client_host
-                if text_9 is None:
+                text_8 = item_2.client_host
+                if text_8 is None:
                     raise null_field("DescribedGroupMember.ClientHost")
-                data = text_9.encode()
+                data = text_8.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1269,39 +1269,39 @@ def write_describe_groups_response_6(message: DescribeGroupsResponse, append: Ap
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            text_3 = item.group_id
-            if text_3 is None:
+            text_2 = item.group_id
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupId")
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_3 = item.group_state
+            if text_3 is None:
+                raise null_field("DescribedGroup.GroupState")
             data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_state
+            text_4 = item.protocol_type
             if text_4 is None:
-                raise null_field("DescribedGroup.GroupState")
+                raise null_field("DescribedGroup.ProtocolType")
             data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_5 = item.protocol_type
+            text_5 = item.protocol_data
             if text_5 is None:
-                raise null_field("DescribedGroup.ProtocolType")
-            data = text_5.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-            text_6 = item.protocol_data
-            if text_6 is None:
                 raise null_field("DescribedGroup.ProtocolData")
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1311,32 +1311,32 @@ def write_describe_groups_response_6(message: DescribeGroupsResponse, append: Ap
             n = len(members) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in members:
-                text_7 = item_2.member_id
-                if text_7 is None:
+                text_6 = item_2.member_id
+                if text_6 is None:
                     raise null_field("DescribedGroupMember.MemberId")
-                data = text_7.encode()
+                data = text_6.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_8 = item_2.group_instance_id
-                if text_8 is None:
+                text_7 = item_2.group_instance_id
+                if text_7 is None:
                     append(b"\0")
                 else:
-                    data = text_8.encode()
+                    data = text_7.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                text_9 = item_2.client_id
-                if text_9 is None:
+                text_8 = item_2.client_id
+                if text_8 is None:
                     raise null_field("DescribedGroupMember.ClientId")
-                data = text_9.encode()
+                data = text_8.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_10 = item_2.client_host
-                if text_10 is None:
+                text_9 = item_2.client_host
+                if text_9 is None:
                     raise null_field("DescribedGroupMember.ClientHost")
-                data = text_10.encode()
+                data = text_9.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -178,10 +178,10 @@ def write_describe_log_dirs_request_1(message: DescribeLogDirsRequest, append: A
         else:
             append(pack_i(len(topics)))
             for item in topics:
-                text_2 = item.topic
-                if text_2 is None:
+                text = item.topic
+                if text is None:
                     raise null_field("DescribableLogDirTopic.Topic")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
                 partitions = item.partitions
@@ -202,10 +202,10 @@ def write_describe_log_dirs_request_2(message: DescribeLogDirsRequest, append: A
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                text_2 = item.topic
-                if text_2 is None:
+                text = item.topic
+                if text is None:
                     raise null_field("DescribableLogDirTopic.Topic")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -581,10 +581,10 @@ def write_describe_log_dirs_response_1(message: DescribeLogDirsResponse, append:
             raise null_field("DescribeLogDirsResponse.Results")
         append(pack_ii(message.throttle_time_ms, len(results)))
         for item in results:
-            text_2 = item.log_dir
-            if text_2 is None:
+            text = item.log_dir
+            if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_hh(item.error_code, len(data)))
             append(data)
             topics = item.topics
@@ -592,10 +592,10 @@ def write_describe_log_dirs_response_1(message: DescribeLogDirsResponse, append:
                 raise null_field("DescribeLogDirsResult.Topics")
             append(pack_i(len(topics)))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("DescribeLogDirsTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
                 partitions = item_2.partitions
@@ -618,10 +618,10 @@ def write_describe_log_dirs_response_2(message: DescribeLogDirsResponse, append:
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
             append(pack_h(item.error_code))
-            text_2 = item.log_dir
-            if text_2 is None:
+            text = item.log_dir
+            if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -631,10 +631,10 @@ def write_describe_log_dirs_response_2(message: DescribeLogDirsResponse, append:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("DescribeLogDirsTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -662,10 +662,10 @@ def write_describe_log_dirs_response_3(message: DescribeLogDirsResponse, append:
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
             append(pack_h(item.error_code))
-            text_2 = item.log_dir
-            if text_2 is None:
+            text = item.log_dir
+            if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -675,10 +675,10 @@ def write_describe_log_dirs_response_3(message: DescribeLogDirsResponse, append:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("DescribeLogDirsTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -706,10 +706,10 @@ def write_describe_log_dirs_response_4(message: DescribeLogDirsResponse, append:
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
             append(pack_h(item.error_code))
-            text_2 = item.log_dir
-            if text_2 is None:
+            text = item.log_dir
+            if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -719,10 +719,10 @@ def write_describe_log_dirs_response_4(message: DescribeLogDirsResponse, append:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("DescribeLogDirsTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -750,10 +750,10 @@ def write_describe_log_dirs_response_5(message: DescribeLogDirsResponse, append:
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
             append(pack_h(item.error_code))
-            text_2 = item.log_dir
-            if text_2 is None:
+            text = item.log_dir
+            if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -763,10 +763,10 @@ def write_describe_log_dirs_response_5(message: DescribeLogDirsResponse, append:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("DescribeLogDirsTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -127,10 +127,10 @@ def write_describe_producers_request_0(message: DescribeProducersRequest, append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicRequest.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -233,10 +233,10 @@ def write_describe_producers_response_0(message: DescribeProducersResponse, appe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -247,11 +247,11 @@ def write_describe_producers_response_0(message: DescribeProducersResponse, appe
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

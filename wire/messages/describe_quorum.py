@@ -167,10 +167,10 @@ def write_describe_quorum_request_0(message: DescribeQuorumRequest, append: Appe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("TopicData.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -512,10 +512,10 @@ def write_describe_quorum_response_0(message: DescribeQuorumResponse, append: Ap
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("TopicData.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -556,10 +556,10 @@ def write_describe_quorum_response_1(message: DescribeQuorumResponse, append: Ap
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("TopicData.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -594,11 +594,11 @@ def write_describe_quorum_response_1(message: DescribeQuorumResponse, append: Ap
 def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Append) -> None:
     try:
         append(pack_h(message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -608,10 +608,10 @@ def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Ap
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -622,11 +622,11 @@ def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Ap
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_4 = item_2.error_message
-                if text_4 is None:
+                text_3 = item_2.error_message
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -660,17 +660,17 @@ def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Ap
             n = len(listeners) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_6 in listeners:
-                text_5 = item_6.name
-                if text_5 is None:
+                text_4 = item_6.name
+                if text_4 is None:
                     raise null_field("Listener.Name")
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_6 = item_6.host
-                if text_6 is None:
+                text_5 = item_6.host
+                if text_5 is None:
                     raise null_field("Listener.Host")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -165,10 +165,10 @@ def write_describe_share_group_offsets_request_0(message: DescribeShareGroupOffs
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribeShareGroupOffsetsRequestGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -179,10 +179,10 @@ def write_describe_share_group_offsets_request_0(message: DescribeShareGroupOffs
                 n = len(topics) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_2 in topics:
-                    text_3 = item_2.topic_name
-                    if text_3 is None:
+                    text_2 = item_2.topic_name
+                    if text_2 is None:
                         raise null_field("DescribeShareGroupOffsetsRequestTopic.TopicName")
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -404,10 +404,10 @@ def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOff
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribeShareGroupOffsetsResponseGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -417,10 +417,10 @@ def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOff
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.topic_name
-                if text_3 is None:
+                text_2 = item_2.topic_name
+                if text_2 is None:
                     raise null_field("DescribeShareGroupOffsetsResponseTopic.TopicName")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -432,22 +432,22 @@ def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOff
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in partitions:
                     append(pack_iqih(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code))
-                    text_4 = item_3.error_message
-                    if text_4 is None:
+                    text_3 = item_3.error_message
+                    if text_3 is None:
                         append(b"\0")
                     else:
-                        data = text_4.encode()
+                        data = text_3.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(b"\0")
                 append(b"\0")
             append(pack_h(item.error_code))
-            text_5 = item.error_message
-            if text_5 is None:
+            text_4 = item.error_message
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -466,10 +466,10 @@ def write_describe_share_group_offsets_response_1(message: DescribeShareGroupOff
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("DescribeShareGroupOffsetsResponseGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -479,10 +479,10 @@ def write_describe_share_group_offsets_response_1(message: DescribeShareGroupOff
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.topic_name
-                if text_3 is None:
+                text_2 = item_2.topic_name
+                if text_2 is None:
                     raise null_field("DescribeShareGroupOffsetsResponseTopic.TopicName")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -494,22 +494,22 @@ def write_describe_share_group_offsets_response_1(message: DescribeShareGroupOff
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in partitions:
                     append(pack_iqiqh(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code))
-                    text_4 = item_3.error_message
-                    if text_4 is None:
+                    text_3 = item_3.error_message
+                    if text_3 is None:
                         append(b"\0")
                     else:
-                        data = text_4.encode()
+                        data = text_3.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(b"\0")
                 append(b"\0")
             append(pack_h(item.error_code))
-            text_5 = item.error_message
-            if text_5 is None:
+            text_4 = item.error_message
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -158,10 +158,10 @@ def write_describe_topic_partitions_request_0(message: DescribeTopicPartitionsRe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicRequest.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -171,10 +171,10 @@ def write_describe_topic_partitions_request_0(message: DescribeTopicPartitionsRe
             append(pack_ib(message.response_partition_limit, -1))
         else:
             append(pack_ib(message.response_partition_limit, 1))
-            text_3 = cursor.topic_name
-            if text_3 is None:
+            text_2 = cursor.topic_name
+            if text_2 is None:
                 raise null_field("Cursor.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -321,11 +321,11 @@ def write_describe_topic_partitions_response_0(message: DescribeTopicPartitionsR
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
             append(pack_h(item.error_code))
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -376,10 +376,10 @@ def write_describe_topic_partitions_response_0(message: DescribeTopicPartitionsR
             append(pack_b(-1))
         else:
             append(pack_b(1))
-            text_3 = next_cursor.topic_name
-            if text_3 is None:
+            text_2 = next_cursor.topic_name
+            if text_2 is None:
                 raise null_field("Cursor.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -104,10 +104,10 @@ def write_describe_transactions_request_0(message: DescribeTransactionsRequest, 
         n = len(transactional_ids) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in transactional_ids:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("DescribeTransactionsRequest.TransactionalIds")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -205,17 +205,17 @@ def write_describe_transactions_response_0(message: DescribeTransactionsResponse
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in transaction_states:
             append(pack_h(item.error_code))
-            text_2 = item.transactional_id
-            if text_2 is None:
+            text = item.transactional_id
+            if text is None:
                 raise null_field("TransactionState.TransactionalId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.transaction_state
-            if text_3 is None:
+            text_2 = item.transaction_state
+            if text_2 is None:
                 raise null_field("TransactionState.TransactionState")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -226,10 +226,10 @@ def write_describe_transactions_response_0(message: DescribeTransactionsResponse
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_4 = item_2.topic
-                if text_4 is None:
+                text_3 = item_2.topic
+                if text_3 is None:
                     raise null_field("TopicData.Topic")
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -114,10 +114,10 @@ def write_describe_user_scram_credentials_request_0(message: DescribeUserScramCr
             n = len(users) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in users:
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     raise null_field("UserName.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -204,11 +204,11 @@ def read_describe_user_scram_credentials_response_0(buffer: Buffer, pos: int, en
 def write_describe_user_scram_credentials_response_0(message: DescribeUserScramCredentialsResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -218,19 +218,19 @@ def write_describe_user_scram_credentials_response_0(message: DescribeUserScramC
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text_3 = item.user
-            if text_3 is None:
+            text_2 = item.user
+            if text_2 is None:
                 raise null_field("DescribeUserScramCredentialsResult.User")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_4 = item.error_message
-            if text_4 is None:
+            text_3 = item.error_message
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

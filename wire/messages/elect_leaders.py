@@ -205,10 +205,10 @@ def write_elect_leaders_request_0(message: ElectLeadersRequest, append: Append) 
         else:
             append(pack_i(len(topic_partitions)))
             for item in topic_partitions:
-                text_2 = item.topic
-                if text_2 is None:
+                text = item.topic
+                if text is None:
                     raise null_field("TopicPartitions.Topic")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
                 partitions = item.partitions
@@ -229,10 +229,10 @@ def write_elect_leaders_request_1(message: ElectLeadersRequest, append: Append) 
         else:
             append(pack_bi(message.election_type, len(topic_partitions)))
             for item in topic_partitions:
-                text_2 = item.topic
-                if text_2 is None:
+                text = item.topic
+                if text is None:
                     raise null_field("TopicPartitions.Topic")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
                 partitions = item.partitions
@@ -255,10 +255,10 @@ def write_elect_leaders_request_2(message: ElectLeadersRequest, append: Append) 
             n = len(topic_partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topic_partitions:
-                text_2 = item.topic
-                if text_2 is None:
+                text = item.topic
+                if text is None:
                     raise null_field("TopicPartitions.Topic")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -426,10 +426,10 @@ def write_elect_leaders_response_0(message: ElectLeadersResponse, append: Append
             raise null_field("ElectLeadersResponse.ReplicaElectionResults")
         append(pack_ii(message.throttle_time_ms, len(replica_election_results)))
         for item in replica_election_results:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("ReplicaElectionResult.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partition_result = item.partition_result
@@ -437,11 +437,11 @@ def write_elect_leaders_response_0(message: ElectLeadersResponse, append: Append
                 raise null_field("ReplicaElectionResult.PartitionResult")
             append(pack_i(len(partition_result)))
             for item_2 in partition_result:
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(pack_ihh(item_2.partition_id, item_2.error_code, -1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_ihh(item_2.partition_id, item_2.error_code, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -455,10 +455,10 @@ def write_elect_leaders_response_1(message: ElectLeadersResponse, append: Append
             raise null_field("ElectLeadersResponse.ReplicaElectionResults")
         append(pack_ihi(message.throttle_time_ms, message.error_code, len(replica_election_results)))
         for item in replica_election_results:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("ReplicaElectionResult.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partition_result = item.partition_result
@@ -466,11 +466,11 @@ def write_elect_leaders_response_1(message: ElectLeadersResponse, append: Append
                 raise null_field("ReplicaElectionResult.PartitionResult")
             append(pack_i(len(partition_result)))
             for item_2 in partition_result:
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(pack_ihh(item_2.partition_id, item_2.error_code, -1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_ihh(item_2.partition_id, item_2.error_code, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -486,10 +486,10 @@ def write_elect_leaders_response_2(message: ElectLeadersResponse, append: Append
         n = len(replica_election_results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in replica_election_results:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("ReplicaElectionResult.Topic")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -500,11 +500,11 @@ def write_elect_leaders_response_2(message: ElectLeadersResponse, append: Append
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partition_result:
                 append(pack_ih(item_2.partition_id, item_2.error_code))
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

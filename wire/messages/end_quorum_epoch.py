@@ -90,7 +90,6 @@ class EndQuorumEpochResponse(msgspec.Struct, gc=False):
     node_endpoints: list[NodeEndpoint] = []
 
 
-pack_B = Struct(">B").pack
 pack_Hx = Struct(">Hx").pack
 pack_h = Struct(">h").pack
 pack_hi = Struct(">hi").pack
@@ -273,11 +272,11 @@ def read_end_quorum_epoch_request_1(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_end_quorum_epoch_request_0(message: EndQuorumEpochRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(pack_h(-1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         topics = message.topics
@@ -285,10 +284,10 @@ def write_end_quorum_epoch_request_0(message: EndQuorumEpochRequest, append: App
             raise null_field("EndQuorumEpochRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -307,11 +306,11 @@ def write_end_quorum_epoch_request_0(message: EndQuorumEpochRequest, append: App
 
 def write_end_quorum_epoch_request_1(message: EndQuorumEpochRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -321,10 +320,10 @@ def write_end_quorum_epoch_request_1(message: EndQuorumEpochRequest, append: App
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -350,17 +349,17 @@ def write_end_quorum_epoch_request_1(message: EndQuorumEpochRequest, append: App
         n = len(leader_endpoints) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_4 in leader_endpoints:
-            text_4 = item_4.name
-            if text_4 is None:
+            text_3 = item_4.name
+            if text_3 is None:
                 raise null_field("LeaderEndpoint.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_5 = item_4.host
-            if text_5 is None:
+            text_4 = item_4.host
+            if text_4 is None:
                 raise null_field("LeaderEndpoint.Host")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -497,10 +496,10 @@ def write_end_quorum_epoch_response_0(message: EndQuorumEpochResponse, append: A
             raise null_field("EndQuorumEpochResponse.Topics")
         append(pack_hi(message.error_code, len(topics)))
         for item in topics:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("TopicData.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -522,10 +521,10 @@ def write_end_quorum_epoch_response_1(message: EndQuorumEpochResponse, append: A
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("TopicData.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -538,9 +537,9 @@ def write_end_quorum_epoch_response_1(message: EndQuorumEpochResponse, append: A
                 append(pack_ihiix(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch))
             append(b"\0")
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             node_endpoints = message.node_endpoints
             if node_endpoints is None:
@@ -549,18 +548,18 @@ def write_end_quorum_epoch_response_1(message: EndQuorumEpochResponse, append: A
             content.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in node_endpoints:
                 content.append(pack_i(item_3.node_id))
-                text_3 = item_3.host
-                if text_3 is None:
+                text_2 = item_3.host
+                if text_2 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
                 content.append(pack_Hx(item_3.port))
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:

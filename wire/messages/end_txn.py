@@ -97,10 +97,10 @@ def read_end_txn_request_3(buffer: Buffer, pos: int, end: int) -> tuple[EndTxnRe
 
 def write_end_txn_request_0(message: EndTxnRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             raise null_field("EndTxnRequest.TransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
         append(pack_qho(message.producer_id, message.producer_epoch, message.committed))
@@ -110,10 +110,10 @@ def write_end_txn_request_0(message: EndTxnRequest, append: Append) -> None:
 
 def write_end_txn_request_3(message: EndTxnRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             raise null_field("EndTxnRequest.TransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

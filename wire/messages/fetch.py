@@ -137,7 +137,6 @@ class FetchResponse(msgspec.Struct, gc=False):
     node_endpoints: list[NodeEndpoint] = []
 
 
-pack_B = Struct(">B").pack
 pack_BBq = Struct(">BBq").pack
 pack_BBu = Struct(">BB16s").pack
 pack_h = Struct(">h").pack
@@ -995,10 +994,10 @@ def write_fetch_request_4(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibi(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1018,10 +1017,10 @@ def write_fetch_request_5(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibi(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1041,10 +1040,10 @@ def write_fetch_request_7(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibiii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1058,10 +1057,10 @@ def write_fetch_request_7(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.ForgottenTopicsData")
         append(pack_i(len(forgotten_topics_data)))
         for item_3 in forgotten_topics_data:
-            text_3 = item_3.topic
-            if text_3 is None:
+            text_2 = item_3.topic
+            if text_2 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions_2 = item_3.partitions
@@ -1080,10 +1079,10 @@ def write_fetch_request_9(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibiii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1097,10 +1096,10 @@ def write_fetch_request_9(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.ForgottenTopicsData")
         append(pack_i(len(forgotten_topics_data)))
         for item_3 in forgotten_topics_data:
-            text_3 = item_3.topic
-            if text_3 is None:
+            text_2 = item_3.topic
+            if text_2 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions_2 = item_3.partitions
@@ -1119,10 +1118,10 @@ def write_fetch_request_11(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.Topics")
         append(pack_iiiibiii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1136,10 +1135,10 @@ def write_fetch_request_11(message: FetchRequest, append: Append) -> None:
             raise null_field("FetchRequest.ForgottenTopicsData")
         append(pack_i(len(forgotten_topics_data)))
         for item_3 in forgotten_topics_data:
-            text_3 = item_3.topic
-            if text_3 is None:
+            text_2 = item_3.topic
+            if text_2 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions_2 = item_3.partitions
@@ -1147,10 +1146,10 @@ def write_fetch_request_11(message: FetchRequest, append: Append) -> None:
                 raise null_field("ForgottenTopic.Partitions")
             append(pack_i(len(partitions_2)))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
-        text_4 = message.rack_id
-        if text_4 is None:
+        text_3 = message.rack_id
+        if text_3 is None:
             raise null_field("FetchRequest.RackId")
-        data = text_4.encode()
+        data = text_3.encode()
         append(pack_h(len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -1166,10 +1165,10 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1187,10 +1186,10 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in forgotten_topics_data:
-            text_3 = item_3.topic
-            if text_3 is None:
+            text_2 = item_3.topic
+            if text_2 is None:
                 raise null_field("ForgottenTopic.Topic")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1201,30 +1200,30 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text_4 = message.rack_id
-        if text_4 is None:
+        text_3 = message.rack_id
+        if text_3 is None:
             raise null_field("FetchRequest.RackId")
-        data = text_4.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.cluster_id is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
-            text_5 = message.cluster_id
-            if text_5 is None:
+            text_4 = message.cluster_id
+            if text_4 is None:
                 content.append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1263,30 +1262,30 @@ def write_fetch_request_13(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text_2 = message.rack_id
-        if text_2 is None:
+        text = message.rack_id
+        if text is None:
             raise null_field("FetchRequest.RackId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.cluster_id is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
-            text_3 = message.cluster_id
-            if text_3 is None:
+            text_2 = message.cluster_id
+            if text_2 is None:
                 content.append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1325,30 +1324,30 @@ def write_fetch_request_15(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text_2 = message.rack_id
-        if text_2 is None:
+        text = message.rack_id
+        if text is None:
             raise null_field("FetchRequest.RackId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.cluster_id is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
-            text_3 = message.cluster_id
-            if text_3 is None:
+            text_2 = message.cluster_id
+            if text_2 is None:
                 content.append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.replica_state != DEFAULT_ReplicaState:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             replica_state = message.replica_state
             if replica_state is None:
@@ -1356,8 +1355,8 @@ def write_fetch_request_15(message: FetchRequest, append: Append) -> None:
             content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
             tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1382,12 +1381,12 @@ def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
             for item_2 in partitions:
                 append(pack_iiqiqi(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.replica_directory_id != ZERO_UUID:
-                    count_2 += 1
+                    count += 1
                     tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
@@ -1405,30 +1404,30 @@ def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text_2 = message.rack_id
-        if text_2 is None:
+        text = message.rack_id
+        if text is None:
             raise null_field("FetchRequest.RackId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         tags_2: list[Part] = []
-        count_3 = 0
+        count_2 = 0
         if message.cluster_id is not None:
-            count_3 += 1
+            count_2 += 1
             content: list[Part] = []
-            text_3 = message.cluster_id
-            if text_3 is None:
+            text_2 = message.cluster_id
+            if text_2 is None:
                 content.append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags_2.extend(content)
         if message.replica_state != DEFAULT_ReplicaState:
-            count_3 += 1
+            count_2 += 1
             content_2: list[Part] = []
             replica_state = message.replica_state
             if replica_state is None:
@@ -1436,8 +1435,8 @@ def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
             content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
             tags_2.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
             tags_2.extend(content_2)
-        append(pack_B(count_3))
-        if count_3:
+        append(BYTES[count_2])
+        if count_2:
             for part_2 in tags_2:
                 append(part_2)
     except UNENCODABLE as error:
@@ -1462,15 +1461,15 @@ def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
             for item_2 in partitions:
                 append(pack_iiqiqi(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.replica_directory_id != ZERO_UUID:
-                    count_2 += 1
+                    count += 1
                     tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
                 if item_2.high_watermark != 9223372036854775807:
-                    count_2 += 1
+                    count += 1
                     tags.append(pack_BBq(1, 8, item_2.high_watermark))
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
@@ -1488,30 +1487,30 @@ def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
-        text_2 = message.rack_id
-        if text_2 is None:
+        text = message.rack_id
+        if text is None:
             raise null_field("FetchRequest.RackId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         tags_2: list[Part] = []
-        count_3 = 0
+        count_2 = 0
         if message.cluster_id is not None:
-            count_3 += 1
+            count_2 += 1
             content: list[Part] = []
-            text_3 = message.cluster_id
-            if text_3 is None:
+            text_2 = message.cluster_id
+            if text_2 is None:
                 content.append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags_2.extend(content)
         if message.replica_state != DEFAULT_ReplicaState:
-            count_3 += 1
+            count_2 += 1
             content_2: list[Part] = []
             replica_state = message.replica_state
             if replica_state is None:
@@ -1519,8 +1518,8 @@ def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
             content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
             tags_2.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
             tags_2.extend(content_2)
-        append(pack_B(count_3))
-        if count_3:
+        append(BYTES[count_2])
+        if count_2:
             for part_2 in tags_2:
                 append(part_2)
     except UNENCODABLE as error:
@@ -2124,10 +2123,10 @@ def write_fetch_response_4(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ii(message.throttle_time_ms, len(responses)))
         for item in responses:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2160,10 +2159,10 @@ def write_fetch_response_5(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ii(message.throttle_time_ms, len(responses)))
         for item in responses:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2196,10 +2195,10 @@ def write_fetch_response_7(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ihii(message.throttle_time_ms, message.error_code, message.session_id, len(responses)))
         for item in responses:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2232,10 +2231,10 @@ def write_fetch_response_11(message: FetchResponse, append: Append) -> None:
             raise null_field("FetchResponse.Responses")
         append(pack_ihii(message.throttle_time_ms, message.error_code, message.session_id, len(responses)))
         for item in responses:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -2270,10 +2269,10 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("FetchableTopicResponse.Topic")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2302,9 +2301,9 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
                     append(BYTES[n] if n < 128 else uvarint(n))
                     append_records(append, records)
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
-                    count_2 += 1
+                    count += 1
                     content: list[Part] = []
                     diverging_epoch = item_2.diverging_epoch
                     if diverging_epoch is None:
@@ -2313,7 +2312,7 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
                     tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
                     tags.extend(content)
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count_2 += 1
+                    count += 1
                     content_2: list[Part] = []
                     current_leader = item_2.current_leader
                     if current_leader is None:
@@ -2322,7 +2321,7 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
                     tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
                     tags.extend(content_2)
                 if item_2.snapshot_id != DEFAULT_SnapshotId:
-                    count_2 += 1
+                    count += 1
                     content_3: list[Part] = []
                     snapshot_id = item_2.snapshot_id
                     if snapshot_id is None:
@@ -2330,8 +2329,8 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
                     content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
                     tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
                     tags.extend(content_3)
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
@@ -2375,9 +2374,9 @@ def write_fetch_response_13(message: FetchResponse, append: Append) -> None:
                     append(BYTES[n] if n < 128 else uvarint(n))
                     append_records(append, records)
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
-                    count_2 += 1
+                    count += 1
                     content: list[Part] = []
                     diverging_epoch = item_2.diverging_epoch
                     if diverging_epoch is None:
@@ -2386,7 +2385,7 @@ def write_fetch_response_13(message: FetchResponse, append: Append) -> None:
                     tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
                     tags.extend(content)
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count_2 += 1
+                    count += 1
                     content_2: list[Part] = []
                     current_leader = item_2.current_leader
                     if current_leader is None:
@@ -2395,7 +2394,7 @@ def write_fetch_response_13(message: FetchResponse, append: Append) -> None:
                     tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
                     tags.extend(content_2)
                 if item_2.snapshot_id != DEFAULT_SnapshotId:
-                    count_2 += 1
+                    count += 1
                     content_3: list[Part] = []
                     snapshot_id = item_2.snapshot_id
                     if snapshot_id is None:
@@ -2403,8 +2402,8 @@ def write_fetch_response_13(message: FetchResponse, append: Append) -> None:
                     content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
                     tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
                     tags.extend(content_3)
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
@@ -2448,9 +2447,9 @@ def write_fetch_response_16(message: FetchResponse, append: Append) -> None:
                     append(BYTES[n] if n < 128 else uvarint(n))
                     append_records(append, records)
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
-                    count_2 += 1
+                    count += 1
                     content: list[Part] = []
                     diverging_epoch = item_2.diverging_epoch
                     if diverging_epoch is None:
@@ -2459,7 +2458,7 @@ def write_fetch_response_16(message: FetchResponse, append: Append) -> None:
                     tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
                     tags.extend(content)
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count_2 += 1
+                    count += 1
                     content_2: list[Part] = []
                     current_leader = item_2.current_leader
                     if current_leader is None:
@@ -2468,7 +2467,7 @@ def write_fetch_response_16(message: FetchResponse, append: Append) -> None:
                     tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
                     tags.extend(content_2)
                 if item_2.snapshot_id != DEFAULT_SnapshotId:
-                    count_2 += 1
+                    count += 1
                     content_3: list[Part] = []
                     snapshot_id = item_2.snapshot_id
                     if snapshot_id is None:
@@ -2476,15 +2475,15 @@ def write_fetch_response_16(message: FetchResponse, append: Append) -> None:
                     content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
                     tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
                     tags.extend(content_3)
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
         tags_2: list[Part] = []
-        count_3 = 0
+        count_2 = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count_3 += 1
+            count_2 += 1
             content_4: list[Part] = []
             node_endpoints = message.node_endpoints
             if node_endpoints is None:
@@ -2493,27 +2492,27 @@ def write_fetch_response_16(message: FetchResponse, append: Append) -> None:
             content_4.append(BYTES[n] if n < 128 else uvarint(n))
             for item_4 in node_endpoints:
                 content_4.append(pack_i(item_4.node_id))
-                text_2 = item_4.host
-                if text_2 is None:
+                text = item_4.host
+                if text is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 content_4.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_4.append(data)
                 content_4.append(pack_i(item_4.port))
-                text_3 = item_4.rack
-                if text_3 is None:
+                text_2 = item_4.rack
+                if text_2 is None:
                     content_4.append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     content_4.append(BYTES[n] if n < 128 else string_size(n - 1))
                     content_4.append(data)
                 content_4.append(b"\0")
             tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_4))))
             tags_2.extend(content_4)
-        append(pack_B(count_3))
-        if count_3:
+        append(BYTES[count_2])
+        if count_2:
             for part_2 in tags_2:
                 append(part_2)
     except UNENCODABLE as error:

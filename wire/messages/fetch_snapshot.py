@@ -102,7 +102,6 @@ class FetchSnapshotResponse(msgspec.Struct, gc=False):
     node_endpoints: list[NodeEndpoint] = []
 
 
-pack_B = Struct(">B").pack
 pack_BBu = Struct(">BB16s").pack
 pack_Hx = Struct(">Hx").pack
 pack_i = Struct(">i").pack
@@ -302,10 +301,10 @@ def write_fetch_snapshot_request_0(message: FetchSnapshotRequest, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -321,22 +320,22 @@ def write_fetch_snapshot_request_0(message: FetchSnapshotRequest, append: Append
                 append(pack_iiqixqx(item_2.partition, item_2.current_leader_epoch, snapshot_id.end_offset, snapshot_id.epoch, item_2.position))
             append(b"\0")
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.cluster_id is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
-            text_3 = message.cluster_id
-            if text_3 is None:
+            text_2 = message.cluster_id
+            if text_2 is None:
                 content.append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -352,10 +351,10 @@ def write_fetch_snapshot_request_1(message: FetchSnapshotRequest, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -370,32 +369,32 @@ def write_fetch_snapshot_request_1(message: FetchSnapshotRequest, append: Append
                     raise null_field("PartitionSnapshot.SnapshotId")
                 append(pack_iiqixq(item_2.partition, item_2.current_leader_epoch, snapshot_id.end_offset, snapshot_id.epoch, item_2.position))
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.replica_directory_id != ZERO_UUID:
-                    count_2 += 1
+                    count += 1
                     tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
         tags_2: list[Part] = []
-        count_3 = 0
+        count_2 = 0
         if message.cluster_id is not None:
-            count_3 += 1
+            count_2 += 1
             content: list[Part] = []
-            text_3 = message.cluster_id
-            if text_3 is None:
+            text_2 = message.cluster_id
+            if text_2 is None:
                 content.append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags_2.extend(content)
-        append(pack_B(count_3))
-        if count_3:
+        append(BYTES[count_2])
+        if count_2:
             for part_2 in tags_2:
                 append(part_2)
     except UNENCODABLE as error:
@@ -613,10 +612,10 @@ def write_fetch_snapshot_response_0(message: FetchSnapshotResponse, append: Appe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -639,9 +638,9 @@ def write_fetch_snapshot_response_0(message: FetchSnapshotResponse, append: Appe
                     append(BYTES[n] if n < 128 else uvarint(n))
                     append_records(append, records)
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count_2 += 1
+                    count += 1
                     content: list[Part] = []
                     current_leader = item_2.current_leader
                     if current_leader is None:
@@ -649,8 +648,8 @@ def write_fetch_snapshot_response_0(message: FetchSnapshotResponse, append: Appe
                     content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
                     tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
                     tags.extend(content)
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
@@ -668,10 +667,10 @@ def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Appe
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicSnapshot.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -694,9 +693,9 @@ def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Appe
                     append(BYTES[n] if n < 128 else uvarint(n))
                     append_records(append, records)
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count_2 += 1
+                    count += 1
                     content: list[Part] = []
                     current_leader = item_2.current_leader
                     if current_leader is None:
@@ -704,15 +703,15 @@ def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Appe
                     content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
                     tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
                     tags.extend(content)
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
         tags_2: list[Part] = []
-        count_3 = 0
+        count_2 = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count_3 += 1
+            count_2 += 1
             content_2: list[Part] = []
             node_endpoints = message.node_endpoints
             if node_endpoints is None:
@@ -721,18 +720,18 @@ def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Appe
             content_2.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in node_endpoints:
                 content_2.append(pack_i(item_3.node_id))
-                text_3 = item_3.host
-                if text_3 is None:
+                text_2 = item_3.host
+                if text_2 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content_2.append(data)
                 content_2.append(pack_Hx(item_3.port))
             tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
             tags_2.extend(content_2)
-        append(pack_B(count_3))
-        if count_3:
+        append(BYTES[count_2])
+        if count_2:
             for part_2 in tags_2:
                 append(part_2)
     except UNENCODABLE as error:

@@ -165,10 +165,10 @@ def read_find_coordinator_request_4(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_find_coordinator_request_0(message: FindCoordinatorRequest, append: Append) -> None:
     try:
-        text_2 = message.key
-        if text_2 is None:
+        text = message.key
+        if text is None:
             raise null_field("FindCoordinatorRequest.Key")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -177,10 +177,10 @@ def write_find_coordinator_request_0(message: FindCoordinatorRequest, append: Ap
 
 def write_find_coordinator_request_1(message: FindCoordinatorRequest, append: Append) -> None:
     try:
-        text_2 = message.key
-        if text_2 is None:
+        text = message.key
+        if text is None:
             raise null_field("FindCoordinatorRequest.Key")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
         append(pack_b(message.key_type))
@@ -190,10 +190,10 @@ def write_find_coordinator_request_1(message: FindCoordinatorRequest, append: Ap
 
 def write_find_coordinator_request_3(message: FindCoordinatorRequest, append: Append) -> None:
     try:
-        text_2 = message.key
-        if text_2 is None:
+        text = message.key
+        if text is None:
             raise null_field("FindCoordinatorRequest.Key")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -211,10 +211,10 @@ def write_find_coordinator_request_4(message: FindCoordinatorRequest, append: Ap
         n = len(coordinator_keys) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in coordinator_keys:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("FindCoordinatorRequest.CoordinatorKeys")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -360,10 +360,10 @@ def read_find_coordinator_response_4(buffer: Buffer, pos: int, end: int) -> tupl
 
 def write_find_coordinator_response_0(message: FindCoordinatorResponse, append: Append) -> None:
     try:
-        text_2 = message.host
-        if text_2 is None:
+        text = message.host
+        if text is None:
             raise null_field("FindCoordinatorResponse.Host")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_hih(message.error_code, message.node_id, len(data)))
         append(data)
         append(pack_i(message.port))
@@ -373,17 +373,17 @@ def write_find_coordinator_response_0(message: FindCoordinatorResponse, append: 
 
 def write_find_coordinator_response_1(message: FindCoordinatorResponse, append: Append) -> None:
     try:
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(pack_ihh(message.throttle_time_ms, message.error_code, -1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ihh(message.throttle_time_ms, message.error_code, len(data)))
             append(data)
-        text_3 = message.host
-        if text_3 is None:
+        text_2 = message.host
+        if text_2 is None:
             raise null_field("FindCoordinatorResponse.Host")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.node_id, len(data)))
         append(data)
         append(pack_i(message.port))
@@ -394,19 +394,19 @@ def write_find_coordinator_response_1(message: FindCoordinatorResponse, append: 
 def write_find_coordinator_response_3(message: FindCoordinatorResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_i(message.node_id))
-        text_3 = message.host
-        if text_3 is None:
+        text_2 = message.host
+        if text_2 is None:
             raise null_field("FindCoordinatorResponse.Host")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -424,27 +424,27 @@ def write_find_coordinator_response_4(message: FindCoordinatorResponse, append: 
         n = len(coordinators) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in coordinators:
-            text_2 = item.key
-            if text_2 is None:
+            text = item.key
+            if text is None:
                 raise null_field("Coordinator.Key")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.node_id))
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("Coordinator.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_ih(item.port, item.error_code))
-            text_4 = item.error_message
-            if text_4 is None:
+            text_3 = item.error_message
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

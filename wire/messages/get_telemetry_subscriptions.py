@@ -133,10 +133,10 @@ def write_get_telemetry_subscriptions_response_0(message: GetTelemetrySubscripti
         n = len(requested_metrics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in requested_metrics:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("GetTelemetrySubscriptionsResponse.RequestedMetrics")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

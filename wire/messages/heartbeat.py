@@ -148,16 +148,16 @@ def read_heartbeat_request_4(buffer: Buffer, pos: int, end: int) -> tuple[Heartb
 
 def write_heartbeat_request_0(message: HeartbeatRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("HeartbeatRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("HeartbeatRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.generation_id, len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -166,23 +166,23 @@ def write_heartbeat_request_0(message: HeartbeatRequest, append: Append) -> None
 
 def write_heartbeat_request_3(message: HeartbeatRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("HeartbeatRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("HeartbeatRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.generation_id, len(data)))
         append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
+        text_3 = message.group_instance_id
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -191,26 +191,26 @@ def write_heartbeat_request_3(message: HeartbeatRequest, append: Append) -> None
 
 def write_heartbeat_request_4(message: HeartbeatRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("HeartbeatRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_i(message.generation_id))
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("HeartbeatRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
+        text_3 = message.group_instance_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

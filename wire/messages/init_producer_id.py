@@ -155,11 +155,11 @@ def read_init_producer_id_request_6(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_init_producer_id_request_0(message: InitProducerIdRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             append(pack_h(-1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         append(pack_i(message.transaction_timeout_ms))
@@ -169,11 +169,11 @@ def write_init_producer_id_request_0(message: InitProducerIdRequest, append: App
 
 def write_init_producer_id_request_2(message: InitProducerIdRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -184,11 +184,11 @@ def write_init_producer_id_request_2(message: InitProducerIdRequest, append: App
 
 def write_init_producer_id_request_3(message: InitProducerIdRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -199,11 +199,11 @@ def write_init_producer_id_request_3(message: InitProducerIdRequest, append: App
 
 def write_init_producer_id_request_6(message: InitProducerIdRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -124,10 +124,10 @@ def read_initialize_share_group_state_request_0(buffer: Buffer, pos: int, end: i
 
 def write_initialize_share_group_state_request_0(message: InitializeShareGroupStateRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("InitializeShareGroupStateRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -221,11 +221,11 @@ def write_initialize_share_group_state_response_0(message: InitializeShareGroupS
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition, item_2.error_code))
-                text_2 = item_2.error_message
-                if text_2 is None:
+                text = item_2.error_message
+                if text is None:
                     append(b"\0")
                 else:
-                    data = text_2.encode()
+                    data = text.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

@@ -441,22 +441,22 @@ def read_join_group_request_8(buffer: Buffer, pos: int, end: int) -> tuple[JoinG
 
 def write_join_group_request_0(message: JoinGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("JoinGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("JoinGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.session_timeout_ms, len(data)))
         append(data)
-        text_4 = message.protocol_type
-        if text_4 is None:
+        text_3 = message.protocol_type
+        if text_3 is None:
             raise null_field("JoinGroupRequest.ProtocolType")
-        data = text_4.encode()
+        data = text_3.encode()
         append(pack_h(len(data)))
         append(data)
         protocols = message.protocols
@@ -464,10 +464,10 @@ def write_join_group_request_0(message: JoinGroupRequest, append: Append) -> Non
             raise null_field("JoinGroupRequest.Protocols")
         append(pack_i(len(protocols)))
         for item in protocols:
-            text_5 = item.name
-            if text_5 is None:
+            text_4 = item.name
+            if text_4 is None:
                 raise null_field("JoinGroupRequestProtocol.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             bytes_2 = item.metadata
@@ -481,18 +481,65 @@ def write_join_group_request_0(message: JoinGroupRequest, append: Append) -> Non
 
 def write_join_group_request_1(message: JoinGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("JoinGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("JoinGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_iih(message.session_timeout_ms, message.rebalance_timeout_ms, len(data)))
         append(data)
+        text_3 = message.protocol_type
+        if text_3 is None:
+            raise null_field("JoinGroupRequest.ProtocolType")
+        data = text_3.encode()
+        append(pack_h(len(data)))
+        append(data)
+        protocols = message.protocols
+        if protocols is None:
+            raise null_field("JoinGroupRequest.Protocols")
+        append(pack_i(len(protocols)))
+        for item in protocols:
+            text_4 = item.name
+            if text_4 is None:
+                raise null_field("JoinGroupRequestProtocol.Name")
+            data = text_4.encode()
+            append(pack_h(len(data)))
+            append(data)
+            bytes_2 = item.metadata
+            if bytes_2 is None:
+                raise null_field("JoinGroupRequestProtocol.Metadata")
+            append(pack_i(len(bytes_2)))
+            append(bytes_2)
+    except UNENCODABLE as error:
+        raise unencodable("JoinGroupRequest", error) from error
+
+
+def write_join_group_request_5(message: JoinGroupRequest, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("JoinGroupRequest.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("JoinGroupRequest.MemberId")
+        data = text_2.encode()
+        append(pack_iih(message.session_timeout_ms, message.rebalance_timeout_ms, len(data)))
+        append(data)
+        text_3 = message.group_instance_id
+        if text_3 is None:
+            append(pack_h(-1))
+        else:
+            data = text_3.encode()
+            append(pack_h(len(data)))
+            append(data)
         text_4 = message.protocol_type
         if text_4 is None:
             raise null_field("JoinGroupRequest.ProtocolType")
@@ -519,82 +566,35 @@ def write_join_group_request_1(message: JoinGroupRequest, append: Append) -> Non
         raise unencodable("JoinGroupRequest", error) from error
 
 
-def write_join_group_request_5(message: JoinGroupRequest, append: Append) -> None:
-    try:
-        text_2 = message.group_id
-        if text_2 is None:
-            raise null_field("JoinGroupRequest.GroupId")
-        data = text_2.encode()
-        append(pack_h(len(data)))
-        append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            raise null_field("JoinGroupRequest.MemberId")
-        data = text_3.encode()
-        append(pack_iih(message.session_timeout_ms, message.rebalance_timeout_ms, len(data)))
-        append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
-            append(pack_h(-1))
-        else:
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-        text_5 = message.protocol_type
-        if text_5 is None:
-            raise null_field("JoinGroupRequest.ProtocolType")
-        data = text_5.encode()
-        append(pack_h(len(data)))
-        append(data)
-        protocols = message.protocols
-        if protocols is None:
-            raise null_field("JoinGroupRequest.Protocols")
-        append(pack_i(len(protocols)))
-        for item in protocols:
-            text_6 = item.name
-            if text_6 is None:
-                raise null_field("JoinGroupRequestProtocol.Name")
-            data = text_6.encode()
-            append(pack_h(len(data)))
-            append(data)
-            bytes_2 = item.metadata
-            if bytes_2 is None:
-                raise null_field("JoinGroupRequestProtocol.Metadata")
-            append(pack_i(len(bytes_2)))
-            append(bytes_2)
-    except UNENCODABLE as error:
-        raise unencodable("JoinGroupRequest", error) from error
-
-
 def write_join_group_request_6(message: JoinGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("JoinGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_ii(message.session_timeout_ms, message.rebalance_timeout_ms))
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("JoinGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
+        text_3 = message.group_instance_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text_5 = message.protocol_type
-        if text_5 is None:
+        text_4 = message.protocol_type
+        if text_4 is None:
             raise null_field("JoinGroupRequest.ProtocolType")
-        data = text_5.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -604,10 +604,10 @@ def write_join_group_request_6(message: JoinGroupRequest, append: Append) -> Non
         n = len(protocols) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in protocols:
-            text_6 = item.name
-            if text_6 is None:
+            text_5 = item.name
+            if text_5 is None:
                 raise null_field("JoinGroupRequestProtocol.Name")
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -625,33 +625,33 @@ def write_join_group_request_6(message: JoinGroupRequest, append: Append) -> Non
 
 def write_join_group_request_8(message: JoinGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("JoinGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_ii(message.session_timeout_ms, message.rebalance_timeout_ms))
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("JoinGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
+        text_3 = message.group_instance_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text_5 = message.protocol_type
-        if text_5 is None:
+        text_4 = message.protocol_type
+        if text_4 is None:
             raise null_field("JoinGroupRequest.ProtocolType")
-        data = text_5.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -661,10 +661,10 @@ def write_join_group_request_8(message: JoinGroupRequest, append: Append) -> Non
         n = len(protocols) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in protocols:
-            text_6 = item.name
-            if text_6 is None:
+            text_5 = item.name
+            if text_5 is None:
                 raise null_field("JoinGroupRequestProtocol.Name")
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -675,11 +675,11 @@ def write_join_group_request_8(message: JoinGroupRequest, append: Append) -> Non
             append(BYTES[n] if n < 128 else uvarint(n))
             append(bytes_2)
             append(b"\0")
-        text_7 = message.reason
-        if text_7 is None:
+        text_6 = message.reason
+        if text_6 is None:
             append(b"\0")
         else:
-            data = text_7.encode()
+            data = text_6.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1145,22 +1145,22 @@ def read_join_group_response_9(buffer: Buffer, pos: int, end: int) -> tuple[Join
 
 def write_join_group_response_0(message: JoinGroupResponse, append: Append) -> None:
     try:
-        text_2 = message.protocol_name
-        if text_2 is None:
+        text = message.protocol_name
+        if text is None:
             raise null_field("JoinGroupResponse.ProtocolName")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_hih(message.error_code, message.generation_id, len(data)))
         append(data)
-        text_3 = message.leader
-        if text_3 is None:
+        text_2 = message.leader
+        if text_2 is None:
             raise null_field("JoinGroupResponse.Leader")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
-        text_4 = message.member_id
-        if text_4 is None:
+        text_3 = message.member_id
+        if text_3 is None:
             raise null_field("JoinGroupResponse.MemberId")
-        data = text_4.encode()
+        data = text_3.encode()
         append(pack_h(len(data)))
         append(data)
         members = message.members
@@ -1168,10 +1168,10 @@ def write_join_group_response_0(message: JoinGroupResponse, append: Append) -> N
             raise null_field("JoinGroupResponse.Members")
         append(pack_i(len(members)))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("JoinGroupResponseMember.MemberId")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             bytes_2 = item.metadata
@@ -1185,22 +1185,22 @@ def write_join_group_response_0(message: JoinGroupResponse, append: Append) -> N
 
 def write_join_group_response_2(message: JoinGroupResponse, append: Append) -> None:
     try:
-        text_2 = message.protocol_name
-        if text_2 is None:
+        text = message.protocol_name
+        if text is None:
             raise null_field("JoinGroupResponse.ProtocolName")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_ihih(message.throttle_time_ms, message.error_code, message.generation_id, len(data)))
         append(data)
-        text_3 = message.leader
-        if text_3 is None:
+        text_2 = message.leader
+        if text_2 is None:
             raise null_field("JoinGroupResponse.Leader")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
-        text_4 = message.member_id
-        if text_4 is None:
+        text_3 = message.member_id
+        if text_3 is None:
             raise null_field("JoinGroupResponse.MemberId")
-        data = text_4.encode()
+        data = text_3.encode()
         append(pack_h(len(data)))
         append(data)
         members = message.members
@@ -1208,10 +1208,10 @@ def write_join_group_response_2(message: JoinGroupResponse, append: Append) -> N
             raise null_field("JoinGroupResponse.Members")
         append(pack_i(len(members)))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("JoinGroupResponseMember.MemberId")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
             bytes_2 = item.metadata
@@ -1225,22 +1225,22 @@ def write_join_group_response_2(message: JoinGroupResponse, append: Append) -> N
 
 def write_join_group_response_5(message: JoinGroupResponse, append: Append) -> None:
     try:
-        text_2 = message.protocol_name
-        if text_2 is None:
+        text = message.protocol_name
+        if text is None:
             raise null_field("JoinGroupResponse.ProtocolName")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_ihih(message.throttle_time_ms, message.error_code, message.generation_id, len(data)))
         append(data)
-        text_3 = message.leader
-        if text_3 is None:
+        text_2 = message.leader
+        if text_2 is None:
             raise null_field("JoinGroupResponse.Leader")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
-        text_4 = message.member_id
-        if text_4 is None:
+        text_3 = message.member_id
+        if text_3 is None:
             raise null_field("JoinGroupResponse.MemberId")
-        data = text_4.encode()
+        data = text_3.encode()
         append(pack_h(len(data)))
         append(data)
         members = message.members
@@ -1248,17 +1248,17 @@ def write_join_group_response_5(message: JoinGroupResponse, append: Append) -> N
             raise null_field("JoinGroupResponse.Members")
         append(pack_i(len(members)))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("JoinGroupResponseMember.MemberId")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_h(len(data)))
             append(data)
-            text_6 = item.group_instance_id
-            if text_6 is None:
+            text_5 = item.group_instance_id
+            if text_5 is None:
                 append(pack_h(-1))
             else:
-                data = text_6.encode()
+                data = text_5.encode()
                 append(pack_h(len(data)))
                 append(data)
             bytes_2 = item.metadata
@@ -1273,24 +1273,24 @@ def write_join_group_response_5(message: JoinGroupResponse, append: Append) -> N
 def write_join_group_response_6(message: JoinGroupResponse, append: Append) -> None:
     try:
         append(pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id))
-        text_2 = message.protocol_name
-        if text_2 is None:
+        text = message.protocol_name
+        if text is None:
             raise null_field("JoinGroupResponse.ProtocolName")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.leader
+        if text_2 is None:
+            raise null_field("JoinGroupResponse.Leader")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.leader
+        text_3 = message.member_id
         if text_3 is None:
-            raise null_field("JoinGroupResponse.Leader")
-        data = text_3.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
-        text_4 = message.member_id
-        if text_4 is None:
             raise null_field("JoinGroupResponse.MemberId")
-        data = text_4.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1300,18 +1300,18 @@ def write_join_group_response_6(message: JoinGroupResponse, append: Append) -> N
         n = len(members) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in members:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("JoinGroupResponseMember.MemberId")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_6 = item.group_instance_id
-            if text_6 is None:
+            text_5 = item.group_instance_id
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1330,7 +1330,15 @@ def write_join_group_response_6(message: JoinGroupResponse, append: Append) -> N
 def write_join_group_response_7(message: JoinGroupResponse, append: Append) -> None:
     try:
         append(pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id))
-        text_2 = message.protocol_type
+        text = message.protocol_type
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.protocol_name
         if text_2 is None:
             append(b"\0")
         else:
@@ -1338,25 +1346,17 @@ def write_join_group_response_7(message: JoinGroupResponse, append: Append) -> N
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text_3 = message.protocol_name
+        text_3 = message.leader
         if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_4 = message.leader
-        if text_4 is None:
             raise null_field("JoinGroupResponse.Leader")
-        data = text_4.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_5 = message.member_id
-        if text_5 is None:
+        text_4 = message.member_id
+        if text_4 is None:
             raise null_field("JoinGroupResponse.MemberId")
-        data = text_5.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1366,18 +1366,18 @@ def write_join_group_response_7(message: JoinGroupResponse, append: Append) -> N
         n = len(members) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in members:
-            text_6 = item.member_id
-            if text_6 is None:
+            text_5 = item.member_id
+            if text_5 is None:
                 raise null_field("JoinGroupResponseMember.MemberId")
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_7 = item.group_instance_id
-            if text_7 is None:
+            text_6 = item.group_instance_id
+            if text_6 is None:
                 append(b"\0")
             else:
-                data = text_7.encode()
+                data = text_6.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1396,7 +1396,15 @@ def write_join_group_response_7(message: JoinGroupResponse, append: Append) -> N
 def write_join_group_response_9(message: JoinGroupResponse, append: Append) -> None:
     try:
         append(pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id))
-        text_2 = message.protocol_type
+        text = message.protocol_type
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.protocol_name
         if text_2 is None:
             append(b"\0")
         else:
@@ -1404,26 +1412,18 @@ def write_join_group_response_9(message: JoinGroupResponse, append: Append) -> N
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text_3 = message.protocol_name
+        text_3 = message.leader
         if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_4 = message.leader
-        if text_4 is None:
             raise null_field("JoinGroupResponse.Leader")
-        data = text_4.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_o(message.skip_assignment))
-        text_5 = message.member_id
-        if text_5 is None:
+        text_4 = message.member_id
+        if text_4 is None:
             raise null_field("JoinGroupResponse.MemberId")
-        data = text_5.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1433,18 +1433,18 @@ def write_join_group_response_9(message: JoinGroupResponse, append: Append) -> N
         n = len(members) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in members:
-            text_6 = item.member_id
-            if text_6 is None:
+            text_5 = item.member_id
+            if text_5 is None:
                 raise null_field("JoinGroupResponseMember.MemberId")
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_7 = item.group_instance_id
-            if text_7 is None:
+            text_6 = item.group_instance_id
+            if text_6 is None:
                 append(b"\0")
             else:
-                data = text_7.encode()
+                data = text_6.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -257,16 +257,16 @@ def read_leave_group_request_5(buffer: Buffer, pos: int, end: int) -> tuple[Leav
 
 def write_leave_group_request_0(message: LeaveGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("LeaveGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("LeaveGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -275,10 +275,10 @@ def write_leave_group_request_0(message: LeaveGroupRequest, append: Append) -> N
 
 def write_leave_group_request_3(message: LeaveGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("LeaveGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
         members = message.members
@@ -286,17 +286,17 @@ def write_leave_group_request_3(message: LeaveGroupRequest, append: Append) -> N
             raise null_field("LeaveGroupRequest.Members")
         append(pack_i(len(members)))
         for item in members:
-            text_3 = item.member_id
-            if text_3 is None:
+            text_2 = item.member_id
+            if text_2 is None:
                 raise null_field("MemberIdentity.MemberId")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
-            text_4 = item.group_instance_id
-            if text_4 is None:
+            text_3 = item.group_instance_id
+            if text_3 is None:
                 append(pack_h(-1))
             else:
-                data = text_4.encode()
+                data = text_3.encode()
                 append(pack_h(len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -305,10 +305,10 @@ def write_leave_group_request_3(message: LeaveGroupRequest, append: Append) -> N
 
 def write_leave_group_request_4(message: LeaveGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("LeaveGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -318,18 +318,18 @@ def write_leave_group_request_4(message: LeaveGroupRequest, append: Append) -> N
         n = len(members) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in members:
-            text_3 = item.member_id
-            if text_3 is None:
+            text_2 = item.member_id
+            if text_2 is None:
                 raise null_field("MemberIdentity.MemberId")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_instance_id
-            if text_4 is None:
+            text_3 = item.group_instance_id
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -341,10 +341,10 @@ def write_leave_group_request_4(message: LeaveGroupRequest, append: Append) -> N
 
 def write_leave_group_request_5(message: LeaveGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("LeaveGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -354,26 +354,26 @@ def write_leave_group_request_5(message: LeaveGroupRequest, append: Append) -> N
         n = len(members) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in members:
-            text_3 = item.member_id
-            if text_3 is None:
+            text_2 = item.member_id
+            if text_2 is None:
                 raise null_field("MemberIdentity.MemberId")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_instance_id
+            text_3 = item.group_instance_id
+            if text_3 is None:
+                append(b"\0")
+            else:
+                data = text_3.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+            text_4 = item.reason
             if text_4 is None:
                 append(b"\0")
             else:
                 data = text_4.encode()
-                n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
-                append(data)
-            text_5 = item.reason
-            if text_5 is None:
-                append(b"\0")
-            else:
-                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -509,17 +509,17 @@ def write_leave_group_response_3(message: LeaveGroupResponse, append: Append) ->
             raise null_field("LeaveGroupResponse.Members")
         append(pack_ihi(message.throttle_time_ms, message.error_code, len(members)))
         for item in members:
-            text_2 = item.member_id
-            if text_2 is None:
+            text = item.member_id
+            if text is None:
                 raise null_field("MemberResponse.MemberId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.group_instance_id
-            if text_3 is None:
+            text_2 = item.group_instance_id
+            if text_2 is None:
                 append(pack_h(-1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
             append(pack_h(item.error_code))
@@ -536,18 +536,18 @@ def write_leave_group_response_4(message: LeaveGroupResponse, append: Append) ->
         n = len(members) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in members:
-            text_2 = item.member_id
-            if text_2 is None:
+            text = item.member_id
+            if text is None:
                 raise null_field("MemberResponse.MemberId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.group_instance_id
-            if text_3 is None:
+            text_2 = item.group_instance_id
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -189,10 +189,10 @@ def write_list_config_resources_response_0(message: ListConfigResourcesResponse,
         n = len(config_resources) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in config_resources:
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("ConfigResource.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -211,10 +211,10 @@ def write_list_config_resources_response_1(message: ListConfigResourcesResponse,
         n = len(config_resources) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in config_resources:
-            text_2 = item.resource_name
-            if text_2 is None:
+            text = item.resource_name
+            if text is None:
                 raise null_field("ConfigResource.ResourceName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -188,10 +188,10 @@ def write_list_groups_request_4(message: ListGroupsRequest, append: Append) -> N
         n = len(states_filter) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in states_filter:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ListGroupsRequest.StatesFilter")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -208,10 +208,10 @@ def write_list_groups_request_5(message: ListGroupsRequest, append: Append) -> N
         n = len(states_filter) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in states_filter:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ListGroupsRequest.StatesFilter")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -221,10 +221,10 @@ def write_list_groups_request_5(message: ListGroupsRequest, append: Append) -> N
         n = len(types_filter) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in types_filter:
-            text_3 = item_2
-            if text_3 is None:
+            text_2 = item_2
+            if text_2 is None:
                 raise null_field("ListGroupsRequest.TypesFilter")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -467,16 +467,16 @@ def write_list_groups_response_0(message: ListGroupsResponse, append: Append) ->
             raise null_field("ListGroupsResponse.Groups")
         append(pack_hi(message.error_code, len(groups)))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("ListedGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.protocol_type
-            if text_3 is None:
+            text_2 = item.protocol_type
+            if text_2 is None:
                 raise null_field("ListedGroup.ProtocolType")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -490,16 +490,16 @@ def write_list_groups_response_1(message: ListGroupsResponse, append: Append) ->
             raise null_field("ListGroupsResponse.Groups")
         append(pack_ihi(message.throttle_time_ms, message.error_code, len(groups)))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("ListedGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
-            text_3 = item.protocol_type
-            if text_3 is None:
+            text_2 = item.protocol_type
+            if text_2 is None:
                 raise null_field("ListedGroup.ProtocolType")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -515,17 +515,17 @@ def write_list_groups_response_3(message: ListGroupsResponse, append: Append) ->
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("ListedGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.protocol_type
-            if text_3 is None:
+            text_2 = item.protocol_type
+            if text_2 is None:
                 raise null_field("ListedGroup.ProtocolType")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -544,24 +544,24 @@ def write_list_groups_response_4(message: ListGroupsResponse, append: Append) ->
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("ListedGroup.GroupId")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_2 = item.protocol_type
+            if text_2 is None:
+                raise null_field("ListedGroup.ProtocolType")
             data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.protocol_type
+            text_3 = item.group_state
             if text_3 is None:
-                raise null_field("ListedGroup.ProtocolType")
-            data = text_3.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-            text_4 = item.group_state
-            if text_4 is None:
                 raise null_field("ListedGroup.GroupState")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -580,31 +580,31 @@ def write_list_groups_response_5(message: ListGroupsResponse, append: Append) ->
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("ListedGroup.GroupId")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_2 = item.protocol_type
+            if text_2 is None:
+                raise null_field("ListedGroup.ProtocolType")
             data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.protocol_type
+            text_3 = item.group_state
             if text_3 is None:
-                raise null_field("ListedGroup.ProtocolType")
+                raise null_field("ListedGroup.GroupState")
             data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_state
+            text_4 = item.group_type
             if text_4 is None:
-                raise null_field("ListedGroup.GroupState")
-            data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-            text_5 = item.group_type
-            if text_5 is None:
                 raise null_field("ListedGroup.GroupType")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -305,10 +305,10 @@ def write_list_offsets_request_1(message: ListOffsetsRequest, append: Append) ->
             raise null_field("ListOffsetsRequest.Topics")
         append(pack_ii(message.replica_id, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -328,10 +328,10 @@ def write_list_offsets_request_2(message: ListOffsetsRequest, append: Append) ->
             raise null_field("ListOffsetsRequest.Topics")
         append(pack_ibi(message.replica_id, message.isolation_level, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -351,10 +351,10 @@ def write_list_offsets_request_4(message: ListOffsetsRequest, append: Append) ->
             raise null_field("ListOffsetsRequest.Topics")
         append(pack_ibi(message.replica_id, message.isolation_level, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -376,10 +376,10 @@ def write_list_offsets_request_6(message: ListOffsetsRequest, append: Append) ->
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -405,10 +405,10 @@ def write_list_offsets_request_10(message: ListOffsetsRequest, append: Append) -
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -586,10 +586,10 @@ def write_list_offsets_response_1(message: ListOffsetsResponse, append: Append) 
             raise null_field("ListOffsetsResponse.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopicResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -609,10 +609,10 @@ def write_list_offsets_response_2(message: ListOffsetsResponse, append: Append) 
             raise null_field("ListOffsetsResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopicResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -632,10 +632,10 @@ def write_list_offsets_response_4(message: ListOffsetsResponse, append: Append) 
             raise null_field("ListOffsetsResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopicResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -657,10 +657,10 @@ def write_list_offsets_response_6(message: ListOffsetsResponse, append: Append) 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ListOffsetsTopicResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -124,10 +124,10 @@ def write_list_partition_reassignments_request_0(message: ListPartitionReassignm
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     raise null_field("ListPartitionReassignmentsTopics.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -236,11 +236,11 @@ def read_list_partition_reassignments_response_0(buffer: Buffer, pos: int, end: 
 def write_list_partition_reassignments_response_0(message: ListPartitionReassignmentsResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -250,10 +250,10 @@ def write_list_partition_reassignments_response_0(message: ListPartitionReassign
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("OngoingTopicReassignment.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -202,10 +202,10 @@ def write_list_transactions_request_0(message: ListTransactionsRequest, append: 
         n = len(state_filters) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in state_filters:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ListTransactionsRequest.StateFilters")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -228,10 +228,10 @@ def write_list_transactions_request_1(message: ListTransactionsRequest, append: 
         n = len(state_filters) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in state_filters:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ListTransactionsRequest.StateFilters")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -254,10 +254,10 @@ def write_list_transactions_request_2(message: ListTransactionsRequest, append: 
         n = len(state_filters) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in state_filters:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ListTransactionsRequest.StateFilters")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -268,11 +268,11 @@ def write_list_transactions_request_2(message: ListTransactionsRequest, append: 
         append(BYTES[n] if n < 128 else uvarint(n))
         append(pack(f">{len(producer_id_filters)}q", *producer_id_filters))
         append(pack_q(message.duration_filter))
-        text_3 = message.transactional_id_pattern
-        if text_3 is None:
+        text_2 = message.transactional_id_pattern
+        if text_2 is None:
             append(b"\0")
         else:
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -356,10 +356,10 @@ def write_list_transactions_response_0(message: ListTransactionsResponse, append
         n = len(unknown_state_filters) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in unknown_state_filters:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ListTransactionsResponse.UnknownStateFilters")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -369,18 +369,18 @@ def write_list_transactions_response_0(message: ListTransactionsResponse, append
         n = len(transaction_states) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in transaction_states:
-            text_3 = item_2.transactional_id
-            if text_3 is None:
+            text_2 = item_2.transactional_id
+            if text_2 is None:
                 raise null_field("TransactionState.TransactionalId")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_q(item_2.producer_id))
-            text_4 = item_2.transaction_state
-            if text_4 is None:
+            text_3 = item_2.transaction_state
+            if text_3 is None:
                 raise null_field("TransactionState.TransactionState")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

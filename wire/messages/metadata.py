@@ -355,10 +355,10 @@ def write_metadata_request_0(message: MetadataRequest, append: Append) -> None:
             raise null_field("MetadataRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("MetadataRequestTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
     except UNENCODABLE as error:
@@ -373,10 +373,10 @@ def write_metadata_request_1(message: MetadataRequest, append: Append) -> None:
         else:
             append(pack_i(len(topics)))
             for item in topics:
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     raise null_field("MetadataRequestTopic.Name")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -391,10 +391,10 @@ def write_metadata_request_4(message: MetadataRequest, append: Append) -> None:
         else:
             append(pack_i(len(topics)))
             for item in topics:
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     raise null_field("MetadataRequestTopic.Name")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
         append(pack_o(message.allow_auto_topic_creation))
@@ -410,10 +410,10 @@ def write_metadata_request_8(message: MetadataRequest, append: Append) -> None:
         else:
             append(pack_i(len(topics)))
             for item in topics:
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     raise null_field("MetadataRequestTopic.Name")
-                data = text_2.encode()
+                data = text.encode()
                 append(pack_h(len(data)))
                 append(data)
         append(pack_ooo(message.allow_auto_topic_creation, message.include_cluster_authorized_operations, message.include_topic_authorized_operations))
@@ -430,10 +430,10 @@ def write_metadata_request_9(message: MetadataRequest, append: Append) -> None:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     raise null_field("MetadataRequestTopic.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -453,11 +453,11 @@ def write_metadata_request_10(message: MetadataRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
                 append(pack_u(item.topic_id))
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     append(b"\0")
                 else:
-                    data = text_2.encode()
+                    data = text.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -477,11 +477,11 @@ def write_metadata_request_11(message: MetadataRequest, append: Append) -> None:
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
                 append(pack_u(item.topic_id))
-                text_2 = item.name
-                if text_2 is None:
+                text = item.name
+                if text is None:
                     append(b"\0")
                 else:
-                    data = text_2.encode()
+                    data = text.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1663,10 +1663,10 @@ def write_metadata_response_0(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Brokers")
         append(pack_i(len(brokers)))
         for item in brokers:
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ih(item.node_id, len(data)))
             append(data)
             append(pack_i(item.port))
@@ -1675,10 +1675,10 @@ def write_metadata_response_0(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Topics")
         append(pack_i(len(topics)))
         for item_2 in topics:
-            text_3 = item_2.name
-            if text_3 is None:
+            text_2 = item_2.name
+            if text_2 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_hh(item_2.error_code, len(data)))
             append(data)
             partitions = item_2.partitions
@@ -1707,19 +1707,76 @@ def write_metadata_response_1(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Brokers")
         append(pack_i(len(brokers)))
         for item in brokers:
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ih(item.node_id, len(data)))
             append(data)
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(pack_ih(item.port, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_ih(item.port, len(data)))
                 append(data)
+        topics = message.topics
+        if topics is None:
+            raise null_field("MetadataResponse.Topics")
+        append(pack_ii(message.controller_id, len(topics)))
+        for item_2 in topics:
+            text_3 = item_2.name
+            if text_3 is None:
+                raise null_field("MetadataResponseTopic.Name")
+            data = text_3.encode()
+            append(pack_hh(item_2.error_code, len(data)))
+            append(data)
+            partitions = item_2.partitions
+            if partitions is None:
+                raise null_field("MetadataResponseTopic.Partitions")
+            append(pack_oi(item_2.is_internal, len(partitions)))
+            for item_3 in partitions:
+                replica_nodes = item_3.replica_nodes
+                if replica_nodes is None:
+                    raise null_field("MetadataResponsePartition.ReplicaNodes")
+                append(pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, len(replica_nodes)))
+                append(pack(f">{len(replica_nodes)}i", *replica_nodes))
+                isr_nodes = item_3.isr_nodes
+                if isr_nodes is None:
+                    raise null_field("MetadataResponsePartition.IsrNodes")
+                append(pack_i(len(isr_nodes)))
+                append(pack(f">{len(isr_nodes)}i", *isr_nodes))
+    except UNENCODABLE as error:
+        raise unencodable("MetadataResponse", error) from error
+
+
+def write_metadata_response_2(message: MetadataResponse, append: Append) -> None:
+    try:
+        brokers = message.brokers
+        if brokers is None:
+            raise null_field("MetadataResponse.Brokers")
+        append(pack_i(len(brokers)))
+        for item in brokers:
+            text = item.host
+            if text is None:
+                raise null_field("MetadataResponseBroker.Host")
+            data = text.encode()
+            append(pack_ih(item.node_id, len(data)))
+            append(data)
+            text_2 = item.rack
+            if text_2 is None:
+                append(pack_ih(item.port, -1))
+            else:
+                data = text_2.encode()
+                append(pack_ih(item.port, len(data)))
+                append(data)
+        text_3 = message.cluster_id
+        if text_3 is None:
+            append(pack_h(-1))
+        else:
+            data = text_3.encode()
+            append(pack_h(len(data)))
+            append(data)
         topics = message.topics
         if topics is None:
             raise null_field("MetadataResponse.Topics")
@@ -1750,63 +1807,6 @@ def write_metadata_response_1(message: MetadataResponse, append: Append) -> None
         raise unencodable("MetadataResponse", error) from error
 
 
-def write_metadata_response_2(message: MetadataResponse, append: Append) -> None:
-    try:
-        brokers = message.brokers
-        if brokers is None:
-            raise null_field("MetadataResponse.Brokers")
-        append(pack_i(len(brokers)))
-        for item in brokers:
-            text_2 = item.host
-            if text_2 is None:
-                raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
-            append(pack_ih(item.node_id, len(data)))
-            append(data)
-            text_3 = item.rack
-            if text_3 is None:
-                append(pack_ih(item.port, -1))
-            else:
-                data = text_3.encode()
-                append(pack_ih(item.port, len(data)))
-                append(data)
-        text_4 = message.cluster_id
-        if text_4 is None:
-            append(pack_h(-1))
-        else:
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-        topics = message.topics
-        if topics is None:
-            raise null_field("MetadataResponse.Topics")
-        append(pack_ii(message.controller_id, len(topics)))
-        for item_2 in topics:
-            text_5 = item_2.name
-            if text_5 is None:
-                raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
-            append(pack_hh(item_2.error_code, len(data)))
-            append(data)
-            partitions = item_2.partitions
-            if partitions is None:
-                raise null_field("MetadataResponseTopic.Partitions")
-            append(pack_oi(item_2.is_internal, len(partitions)))
-            for item_3 in partitions:
-                replica_nodes = item_3.replica_nodes
-                if replica_nodes is None:
-                    raise null_field("MetadataResponsePartition.ReplicaNodes")
-                append(pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, len(replica_nodes)))
-                append(pack(f">{len(replica_nodes)}i", *replica_nodes))
-                isr_nodes = item_3.isr_nodes
-                if isr_nodes is None:
-                    raise null_field("MetadataResponsePartition.IsrNodes")
-                append(pack_i(len(isr_nodes)))
-                append(pack(f">{len(isr_nodes)}i", *isr_nodes))
-    except UNENCODABLE as error:
-        raise unencodable("MetadataResponse", error) from error
-
-
 def write_metadata_response_3(message: MetadataResponse, append: Append) -> None:
     try:
         brokers = message.brokers
@@ -1814,24 +1814,24 @@ def write_metadata_response_3(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Brokers")
         append(pack_ii(message.throttle_time_ms, len(brokers)))
         for item in brokers:
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ih(item.node_id, len(data)))
             append(data)
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(pack_ih(item.port, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_ih(item.port, len(data)))
                 append(data)
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         topics = message.topics
@@ -1839,10 +1839,10 @@ def write_metadata_response_3(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Topics")
         append(pack_ii(message.controller_id, len(topics)))
         for item_2 in topics:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_hh(item_2.error_code, len(data)))
             append(data)
             partitions = item_2.partitions
@@ -1871,24 +1871,24 @@ def write_metadata_response_5(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Brokers")
         append(pack_ii(message.throttle_time_ms, len(brokers)))
         for item in brokers:
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ih(item.node_id, len(data)))
             append(data)
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(pack_ih(item.port, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_ih(item.port, len(data)))
                 append(data)
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         topics = message.topics
@@ -1896,10 +1896,10 @@ def write_metadata_response_5(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Topics")
         append(pack_ii(message.controller_id, len(topics)))
         for item_2 in topics:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_hh(item_2.error_code, len(data)))
             append(data)
             partitions = item_2.partitions
@@ -1933,24 +1933,24 @@ def write_metadata_response_7(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Brokers")
         append(pack_ii(message.throttle_time_ms, len(brokers)))
         for item in brokers:
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ih(item.node_id, len(data)))
             append(data)
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(pack_ih(item.port, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_ih(item.port, len(data)))
                 append(data)
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         topics = message.topics
@@ -1958,10 +1958,10 @@ def write_metadata_response_7(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Topics")
         append(pack_ii(message.controller_id, len(topics)))
         for item_2 in topics:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_hh(item_2.error_code, len(data)))
             append(data)
             partitions = item_2.partitions
@@ -1995,24 +1995,24 @@ def write_metadata_response_8(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Brokers")
         append(pack_ii(message.throttle_time_ms, len(brokers)))
         for item in brokers:
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_ih(item.node_id, len(data)))
             append(data)
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(pack_ih(item.port, -1))
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_ih(item.port, len(data)))
                 append(data)
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(pack_h(-1))
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
         topics = message.topics
@@ -2020,10 +2020,10 @@ def write_metadata_response_8(message: MetadataResponse, append: Append) -> None
             raise null_field("MetadataResponse.Topics")
         append(pack_ii(message.controller_id, len(topics)))
         for item_2 in topics:
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             append(pack_hh(item_2.error_code, len(data)))
             append(data)
             partitions = item_2.partitions
@@ -2062,28 +2062,28 @@ def write_metadata_response_9(message: MetadataResponse, append: Append) -> None
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.node_id))
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(b"\0")
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2095,10 +2095,10 @@ def write_metadata_response_9(message: MetadataResponse, append: Append) -> None
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in topics:
             append(pack_h(item_2.error_code))
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2145,28 +2145,28 @@ def write_metadata_response_10(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.node_id))
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(b"\0")
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2178,10 +2178,10 @@ def write_metadata_response_10(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in topics:
             append(pack_h(item_2.error_code))
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2228,28 +2228,28 @@ def write_metadata_response_11(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.node_id))
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(b"\0")
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2261,10 +2261,10 @@ def write_metadata_response_11(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in topics:
             append(pack_h(item_2.error_code))
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2311,28 +2311,28 @@ def write_metadata_response_12(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.node_id))
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(b"\0")
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2344,11 +2344,11 @@ def write_metadata_response_12(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in topics:
             append(pack_h(item_2.error_code))
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -2395,28 +2395,28 @@ def write_metadata_response_13(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in brokers:
             append(pack_i(item.node_id))
-            text_2 = item.host
-            if text_2 is None:
+            text = item.host
+            if text is None:
                 raise null_field("MetadataResponseBroker.Host")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item.port))
-            text_3 = item.rack
-            if text_3 is None:
+            text_2 = item.rack
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(b"\0")
-        text_4 = message.cluster_id
-        if text_4 is None:
+        text_3 = message.cluster_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -2428,11 +2428,11 @@ def write_metadata_response_13(message: MetadataResponse, append: Append) -> Non
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in topics:
             append(pack_h(item_2.error_code))
-            text_5 = item_2.name
-            if text_5 is None:
+            text_4 = item_2.name
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

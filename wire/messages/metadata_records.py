@@ -247,7 +247,6 @@ class ClearElrRecord(msgspec.Struct, gc=False):
     topic_name: str = ""
 
 
-pack_B = Struct(">B").pack
 pack_BBb = Struct(">BBb").pack
 pack_BBi = Struct(">BBi").pack
 pack_Hhx = Struct(">Hhx").pack
@@ -764,17 +763,17 @@ def write_register_broker_record_0(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -785,19 +784,19 @@ def write_register_broker_record_0(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_4 = item_2.name
-            if text_4 is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_5 = message.rack
-        if text_5 is None:
+        text_4 = message.rack
+        if text_4 is None:
             append(b"\0")
         else:
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -815,17 +814,17 @@ def write_register_broker_record_1(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -836,19 +835,19 @@ def write_register_broker_record_1(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_4 = item_2.name
-            if text_4 is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_5 = message.rack
-        if text_5 is None:
+        text_4 = message.rack
+        if text_4 is None:
             append(b"\0")
         else:
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -866,17 +865,17 @@ def write_register_broker_record_2(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -887,19 +886,19 @@ def write_register_broker_record_2(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_4 = item_2.name
-            if text_4 is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_5 = message.rack
-        if text_5 is None:
+        text_4 = message.rack
+        if text_4 is None:
             append(b"\0")
         else:
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -917,17 +916,17 @@ def write_register_broker_record_3(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -938,27 +937,27 @@ def write_register_broker_record_3(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_4 = item_2.name
-            if text_4 is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_5 = message.rack
-        if text_5 is None:
+        text_4 = message.rack
+        if text_4 is None:
             append(b"\0")
         else:
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_oo(message.fenced, message.in_controlled_shutdown))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.log_dirs is None or len(message.log_dirs):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             log_dirs = message.log_dirs
             if log_dirs is None:
@@ -969,8 +968,8 @@ def write_register_broker_record_3(message: RegisterBrokerRecord, append: Append
                 content.append(pack_u(item_3))
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -986,17 +985,17 @@ def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("BrokerEndpoint.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("BrokerEndpoint.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1007,27 +1006,27 @@ def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_4 = item_2.name
-            if text_4 is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("BrokerFeature.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_hhx(item_2.min_supported_version, item_2.max_supported_version))
-        text_5 = message.rack
-        if text_5 is None:
+        text_4 = message.rack
+        if text_4 is None:
             append(b"\0")
         else:
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_oo(message.fenced, message.in_controlled_shutdown))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.log_dirs is None or len(message.log_dirs):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             log_dirs = message.log_dirs
             if log_dirs is None:
@@ -1039,7 +1038,7 @@ def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.cordoned_log_dirs is not None:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             cordoned_log_dirs = message.cordoned_log_dirs
             if cordoned_log_dirs is None:
@@ -1051,8 +1050,8 @@ def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append
                     content_2.append(pack_u(item_4))
             tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1103,10 +1102,10 @@ def read_topic_record_0(buffer: Buffer, pos: int, end: int) -> tuple[TopicRecord
 
 def write_topic_record_0(message: TopicRecord, append: Append) -> None:
     try:
-        text_2 = message.name
-        if text_2 is None:
+        text = message.name
+        if text is None:
             raise null_field("TopicRecord.Name")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1376,12 +1375,12 @@ def write_partition_record_0(message: PartitionRecord, append: Append) -> None:
         append(pack(f">{len(adding_replicas)}i", *adding_replicas))
         append(pack_iii(message.leader, message.leader_epoch, message.partition_epoch))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.leader_recovery_state != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(0, 1, message.leader_recovery_state))
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1424,12 +1423,12 @@ def write_partition_record_1(message: PartitionRecord, append: Append) -> None:
         for item in directories:
             append(pack_u(item))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.leader_recovery_state != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(0, 1, message.leader_recovery_state))
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1472,12 +1471,12 @@ def write_partition_record_2(message: PartitionRecord, append: Append) -> None:
         for item in directories:
             append(pack_u(item))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.leader_recovery_state != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(0, 1, message.leader_recovery_state))
         if message.eligible_leader_replicas is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             eligible_leader_replicas = message.eligible_leader_replicas
             if eligible_leader_replicas is None:
@@ -1489,7 +1488,7 @@ def write_partition_record_2(message: PartitionRecord, append: Append) -> None:
             tags.append(BYTES[1] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.last_known_elr is not None:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             last_known_elr = message.last_known_elr
             if last_known_elr is None:
@@ -1500,8 +1499,8 @@ def write_partition_record_2(message: PartitionRecord, append: Append) -> None:
                 content_2.append(pack(f">{len(last_known_elr)}i", *last_known_elr))
             tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1553,25 +1552,25 @@ def read_config_record_0(buffer: Buffer, pos: int, end: int) -> tuple[ConfigReco
 def write_config_record_0(message: ConfigRecord, append: Append) -> None:
     try:
         append(pack_b(message.resource_type))
-        text_2 = message.resource_name
-        if text_2 is None:
+        text = message.resource_name
+        if text is None:
             raise null_field("ConfigRecord.ResourceName")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.name
+        if text_2 is None:
+            raise null_field("ConfigRecord.Name")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.name
+        text_3 = message.value
         if text_3 is None:
-            raise null_field("ConfigRecord.Name")
-        data = text_3.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
-        text_4 = message.value
-        if text_4 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1898,9 +1897,9 @@ def write_partition_change_record_0(message: PartitionChangeRecord, append: Appe
     try:
         append(pack_iu(message.partition_id, message.topic_id))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.isr is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             isr = message.isr
             if isr is None:
@@ -1912,10 +1911,10 @@ def write_partition_change_record_0(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.leader != -2:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBi(1, 4, message.leader))
         if message.replicas is not None:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             replicas = message.replicas
             if replicas is None:
@@ -1927,7 +1926,7 @@ def write_partition_change_record_0(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
         if message.removing_replicas is not None:
-            count_2 += 1
+            count += 1
             content_3: list[Part] = []
             removing_replicas = message.removing_replicas
             if removing_replicas is None:
@@ -1939,7 +1938,7 @@ def write_partition_change_record_0(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
             tags.extend(content_3)
         if message.adding_replicas is not None:
-            count_2 += 1
+            count += 1
             content_4: list[Part] = []
             adding_replicas = message.adding_replicas
             if adding_replicas is None:
@@ -1951,10 +1950,10 @@ def write_partition_change_record_0(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
             tags.extend(content_4)
         if message.leader_recovery_state != -1:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(5, 1, message.leader_recovery_state))
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -1965,9 +1964,9 @@ def write_partition_change_record_1(message: PartitionChangeRecord, append: Appe
     try:
         append(pack_iu(message.partition_id, message.topic_id))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.isr is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             isr = message.isr
             if isr is None:
@@ -1979,10 +1978,10 @@ def write_partition_change_record_1(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.leader != -2:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBi(1, 4, message.leader))
         if message.replicas is not None:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             replicas = message.replicas
             if replicas is None:
@@ -1994,7 +1993,7 @@ def write_partition_change_record_1(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
         if message.removing_replicas is not None:
-            count_2 += 1
+            count += 1
             content_3: list[Part] = []
             removing_replicas = message.removing_replicas
             if removing_replicas is None:
@@ -2006,7 +2005,7 @@ def write_partition_change_record_1(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
             tags.extend(content_3)
         if message.adding_replicas is not None:
-            count_2 += 1
+            count += 1
             content_4: list[Part] = []
             adding_replicas = message.adding_replicas
             if adding_replicas is None:
@@ -2018,10 +2017,10 @@ def write_partition_change_record_1(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
             tags.extend(content_4)
         if message.leader_recovery_state != -1:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(5, 1, message.leader_recovery_state))
         if message.directories is not None:
-            count_2 += 1
+            count += 1
             content_5: list[Part] = []
             directories = message.directories
             if directories is None:
@@ -2033,8 +2032,8 @@ def write_partition_change_record_1(message: PartitionChangeRecord, append: Appe
                     content_5.append(pack_u(item))
             tags.append(BYTES[8] + uvarint(records_size(tuple(content_5))))
             tags.extend(content_5)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -2045,9 +2044,9 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
     try:
         append(pack_iu(message.partition_id, message.topic_id))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.isr is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             isr = message.isr
             if isr is None:
@@ -2059,10 +2058,10 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.leader != -2:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBi(1, 4, message.leader))
         if message.replicas is not None:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             replicas = message.replicas
             if replicas is None:
@@ -2074,7 +2073,7 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
         if message.removing_replicas is not None:
-            count_2 += 1
+            count += 1
             content_3: list[Part] = []
             removing_replicas = message.removing_replicas
             if removing_replicas is None:
@@ -2086,7 +2085,7 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
             tags.extend(content_3)
         if message.adding_replicas is not None:
-            count_2 += 1
+            count += 1
             content_4: list[Part] = []
             adding_replicas = message.adding_replicas
             if adding_replicas is None:
@@ -2098,10 +2097,10 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
             tags.extend(content_4)
         if message.leader_recovery_state != -1:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(5, 1, message.leader_recovery_state))
         if message.eligible_leader_replicas is not None:
-            count_2 += 1
+            count += 1
             content_5: list[Part] = []
             eligible_leader_replicas = message.eligible_leader_replicas
             if eligible_leader_replicas is None:
@@ -2113,7 +2112,7 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[6] + uvarint(records_size(tuple(content_5))))
             tags.extend(content_5)
         if message.last_known_elr is not None:
-            count_2 += 1
+            count += 1
             content_6: list[Part] = []
             last_known_elr = message.last_known_elr
             if last_known_elr is None:
@@ -2125,7 +2124,7 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
             tags.append(BYTES[7] + uvarint(records_size(tuple(content_6))))
             tags.extend(content_6)
         if message.directories is not None:
-            count_2 += 1
+            count += 1
             content_7: list[Part] = []
             directories = message.directories
             if directories is None:
@@ -2137,8 +2136,8 @@ def write_partition_change_record_2(message: PartitionChangeRecord, append: Appe
                     content_7.append(pack_u(item))
             tags.append(BYTES[8] + uvarint(records_size(tuple(content_7))))
             tags.extend(content_7)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -2267,17 +2266,17 @@ def read_delegation_token_record_0(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def write_delegation_token_record_0(message: DelegationTokenRecord, append: Append) -> None:
     try:
-        text_2 = message.owner
-        if text_2 is None:
+        text = message.owner
+        if text is None:
             raise null_field("DelegationTokenRecord.Owner")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.requester
-        if text_3 is None:
+        text_2 = message.requester
+        if text_2 is None:
             raise null_field("DelegationTokenRecord.Requester")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2287,18 +2286,18 @@ def write_delegation_token_record_0(message: DelegationTokenRecord, append: Appe
         n = len(renewers) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in renewers:
-            text_4 = item
-            if text_4 is None:
+            text_3 = item
+            if text_3 is None:
                 raise null_field("DelegationTokenRecord.Renewers")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
         append(pack_qqq(message.issue_timestamp, message.max_timestamp, message.expiration_timestamp))
-        text_5 = message.token_id
-        if text_5 is None:
+        text_4 = message.token_id
+        if text_4 is None:
             raise null_field("DelegationTokenRecord.TokenId")
-        data = text_5.encode()
+        data = text_4.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2364,10 +2363,10 @@ def read_user_scram_credential_record_0(buffer: Buffer, pos: int, end: int) -> t
 
 def write_user_scram_credential_record_0(message: UserScramCredentialRecord, append: Append) -> None:
     try:
-        text_2 = message.name
-        if text_2 is None:
+        text = message.name
+        if text is None:
             raise null_field("UserScramCredentialRecord.Name")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2419,10 +2418,10 @@ def read_feature_level_record_0(buffer: Buffer, pos: int, end: int) -> tuple[Fea
 
 def write_feature_level_record_0(message: FeatureLevelRecord, append: Append) -> None:
     try:
-        text_2 = message.name
-        if text_2 is None:
+        text = message.name
+        if text is None:
             raise null_field("FeatureLevelRecord.Name")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2496,26 +2495,26 @@ def write_client_quota_record_0(message: ClientQuotaRecord, append: Append) -> N
         n = len(entity) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in entity:
-            text_2 = item.entity_type
-            if text_2 is None:
+            text = item.entity_type
+            if text is None:
                 raise null_field("EntityData.EntityType")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.entity_name
-            if text_3 is None:
+            text_2 = item.entity_name
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
             append(b"\0")
-        text_4 = message.key
-        if text_4 is None:
+        text_3 = message.key
+        if text_3 is None:
             raise null_field("ClientQuotaRecord.Key")
-        data = text_4.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2700,12 +2699,12 @@ def write_broker_registration_change_record_0(message: BrokerRegistrationChangeR
     try:
         append(pack_iq(message.broker_id, message.broker_epoch))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.fenced != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(0, 1, message.fenced))
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -2716,15 +2715,15 @@ def write_broker_registration_change_record_1(message: BrokerRegistrationChangeR
     try:
         append(pack_iq(message.broker_id, message.broker_epoch))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.fenced != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(0, 1, message.fenced))
         if message.in_controlled_shutdown != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -2735,15 +2734,15 @@ def write_broker_registration_change_record_2(message: BrokerRegistrationChangeR
     try:
         append(pack_iq(message.broker_id, message.broker_epoch))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.fenced != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(0, 1, message.fenced))
         if message.in_controlled_shutdown != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
         if message.log_dirs is None or len(message.log_dirs):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             log_dirs = message.log_dirs
             if log_dirs is None:
@@ -2754,8 +2753,8 @@ def write_broker_registration_change_record_2(message: BrokerRegistrationChangeR
                 content.append(pack_u(item))
             tags.append(BYTES[2] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -2766,15 +2765,15 @@ def write_broker_registration_change_record_3(message: BrokerRegistrationChangeR
     try:
         append(pack_iq(message.broker_id, message.broker_epoch))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.fenced != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(0, 1, message.fenced))
         if message.in_controlled_shutdown != 0:
-            count_2 += 1
+            count += 1
             tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
         if message.log_dirs is None or len(message.log_dirs):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             log_dirs = message.log_dirs
             if log_dirs is None:
@@ -2786,7 +2785,7 @@ def write_broker_registration_change_record_3(message: BrokerRegistrationChangeR
             tags.append(BYTES[2] + uvarint(records_size(tuple(content))))
             tags.extend(content)
         if message.cordoned_log_dirs is not None:
-            count_2 += 1
+            count += 1
             content_2: list[Part] = []
             cordoned_log_dirs = message.cordoned_log_dirs
             if cordoned_log_dirs is None:
@@ -2798,8 +2797,8 @@ def write_broker_registration_change_record_3(message: BrokerRegistrationChangeR
                     content_2.append(pack_u(item_2))
             tags.append(BYTES[3] + uvarint(records_size(tuple(content_2))))
             tags.extend(content_2)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -2849,25 +2848,25 @@ def read_access_control_entry_record_0(buffer: Buffer, pos: int, end: int) -> tu
 def write_access_control_entry_record_0(message: AccessControlEntryRecord, append: Append) -> None:
     try:
         append(pack_ub(message.id, message.resource_type))
-        text_2 = message.resource_name
-        if text_2 is None:
+        text = message.resource_name
+        if text is None:
             raise null_field("AccessControlEntryRecord.ResourceName")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_b(message.pattern_type))
-        text_3 = message.principal
-        if text_3 is None:
+        text_2 = message.principal
+        if text_2 is None:
             raise null_field("AccessControlEntryRecord.Principal")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.host
-        if text_4 is None:
+        text_3 = message.host
+        if text_3 is None:
             raise null_field("AccessControlEntryRecord.Host")
-        data = text_4.encode()
+        data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -2960,10 +2959,10 @@ def read_remove_user_scram_credential_record_0(buffer: Buffer, pos: int, end: in
 
 def write_remove_user_scram_credential_record_0(message: RemoveUserScramCredentialRecord, append: Append) -> None:
     try:
-        text_2 = message.name
-        if text_2 is None:
+        text = message.name
+        if text is None:
             raise null_field("RemoveUserScramCredentialRecord.Name")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -3009,22 +3008,22 @@ def read_begin_transaction_record_0(buffer: Buffer, pos: int, end: int) -> tuple
 def write_begin_transaction_record_0(message: BeginTransactionRecord, append: Append) -> None:
     try:
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.name is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
-            text_2 = message.name
-            if text_2 is None:
+            text = message.name
+            if text is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -3088,22 +3087,22 @@ def read_abort_transaction_record_0(buffer: Buffer, pos: int, end: int) -> tuple
 def write_abort_transaction_record_0(message: AbortTransactionRecord, append: Append) -> None:
     try:
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.reason is not None:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
-            text_2 = message.reason
-            if text_2 is None:
+            text = message.reason
+            if text is None:
                 content.append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:
@@ -3134,10 +3133,10 @@ def read_remove_delegation_token_record_0(buffer: Buffer, pos: int, end: int) ->
 
 def write_remove_delegation_token_record_0(message: RemoveDelegationTokenRecord, append: Append) -> None:
     try:
-        text_2 = message.token_id
-        if text_2 is None:
+        text = message.token_id
+        if text is None:
             raise null_field("RemoveDelegationTokenRecord.TokenId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -3225,17 +3224,17 @@ def write_register_controller_record_0(message: RegisterControllerRecord, append
         n = len(end_points) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in end_points:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("ControllerEndpoint.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.host
-            if text_3 is None:
+            text_2 = item.host
+            if text_2 is None:
                 raise null_field("ControllerEndpoint.Host")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -3246,10 +3245,10 @@ def write_register_controller_record_0(message: RegisterControllerRecord, append
         n = len(features) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_2 in features:
-            text_4 = item_2.name
-            if text_4 is None:
+            text_3 = item_2.name
+            if text_3 is None:
                 raise null_field("ControllerFeature.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -3283,10 +3282,10 @@ def read_clear_elr_record_0(buffer: Buffer, pos: int, end: int) -> tuple[ClearEl
 
 def write_clear_elr_record_0(message: ClearElrRecord, append: Append) -> None:
     try:
-        text_2 = message.topic_name
-        if text_2 is None:
+        text = message.topic_name
+        if text is None:
             raise null_field("ClearElrRecord.TopicName")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)

@@ -498,16 +498,16 @@ def read_offset_commit_request_10(buffer: Buffer, pos: int, end: int) -> tuple[O
 
 def write_offset_commit_request_2(message: OffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetCommitRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("OffsetCommitRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.generation_id_or_member_epoch, len(data)))
         append(data)
         topics = message.topics
@@ -515,10 +515,10 @@ def write_offset_commit_request_2(message: OffsetCommitRequest, append: Append) 
             raise null_field("OffsetCommitRequest.Topics")
         append(pack_qi(message.retention_time_ms, len(topics)))
         for item in topics:
-            text_4 = item.name
-            if text_4 is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("OffsetCommitRequestTopic.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -526,11 +526,11 @@ def write_offset_commit_request_2(message: OffsetCommitRequest, append: Append) 
                 raise null_field("OffsetCommitRequestTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_5 = item_2.committed_metadata
-                if text_5 is None:
+                text_4 = item_2.committed_metadata
+                if text_4 is None:
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, -1))
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -539,16 +539,16 @@ def write_offset_commit_request_2(message: OffsetCommitRequest, append: Append) 
 
 def write_offset_commit_request_5(message: OffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetCommitRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("OffsetCommitRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.generation_id_or_member_epoch, len(data)))
         append(data)
         topics = message.topics
@@ -556,10 +556,10 @@ def write_offset_commit_request_5(message: OffsetCommitRequest, append: Append) 
             raise null_field("OffsetCommitRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_4 = item.name
-            if text_4 is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("OffsetCommitRequestTopic.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -567,11 +567,11 @@ def write_offset_commit_request_5(message: OffsetCommitRequest, append: Append) 
                 raise null_field("OffsetCommitRequestTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_5 = item_2.committed_metadata
-                if text_5 is None:
+                text_4 = item_2.committed_metadata
+                if text_4 is None:
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, -1))
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -580,18 +580,66 @@ def write_offset_commit_request_5(message: OffsetCommitRequest, append: Append) 
 
 def write_offset_commit_request_6(message: OffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetCommitRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("OffsetCommitRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.generation_id_or_member_epoch, len(data)))
         append(data)
+        topics = message.topics
+        if topics is None:
+            raise null_field("OffsetCommitRequest.Topics")
+        append(pack_i(len(topics)))
+        for item in topics:
+            text_3 = item.name
+            if text_3 is None:
+                raise null_field("OffsetCommitRequestTopic.Name")
+            data = text_3.encode()
+            append(pack_h(len(data)))
+            append(data)
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("OffsetCommitRequestTopic.Partitions")
+            append(pack_i(len(partitions)))
+            for item_2 in partitions:
+                text_4 = item_2.committed_metadata
+                if text_4 is None:
+                    append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, -1))
+                else:
+                    data = text_4.encode()
+                    append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, len(data)))
+                    append(data)
+    except UNENCODABLE as error:
+        raise unencodable("OffsetCommitRequest", error) from error
+
+
+def write_offset_commit_request_7(message: OffsetCommitRequest, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("OffsetCommitRequest.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("OffsetCommitRequest.MemberId")
+        data = text_2.encode()
+        append(pack_ih(message.generation_id_or_member_epoch, len(data)))
+        append(data)
+        text_3 = message.group_instance_id
+        if text_3 is None:
+            append(pack_h(-1))
+        else:
+            data = text_3.encode()
+            append(pack_h(len(data)))
+            append(data)
         topics = message.topics
         if topics is None:
             raise null_field("OffsetCommitRequest.Topics")
@@ -619,76 +667,28 @@ def write_offset_commit_request_6(message: OffsetCommitRequest, append: Append) 
         raise unencodable("OffsetCommitRequest", error) from error
 
 
-def write_offset_commit_request_7(message: OffsetCommitRequest, append: Append) -> None:
-    try:
-        text_2 = message.group_id
-        if text_2 is None:
-            raise null_field("OffsetCommitRequest.GroupId")
-        data = text_2.encode()
-        append(pack_h(len(data)))
-        append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            raise null_field("OffsetCommitRequest.MemberId")
-        data = text_3.encode()
-        append(pack_ih(message.generation_id_or_member_epoch, len(data)))
-        append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
-            append(pack_h(-1))
-        else:
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-        topics = message.topics
-        if topics is None:
-            raise null_field("OffsetCommitRequest.Topics")
-        append(pack_i(len(topics)))
-        for item in topics:
-            text_5 = item.name
-            if text_5 is None:
-                raise null_field("OffsetCommitRequestTopic.Name")
-            data = text_5.encode()
-            append(pack_h(len(data)))
-            append(data)
-            partitions = item.partitions
-            if partitions is None:
-                raise null_field("OffsetCommitRequestTopic.Partitions")
-            append(pack_i(len(partitions)))
-            for item_2 in partitions:
-                text_6 = item_2.committed_metadata
-                if text_6 is None:
-                    append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, -1))
-                else:
-                    data = text_6.encode()
-                    append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, len(data)))
-                    append(data)
-    except UNENCODABLE as error:
-        raise unencodable("OffsetCommitRequest", error) from error
-
-
 def write_offset_commit_request_8(message: OffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetCommitRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_i(message.generation_id_or_member_epoch))
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("OffsetCommitRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
+        text_3 = message.group_instance_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -698,10 +698,10 @@ def write_offset_commit_request_8(message: OffsetCommitRequest, append: Append) 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_5 = item.name
-            if text_5 is None:
+            text_4 = item.name
+            if text_4 is None:
                 raise null_field("OffsetCommitRequestTopic.Name")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -712,11 +712,11 @@ def write_offset_commit_request_8(message: OffsetCommitRequest, append: Append) 
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
-                text_6 = item_2.committed_metadata
-                if text_6 is None:
+                text_5 = item_2.committed_metadata
+                if text_5 is None:
                     append(b"\0")
                 else:
-                    data = text_6.encode()
+                    data = text_5.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -729,26 +729,26 @@ def write_offset_commit_request_8(message: OffsetCommitRequest, append: Append) 
 
 def write_offset_commit_request_10(message: OffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetCommitRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_i(message.generation_id_or_member_epoch))
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("OffsetCommitRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
+        text_3 = message.group_instance_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -766,11 +766,11 @@ def write_offset_commit_request_10(message: OffsetCommitRequest, append: Append)
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
-                text_5 = item_2.committed_metadata
-                if text_5 is None:
+                text_4 = item_2.committed_metadata
+                if text_4 is None:
                     append(b"\0")
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -951,10 +951,10 @@ def write_offset_commit_response_2(message: OffsetCommitResponse, append: Append
             raise null_field("OffsetCommitResponse.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetCommitResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -974,10 +974,10 @@ def write_offset_commit_response_3(message: OffsetCommitResponse, append: Append
             raise null_field("OffsetCommitResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetCommitResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -999,10 +999,10 @@ def write_offset_commit_response_8(message: OffsetCommitResponse, append: Append
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetCommitResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -107,10 +107,10 @@ def read_offset_delete_request_0(buffer: Buffer, pos: int, end: int) -> tuple[Of
 
 def write_offset_delete_request_0(message: OffsetDeleteRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetDeleteRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
         topics = message.topics
@@ -118,10 +118,10 @@ def write_offset_delete_request_0(message: OffsetDeleteRequest, append: Append) 
             raise null_field("OffsetDeleteRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("OffsetDeleteRequestTopic.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -175,10 +175,10 @@ def write_offset_delete_response_0(message: OffsetDeleteResponse, append: Append
             raise null_field("OffsetDeleteResponse.Topics")
         append(pack_hii(message.error_code, message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetDeleteResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions

@@ -544,10 +544,10 @@ def read_offset_fetch_request_10(buffer: Buffer, pos: int, end: int) -> tuple[Of
 
 def write_offset_fetch_request_1(message: OffsetFetchRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetFetchRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
         topics = message.topics
@@ -555,10 +555,10 @@ def write_offset_fetch_request_1(message: OffsetFetchRequest, append: Append) ->
             raise null_field("OffsetFetchRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("OffsetFetchRequestTopic.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partition_indexes = item.partition_indexes
@@ -572,10 +572,10 @@ def write_offset_fetch_request_1(message: OffsetFetchRequest, append: Append) ->
 
 def write_offset_fetch_request_2(message: OffsetFetchRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetFetchRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
         topics = message.topics
@@ -584,10 +584,10 @@ def write_offset_fetch_request_2(message: OffsetFetchRequest, append: Append) ->
         else:
             append(pack_i(len(topics)))
             for item in topics:
-                text_3 = item.name
-                if text_3 is None:
+                text_2 = item.name
+                if text_2 is None:
                     raise null_field("OffsetFetchRequestTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 append(pack_h(len(data)))
                 append(data)
                 partition_indexes = item.partition_indexes
@@ -601,10 +601,10 @@ def write_offset_fetch_request_2(message: OffsetFetchRequest, append: Append) ->
 
 def write_offset_fetch_request_6(message: OffsetFetchRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetFetchRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -615,10 +615,10 @@ def write_offset_fetch_request_6(message: OffsetFetchRequest, append: Append) ->
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                text_3 = item.name
-                if text_3 is None:
+                text_2 = item.name
+                if text_2 is None:
                     raise null_field("OffsetFetchRequestTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -636,10 +636,10 @@ def write_offset_fetch_request_6(message: OffsetFetchRequest, append: Append) ->
 
 def write_offset_fetch_request_7(message: OffsetFetchRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("OffsetFetchRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -650,10 +650,10 @@ def write_offset_fetch_request_7(message: OffsetFetchRequest, append: Append) ->
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                text_3 = item.name
-                if text_3 is None:
+                text_2 = item.name
+                if text_2 is None:
                     raise null_field("OffsetFetchRequestTopic.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -677,13 +677,64 @@ def write_offset_fetch_request_8(message: OffsetFetchRequest, append: Append) ->
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("OffsetFetchRequestGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
+            topics = item.topics
+            if topics is None:
+                append(b"\0")
+            else:
+                n = len(topics) + 1
+                append(BYTES[n] if n < 128 else uvarint(n))
+                for item_2 in topics:
+                    text_2 = item_2.name
+                    if text_2 is None:
+                        raise null_field("OffsetFetchRequestTopics.Name")
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                    partition_indexes = item_2.partition_indexes
+                    if partition_indexes is None:
+                        raise null_field("OffsetFetchRequestTopics.PartitionIndexes")
+                    n = len(partition_indexes) + 1
+                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack(f">{len(partition_indexes)}i", *partition_indexes))
+                    append(b"\0")
+            append(b"\0")
+        append(pack_ox(message.require_stable))
+    except UNENCODABLE as error:
+        raise unencodable("OffsetFetchRequest", error) from error
+
+
+def write_offset_fetch_request_9(message: OffsetFetchRequest, append: Append) -> None:
+    try:
+        groups = message.groups
+        if groups is None:
+            raise null_field("OffsetFetchRequest.Groups")
+        n = len(groups) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in groups:
+            text = item.group_id
+            if text is None:
+                raise null_field("OffsetFetchRequestGroup.GroupId")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_2 = item.member_id
+            if text_2 is None:
+                append(b"\0")
+            else:
+                data = text_2.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+            append(pack_i(item.member_epoch))
             topics = item.topics
             if topics is None:
                 append(b"\0")
@@ -711,57 +762,6 @@ def write_offset_fetch_request_8(message: OffsetFetchRequest, append: Append) ->
         raise unencodable("OffsetFetchRequest", error) from error
 
 
-def write_offset_fetch_request_9(message: OffsetFetchRequest, append: Append) -> None:
-    try:
-        groups = message.groups
-        if groups is None:
-            raise null_field("OffsetFetchRequest.Groups")
-        n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
-        for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
-                raise null_field("OffsetFetchRequestGroup.GroupId")
-            data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-            text_3 = item.member_id
-            if text_3 is None:
-                append(b"\0")
-            else:
-                data = text_3.encode()
-                n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
-                append(data)
-            append(pack_i(item.member_epoch))
-            topics = item.topics
-            if topics is None:
-                append(b"\0")
-            else:
-                n = len(topics) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
-                for item_2 in topics:
-                    text_4 = item_2.name
-                    if text_4 is None:
-                        raise null_field("OffsetFetchRequestTopics.Name")
-                    data = text_4.encode()
-                    n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
-                    append(data)
-                    partition_indexes = item_2.partition_indexes
-                    if partition_indexes is None:
-                        raise null_field("OffsetFetchRequestTopics.PartitionIndexes")
-                    n = len(partition_indexes) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
-                    append(pack(f">{len(partition_indexes)}i", *partition_indexes))
-                    append(b"\0")
-            append(b"\0")
-        append(pack_ox(message.require_stable))
-    except UNENCODABLE as error:
-        raise unencodable("OffsetFetchRequest", error) from error
-
-
 def write_offset_fetch_request_10(message: OffsetFetchRequest, append: Append) -> None:
     try:
         groups = message.groups
@@ -770,18 +770,18 @@ def write_offset_fetch_request_10(message: OffsetFetchRequest, append: Append) -
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("OffsetFetchRequestGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_3 = item.member_id
-            if text_3 is None:
+            text_2 = item.member_id
+            if text_2 is None:
                 append(b"\0")
             else:
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1220,10 +1220,10 @@ def write_offset_fetch_response_1(message: OffsetFetchResponse, append: Append) 
             raise null_field("OffsetFetchResponse.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetFetchResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1231,11 +1231,11 @@ def write_offset_fetch_response_1(message: OffsetFetchResponse, append: Append) 
                 raise null_field("OffsetFetchResponseTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_3 = item_2.metadata
-                if text_3 is None:
+                text_2 = item_2.metadata
+                if text_2 is None:
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, -1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, len(data)))
                     append(data)
                 append(pack_h(item_2.error_code))
@@ -1250,10 +1250,10 @@ def write_offset_fetch_response_2(message: OffsetFetchResponse, append: Append) 
             raise null_field("OffsetFetchResponse.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetFetchResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1261,11 +1261,11 @@ def write_offset_fetch_response_2(message: OffsetFetchResponse, append: Append) 
                 raise null_field("OffsetFetchResponseTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_3 = item_2.metadata
-                if text_3 is None:
+                text_2 = item_2.metadata
+                if text_2 is None:
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, -1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, len(data)))
                     append(data)
                 append(pack_h(item_2.error_code))
@@ -1281,10 +1281,10 @@ def write_offset_fetch_response_3(message: OffsetFetchResponse, append: Append) 
             raise null_field("OffsetFetchResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetFetchResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1292,11 +1292,11 @@ def write_offset_fetch_response_3(message: OffsetFetchResponse, append: Append) 
                 raise null_field("OffsetFetchResponseTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_3 = item_2.metadata
-                if text_3 is None:
+                text_2 = item_2.metadata
+                if text_2 is None:
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, -1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, len(data)))
                     append(data)
                 append(pack_h(item_2.error_code))
@@ -1312,10 +1312,10 @@ def write_offset_fetch_response_5(message: OffsetFetchResponse, append: Append) 
             raise null_field("OffsetFetchResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetFetchResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -1323,11 +1323,11 @@ def write_offset_fetch_response_5(message: OffsetFetchResponse, append: Append) 
                 raise null_field("OffsetFetchResponseTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_3 = item_2.metadata
-                if text_3 is None:
+                text_2 = item_2.metadata
+                if text_2 is None:
                     append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, -1))
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, len(data)))
                     append(data)
                 append(pack_h(item_2.error_code))
@@ -1345,10 +1345,10 @@ def write_offset_fetch_response_6(message: OffsetFetchResponse, append: Append) 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("OffsetFetchResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1359,11 +1359,11 @@ def write_offset_fetch_response_6(message: OffsetFetchResponse, append: Append) 
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
-                text_3 = item_2.metadata
-                if text_3 is None:
+                text_2 = item_2.metadata
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1383,10 +1383,10 @@ def write_offset_fetch_response_8(message: OffsetFetchResponse, append: Append) 
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("OffsetFetchResponseGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1396,10 +1396,10 @@ def write_offset_fetch_response_8(message: OffsetFetchResponse, append: Append) 
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_3 = item_2.name
-                if text_3 is None:
+                text_2 = item_2.name
+                if text_2 is None:
                     raise null_field("OffsetFetchResponseTopics.Name")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1410,11 +1410,11 @@ def write_offset_fetch_response_8(message: OffsetFetchResponse, append: Append) 
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in partitions:
                     append(pack_iqi(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch))
-                    text_4 = item_3.metadata
-                    if text_4 is None:
+                    text_3 = item_3.metadata
+                    if text_3 is None:
                         append(b"\0")
                     else:
-                        data = text_4.encode()
+                        data = text_3.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
@@ -1435,10 +1435,10 @@ def write_offset_fetch_response_10(message: OffsetFetchResponse, append: Append)
         n = len(groups) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
-            text_2 = item.group_id
-            if text_2 is None:
+            text = item.group_id
+            if text is None:
                 raise null_field("OffsetFetchResponseGroup.GroupId")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1456,11 +1456,11 @@ def write_offset_fetch_response_10(message: OffsetFetchResponse, append: Append)
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in partitions:
                     append(pack_iqi(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch))
-                    text_3 = item_3.metadata
-                    if text_3 is None:
+                    text_2 = item_3.metadata
+                    if text_2 is None:
                         append(b"\0")
                     else:
-                        data = text_3.encode()
+                        data = text_2.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)

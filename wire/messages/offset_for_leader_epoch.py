@@ -207,10 +207,10 @@ def write_offset_for_leader_epoch_request_2(message: OffsetForLeaderEpochRequest
             raise null_field("OffsetForLeaderEpochRequest.Topics")
         append(pack_i(len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("OffsetForLeaderTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -230,10 +230,10 @@ def write_offset_for_leader_epoch_request_3(message: OffsetForLeaderEpochRequest
             raise null_field("OffsetForLeaderEpochRequest.Topics")
         append(pack_ii(message.replica_id, len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("OffsetForLeaderTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -255,10 +255,10 @@ def write_offset_for_leader_epoch_request_4(message: OffsetForLeaderEpochRequest
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("OffsetForLeaderTopic.Topic")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -368,10 +368,10 @@ def write_offset_for_leader_epoch_response_2(message: OffsetForLeaderEpochRespon
             raise null_field("OffsetForLeaderEpochResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("OffsetForLeaderTopicResult.Topic")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -393,10 +393,10 @@ def write_offset_for_leader_epoch_response_4(message: OffsetForLeaderEpochRespon
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic
-            if text_2 is None:
+            text = item.topic
+            if text is None:
                 raise null_field("OffsetForLeaderTopicResult.Topic")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

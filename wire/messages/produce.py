@@ -97,7 +97,6 @@ class ProduceResponse(msgspec.Struct, gc=False):
     node_endpoints: list[NodeEndpoint] = []
 
 
-pack_B = Struct(">B").pack
 pack_h = Struct(">h").pack
 pack_hi = Struct(">hi").pack
 pack_hii = Struct(">hii").pack
@@ -323,11 +322,11 @@ def read_produce_request_13(buffer: Buffer, pos: int, end: int) -> tuple[Produce
 
 def write_produce_request_3(message: ProduceRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             append(pack_h(-1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
         topic_data = message.topic_data
@@ -335,10 +334,10 @@ def write_produce_request_3(message: ProduceRequest, append: Append) -> None:
             raise null_field("ProduceRequest.TopicData")
         append(pack_hii(message.acks, message.timeout_ms, len(topic_data)))
         for item in topic_data:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicProduceData.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             append(pack_h(len(data)))
             append(data)
             partition_data = item.partition_data
@@ -359,11 +358,11 @@ def write_produce_request_3(message: ProduceRequest, append: Append) -> None:
 
 def write_produce_request_9(message: ProduceRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -374,10 +373,10 @@ def write_produce_request_9(message: ProduceRequest, append: Append) -> None:
         n = len(topic_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topic_data:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("TopicProduceData.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -405,11 +404,11 @@ def write_produce_request_9(message: ProduceRequest, append: Append) -> None:
 
 def write_produce_request_13(message: ProduceRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -962,10 +961,10 @@ def write_produce_response_3(message: ProduceResponse, append: Append) -> None:
             raise null_field("ProduceResponse.Responses")
         append(pack_i(len(responses)))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partition_responses = item.partition_responses
@@ -986,10 +985,10 @@ def write_produce_response_5(message: ProduceResponse, append: Append) -> None:
             raise null_field("ProduceResponse.Responses")
         append(pack_i(len(responses)))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partition_responses = item.partition_responses
@@ -1010,10 +1009,10 @@ def write_produce_response_8(message: ProduceResponse, append: Append) -> None:
             raise null_field("ProduceResponse.Responses")
         append(pack_i(len(responses)))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partition_responses = item.partition_responses
@@ -1026,18 +1025,18 @@ def write_produce_response_8(message: ProduceResponse, append: Append) -> None:
                     raise null_field("PartitionProduceResponse.RecordErrors")
                 append(pack_ihqqqi(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset, len(record_errors)))
                 for item_3 in record_errors:
-                    text_3 = item_3.batch_index_error_message
-                    if text_3 is None:
+                    text_2 = item_3.batch_index_error_message
+                    if text_2 is None:
                         append(pack_ih(item_3.batch_index, -1))
                     else:
-                        data = text_3.encode()
+                        data = text_2.encode()
                         append(pack_ih(item_3.batch_index, len(data)))
                         append(data)
-                text_4 = item_2.error_message
-                if text_4 is None:
+                text_3 = item_2.error_message
+                if text_3 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     append(pack_h(len(data)))
                     append(data)
         append(pack_i(message.throttle_time_ms))
@@ -1053,10 +1052,10 @@ def write_produce_response_9(message: ProduceResponse, append: Append) -> None:
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -1074,20 +1073,20 @@ def write_produce_response_9(message: ProduceResponse, append: Append) -> None:
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in record_errors:
                     append(pack_i(item_3.batch_index))
-                    text_3 = item_3.batch_index_error_message
-                    if text_3 is None:
+                    text_2 = item_3.batch_index_error_message
+                    if text_2 is None:
                         append(b"\0")
                     else:
-                        data = text_3.encode()
+                        data = text_2.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(b"\0")
-                text_4 = item_2.error_message
-                if text_4 is None:
+                text_3 = item_2.error_message
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1106,109 +1105,13 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TopicProduceResponse.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            partition_responses = item.partition_responses
-            if partition_responses is None:
-                raise null_field("TopicProduceResponse.PartitionResponses")
-            n = len(partition_responses) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
-            for item_2 in partition_responses:
-                append(pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset))
-                record_errors = item_2.record_errors
-                if record_errors is None:
-                    raise null_field("PartitionProduceResponse.RecordErrors")
-                n = len(record_errors) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
-                for item_3 in record_errors:
-                    append(pack_i(item_3.batch_index))
-                    text_3 = item_3.batch_index_error_message
-                    if text_3 is None:
-                        append(b"\0")
-                    else:
-                        data = text_3.encode()
-                        n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
-                        append(data)
-                    append(b"\0")
-                text_4 = item_2.error_message
-                if text_4 is None:
-                    append(b"\0")
-                else:
-                    data = text_4.encode()
-                    n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
-                    append(data)
-                tags: list[Part] = []
-                count_2 = 0
-                if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count_2 += 1
-                    content: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionProduceResponse.CurrentLeader")
-                    content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                append(pack_B(count_2))
-                if count_2:
-                    for part in tags:
-                        append(part)
-            append(b"\0")
-        append(pack_i(message.throttle_time_ms))
-        tags_2: list[Part] = []
-        count_3 = 0
-        if message.node_endpoints is None or len(message.node_endpoints):
-            count_3 += 1
-            content_2: list[Part] = []
-            node_endpoints = message.node_endpoints
-            if node_endpoints is None:
-                raise null_field("ProduceResponse.NodeEndpoints")
-            n = len(node_endpoints) + 1
-            content_2.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_4 in node_endpoints:
-                content_2.append(pack_i(item_4.node_id))
-                text_5 = item_4.host
-                if text_5 is None:
-                    raise null_field("NodeEndpoint.Host")
-                data = text_5.encode()
-                n = len(data) + 1
-                content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content_2.append(data)
-                content_2.append(pack_i(item_4.port))
-                text_6 = item_4.rack
-                if text_6 is None:
-                    content_2.append(b"\0")
-                else:
-                    data = text_6.encode()
-                    n = len(data) + 1
-                    content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
-                    content_2.append(data)
-                content_2.append(b"\0")
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
-            tags_2.extend(content_2)
-        append(pack_B(count_3))
-        if count_3:
-            for part_2 in tags_2:
-                append(part_2)
-    except UNENCODABLE as error:
-        raise unencodable("ProduceResponse", error) from error
-
-
-def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
-    try:
-        responses = message.responses
-        if responses is None:
-            raise null_field("ProduceResponse.Responses")
-        n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
-        for item in responses:
-            append(pack_u(item.topic_id))
             partition_responses = item.partition_responses
             if partition_responses is None:
                 raise null_field("TopicProduceResponse.PartitionResponses")
@@ -1241,9 +1144,9 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
                 tags: list[Part] = []
-                count_2 = 0
+                count = 0
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count_2 += 1
+                    count += 1
                     content: list[Part] = []
                     current_leader = item_2.current_leader
                     if current_leader is None:
@@ -1251,16 +1154,16 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
                     content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
                     tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
                     tags.extend(content)
-                append(pack_B(count_2))
-                if count_2:
+                append(BYTES[count])
+                if count:
                     for part in tags:
                         append(part)
             append(b"\0")
         append(pack_i(message.throttle_time_ms))
         tags_2: list[Part] = []
-        count_3 = 0
+        count_2 = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count_3 += 1
+            count_2 += 1
             content_2: list[Part] = []
             node_endpoints = message.node_endpoints
             if node_endpoints is None:
@@ -1288,8 +1191,104 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
                 content_2.append(b"\0")
             tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
             tags_2.extend(content_2)
-        append(pack_B(count_3))
-        if count_3:
+        append(BYTES[count_2])
+        if count_2:
+            for part_2 in tags_2:
+                append(part_2)
+    except UNENCODABLE as error:
+        raise unencodable("ProduceResponse", error) from error
+
+
+def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
+    try:
+        responses = message.responses
+        if responses is None:
+            raise null_field("ProduceResponse.Responses")
+        n = len(responses) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in responses:
+            append(pack_u(item.topic_id))
+            partition_responses = item.partition_responses
+            if partition_responses is None:
+                raise null_field("TopicProduceResponse.PartitionResponses")
+            n = len(partition_responses) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            for item_2 in partition_responses:
+                append(pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset))
+                record_errors = item_2.record_errors
+                if record_errors is None:
+                    raise null_field("PartitionProduceResponse.RecordErrors")
+                n = len(record_errors) + 1
+                append(BYTES[n] if n < 128 else uvarint(n))
+                for item_3 in record_errors:
+                    append(pack_i(item_3.batch_index))
+                    text = item_3.batch_index_error_message
+                    if text is None:
+                        append(b"\0")
+                    else:
+                        data = text.encode()
+                        n = len(data) + 1
+                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(data)
+                    append(b"\0")
+                text_2 = item_2.error_message
+                if text_2 is None:
+                    append(b"\0")
+                else:
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                tags: list[Part] = []
+                count = 0
+                if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                    count += 1
+                    content: list[Part] = []
+                    current_leader = item_2.current_leader
+                    if current_leader is None:
+                        raise null_field("PartitionProduceResponse.CurrentLeader")
+                    content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                    tags.extend(content)
+                append(BYTES[count])
+                if count:
+                    for part in tags:
+                        append(part)
+            append(b"\0")
+        append(pack_i(message.throttle_time_ms))
+        tags_2: list[Part] = []
+        count_2 = 0
+        if message.node_endpoints is None or len(message.node_endpoints):
+            count_2 += 1
+            content_2: list[Part] = []
+            node_endpoints = message.node_endpoints
+            if node_endpoints is None:
+                raise null_field("ProduceResponse.NodeEndpoints")
+            n = len(node_endpoints) + 1
+            content_2.append(BYTES[n] if n < 128 else uvarint(n))
+            for item_4 in node_endpoints:
+                content_2.append(pack_i(item_4.node_id))
+                text_3 = item_4.host
+                if text_3 is None:
+                    raise null_field("NodeEndpoint.Host")
+                data = text_3.encode()
+                n = len(data) + 1
+                content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
+                content_2.append(data)
+                content_2.append(pack_i(item_4.port))
+                text_4 = item_4.rack
+                if text_4 is None:
+                    content_2.append(b"\0")
+                else:
+                    data = text_4.encode()
+                    n = len(data) + 1
+                    content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content_2.append(data)
+                content_2.append(b"\0")
+            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
+            tags_2.extend(content_2)
+        append(BYTES[count_2])
+        if count_2:
             for part_2 in tags_2:
                 append(part_2)
     except UNENCODABLE as error:

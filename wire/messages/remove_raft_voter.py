@@ -70,11 +70,11 @@ def read_remove_raft_voter_request_0(buffer: Buffer, pos: int, end: int) -> tupl
 
 def write_remove_raft_voter_request_0(message: RemoveRaftVoterRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -110,11 +110,11 @@ def read_remove_raft_voter_response_0(buffer: Buffer, pos: int, end: int) -> tup
 def write_remove_raft_voter_response_0(message: RemoveRaftVoterResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

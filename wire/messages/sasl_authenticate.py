@@ -212,11 +212,11 @@ def read_sasl_authenticate_response_2(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_sasl_authenticate_response_0(message: SaslAuthenticateResponse, append: Append) -> None:
     try:
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(pack_hh(message.error_code, -1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_hh(message.error_code, len(data)))
             append(data)
         bytes_2 = message.auth_bytes
@@ -230,11 +230,11 @@ def write_sasl_authenticate_response_0(message: SaslAuthenticateResponse, append
 
 def write_sasl_authenticate_response_1(message: SaslAuthenticateResponse, append: Append) -> None:
     try:
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(pack_hh(message.error_code, -1))
         else:
-            data = text_2.encode()
+            data = text.encode()
             append(pack_hh(message.error_code, len(data)))
             append(data)
         bytes_2 = message.auth_bytes
@@ -250,11 +250,11 @@ def write_sasl_authenticate_response_1(message: SaslAuthenticateResponse, append
 def write_sasl_authenticate_response_2(message: SaslAuthenticateResponse, append: Append) -> None:
     try:
         append(pack_h(message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -57,10 +57,10 @@ def read_sasl_handshake_request_0(buffer: Buffer, pos: int, end: int) -> tuple[S
 
 def write_sasl_handshake_request_0(message: SaslHandshakeRequest, append: Append) -> None:
     try:
-        text_2 = message.mechanism
-        if text_2 is None:
+        text = message.mechanism
+        if text is None:
             raise null_field("SaslHandshakeRequest.Mechanism")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
     except UNENCODABLE as error:
@@ -98,10 +98,10 @@ def write_sasl_handshake_response_0(message: SaslHandshakeResponse, append: Appe
             raise null_field("SaslHandshakeResponse.Mechanisms")
         append(pack_hi(message.error_code, len(mechanisms)))
         for item in mechanisms:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("SaslHandshakeResponse.Mechanisms")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
     except UNENCODABLE as error:

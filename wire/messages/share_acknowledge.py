@@ -282,19 +282,19 @@ def read_share_acknowledge_request_2(buffer: Buffer, pos: int, end: int) -> tupl
 
 def write_share_acknowledge_request_1(message: ShareAcknowledgeRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
+        text = message.group_id
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.member_id
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -336,19 +336,19 @@ def write_share_acknowledge_request_1(message: ShareAcknowledgeRequest, append: 
 
 def write_share_acknowledge_request_2(message: ShareAcknowledgeRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
+        text = message.group_id
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.member_id
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -601,11 +601,11 @@ def read_share_acknowledge_response_2(buffer: Buffer, pos: int, end: int) -> tup
 def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -623,11 +623,11 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -643,19 +643,19 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in node_endpoints:
             append(pack_i(item_3.node_id))
-            text_4 = item_3.host
-            if text_4 is None:
+            text_3 = item_3.host
+            if text_3 is None:
                 raise null_field("NodeEndpoint.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item_3.port))
-            text_5 = item_3.rack
-            if text_5 is None:
+            text_4 = item_3.rack
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -668,11 +668,11 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
 def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -691,11 +691,11 @@ def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -711,19 +711,19 @@ def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in node_endpoints:
             append(pack_i(item_3.node_id))
-            text_4 = item_3.host
-            if text_4 is None:
+            text_3 = item_3.host
+            if text_3 is None:
                 raise null_field("NodeEndpoint.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item_3.port))
-            text_5 = item_3.rack
-            if text_5 is None:
+            text_4 = item_3.rack
+            if text_4 is None:
                 append(b"\0")
             else:
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

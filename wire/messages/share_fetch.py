@@ -362,19 +362,19 @@ def read_share_fetch_request_2(buffer: Buffer, pos: int, end: int) -> tuple[Shar
 
 def write_share_fetch_request_1(message: ShareFetchRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
+        text = message.group_id
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.member_id
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -430,19 +430,19 @@ def write_share_fetch_request_1(message: ShareFetchRequest, append: Append) -> N
 
 def write_share_fetch_request_2(message: ShareFetchRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
+        text = message.group_id
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.member_id
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -641,11 +641,11 @@ def read_share_fetch_response_1(buffer: Buffer, pos: int, end: int) -> tuple[Sha
 def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -664,20 +664,20 @@ def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) ->
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_ih(item_2.partition_index, item_2.error_code))
-                text_3 = item_2.error_message
-                if text_3 is None:
+                text_2 = item_2.error_message
+                if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = text_2.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
                 append(pack_h(item_2.acknowledge_error_code))
-                text_4 = item_2.acknowledge_error_message
-                if text_4 is None:
+                text_3 = item_2.acknowledge_error_message
+                if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_4.encode()
+                    data = text_3.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -709,19 +709,19 @@ def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) ->
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_4 in node_endpoints:
             append(pack_i(item_4.node_id))
-            text_5 = item_4.host
-            if text_5 is None:
+            text_4 = item_4.host
+            if text_4 is None:
                 raise null_field("NodeEndpoint.Host")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_i(item_4.port))
-            text_6 = item_4.rack
-            if text_6 is None:
+            text_5 = item_4.rack
+            if text_5 is None:
                 append(b"\0")
             else:
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)

@@ -128,10 +128,10 @@ def write_share_group_describe_request_1(message: ShareGroupDescribeRequest, app
         n = len(group_ids) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in group_ids:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("ShareGroupDescribeRequest.GroupIds")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -327,33 +327,33 @@ def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, a
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            text_3 = item.group_id
-            if text_3 is None:
+            text_2 = item.group_id
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupId")
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_3 = item.group_state
+            if text_3 is None:
+                raise null_field("DescribedGroup.GroupState")
             data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_state
-            if text_4 is None:
-                raise null_field("DescribedGroup.GroupState")
-            data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
             append(pack_ii(item.group_epoch, item.assignment_epoch))
-            text_5 = item.assignor_name
-            if text_5 is None:
+            text_4 = item.assignor_name
+            if text_4 is None:
                 raise null_field("DescribedGroup.AssignorName")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -363,33 +363,33 @@ def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, a
             n = len(members) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in members:
-                text_6 = item_2.member_id
-                if text_6 is None:
+                text_5 = item_2.member_id
+                if text_5 is None:
                     raise null_field("Member.MemberId")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_7 = item_2.rack_id
-                if text_7 is None:
+                text_6 = item_2.rack_id
+                if text_6 is None:
                     append(b"\0")
                 else:
-                    data = text_7.encode()
+                    data = text_6.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
                 append(pack_i(item_2.member_epoch))
-                text_8 = item_2.client_id
-                if text_8 is None:
+                text_7 = item_2.client_id
+                if text_7 is None:
                     raise null_field("Member.ClientId")
-                data = text_8.encode()
+                data = text_7.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_9 = item_2.client_host
-                if text_9 is None:
+                text_8 = item_2.client_host
+                if text_8 is None:
                     raise null_field("Member.ClientHost")
-                data = text_9.encode()
+                data = text_8.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -399,10 +399,10 @@ def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, a
                 n = len(subscribed_topic_names) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in subscribed_topic_names:
-                    text_10 = item_3
-                    if text_10 is None:
+                    text_9 = item_3
+                    if text_9 is None:
                         raise null_field("Member.SubscribedTopicNames")
-                    data = text_10.encode()
+                    data = text_9.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -416,10 +416,10 @@ def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, a
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_4 in topic_partitions:
                     append(pack_u(item_4.topic_id))
-                    text_11 = item_4.topic_name
-                    if text_11 is None:
+                    text_10 = item_4.topic_name
+                    if text_10 is None:
                         raise null_field("TopicPartitions.TopicName")
-                    data = text_11.encode()
+                    data = text_10.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

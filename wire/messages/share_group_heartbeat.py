@@ -135,26 +135,26 @@ def read_share_group_heartbeat_request_1(buffer: Buffer, pos: int, end: int) -> 
 
 def write_share_group_heartbeat_request_1(message: ShareGroupHeartbeatRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("ShareGroupHeartbeatRequest.GroupId")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ShareGroupHeartbeatRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            raise null_field("ShareGroupHeartbeatRequest.MemberId")
-        data = text_3.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
         append(pack_i(message.member_epoch))
-        text_4 = message.rack_id
-        if text_4 is None:
+        text_3 = message.rack_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -165,10 +165,10 @@ def write_share_group_heartbeat_request_1(message: ShareGroupHeartbeatRequest, a
             n = len(subscribed_topic_names) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in subscribed_topic_names:
-                text_5 = item
-                if text_5 is None:
+                text_4 = item
+                if text_4 is None:
                     raise null_field("ShareGroupHeartbeatRequest.SubscribedTopicNames")
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -250,19 +250,19 @@ def read_share_group_heartbeat_response_1(buffer: Buffer, pos: int, end: int) ->
 def write_share_group_heartbeat_response_1(message: ShareGroupHeartbeatResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
+        text = message.error_message
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.member_id
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -179,10 +179,10 @@ def write_streams_group_describe_request_0(message: StreamsGroupDescribeRequest,
         n = len(group_ids) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in group_ids:
-            text_2 = item
-            if text_2 is None:
+            text = item
+            if text is None:
                 raise null_field("StreamsGroupDescribeRequest.GroupIds")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -832,25 +832,25 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in groups:
             append(pack_h(item.error_code))
-            text_2 = item.error_message
-            if text_2 is None:
+            text = item.error_message
+            if text is None:
                 append(b"\0")
             else:
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            text_3 = item.group_id
-            if text_3 is None:
+            text_2 = item.group_id
+            if text_2 is None:
                 raise null_field("DescribedGroup.GroupId")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.group_state
-            if text_4 is None:
+            text_3 = item.group_state
+            if text_3 is None:
                 raise null_field("DescribedGroup.GroupState")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -866,10 +866,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                     n = len(subtopologies) + 1
                     append(BYTES[n] if n < 128 else uvarint(n))
                     for item_2 in subtopologies:
-                        text_5 = item_2.subtopology_id
-                        if text_5 is None:
+                        text_4 = item_2.subtopology_id
+                        if text_4 is None:
                             raise null_field("Subtopology.SubtopologyId")
-                        data = text_5.encode()
+                        data = text_4.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
@@ -879,10 +879,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                         n = len(source_topics) + 1
                         append(BYTES[n] if n < 128 else uvarint(n))
                         for item_3 in source_topics:
-                            text_6 = item_3
-                            if text_6 is None:
+                            text_5 = item_3
+                            if text_5 is None:
                                 raise null_field("Subtopology.SourceTopics")
-                            data = text_6.encode()
+                            data = text_5.encode()
                             n = len(data) + 1
                             append(BYTES[n] if n < 128 else string_size(n - 1))
                             append(data)
@@ -892,10 +892,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                         n = len(repartition_sink_topics) + 1
                         append(BYTES[n] if n < 128 else uvarint(n))
                         for item_4 in repartition_sink_topics:
-                            text_7 = item_4
-                            if text_7 is None:
+                            text_6 = item_4
+                            if text_6 is None:
                                 raise null_field("Subtopology.RepartitionSinkTopics")
-                            data = text_7.encode()
+                            data = text_6.encode()
                             n = len(data) + 1
                             append(BYTES[n] if n < 128 else string_size(n - 1))
                             append(data)
@@ -905,10 +905,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                         n = len(state_changelog_topics) + 1
                         append(BYTES[n] if n < 128 else uvarint(n))
                         for item_5 in state_changelog_topics:
-                            text_8 = item_5.name
-                            if text_8 is None:
+                            text_7 = item_5.name
+                            if text_7 is None:
                                 raise null_field("TopicInfo.Name")
-                            data = text_8.encode()
+                            data = text_7.encode()
                             n = len(data) + 1
                             append(BYTES[n] if n < 128 else string_size(n - 1))
                             append(data)
@@ -919,17 +919,17 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                             n = len(topic_configs) + 1
                             append(BYTES[n] if n < 128 else uvarint(n))
                             for item_6 in topic_configs:
-                                text_9 = item_6.key
-                                if text_9 is None:
+                                text_8 = item_6.key
+                                if text_8 is None:
                                     raise null_field("KeyValue.Key")
-                                data = text_9.encode()
+                                data = text_8.encode()
                                 n = len(data) + 1
                                 append(BYTES[n] if n < 128 else string_size(n - 1))
                                 append(data)
-                                text_10 = item_6.value
-                                if text_10 is None:
+                                text_9 = item_6.value
+                                if text_9 is None:
                                     raise null_field("KeyValue.Value")
-                                data = text_10.encode()
+                                data = text_9.encode()
                                 n = len(data) + 1
                                 append(BYTES[n] if n < 128 else string_size(n - 1))
                                 append(data)
@@ -941,10 +941,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                         n = len(repartition_source_topics) + 1
                         append(BYTES[n] if n < 128 else uvarint(n))
                         for item_7 in repartition_source_topics:
-                            text_11 = item_7.name
-                            if text_11 is None:
+                            text_10 = item_7.name
+                            if text_10 is None:
                                 raise null_field("TopicInfo.Name")
-                            data = text_11.encode()
+                            data = text_10.encode()
                             n = len(data) + 1
                             append(BYTES[n] if n < 128 else string_size(n - 1))
                             append(data)
@@ -955,17 +955,17 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                             n = len(topic_configs_2) + 1
                             append(BYTES[n] if n < 128 else uvarint(n))
                             for item_8 in topic_configs_2:
-                                text_12 = item_8.key
-                                if text_12 is None:
+                                text_11 = item_8.key
+                                if text_11 is None:
                                     raise null_field("KeyValue.Key")
-                                data = text_12.encode()
+                                data = text_11.encode()
                                 n = len(data) + 1
                                 append(BYTES[n] if n < 128 else string_size(n - 1))
                                 append(data)
-                                text_13 = item_8.value
-                                if text_13 is None:
+                                text_12 = item_8.value
+                                if text_12 is None:
                                     raise null_field("KeyValue.Value")
-                                data = text_13.encode()
+                                data = text_12.encode()
                                 n = len(data) + 1
                                 append(BYTES[n] if n < 128 else string_size(n - 1))
                                 append(data)
@@ -979,15 +979,23 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
             n = len(members) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_9 in members:
-                text_14 = item_9.member_id
-                if text_14 is None:
+                text_13 = item_9.member_id
+                if text_13 is None:
                     raise null_field("Member.MemberId")
-                data = text_14.encode()
+                data = text_13.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
                 append(pack_i(item_9.member_epoch))
-                text_15 = item_9.instance_id
+                text_14 = item_9.instance_id
+                if text_14 is None:
+                    append(b"\0")
+                else:
+                    data = text_14.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                text_15 = item_9.rack_id
                 if text_15 is None:
                     append(b"\0")
                 else:
@@ -995,33 +1003,25 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                text_16 = item_9.rack_id
+                text_16 = item_9.client_id
                 if text_16 is None:
-                    append(b"\0")
-                else:
-                    data = text_16.encode()
-                    n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
-                    append(data)
-                text_17 = item_9.client_id
-                if text_17 is None:
                     raise null_field("Member.ClientId")
+                data = text_16.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+                text_17 = item_9.client_host
+                if text_17 is None:
+                    raise null_field("Member.ClientHost")
                 data = text_17.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_18 = item_9.client_host
-                if text_18 is None:
-                    raise null_field("Member.ClientHost")
-                data = text_18.encode()
-                n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
-                append(data)
                 append(pack_i(item_9.topology_epoch))
-                text_19 = item_9.process_id
-                if text_19 is None:
+                text_18 = item_9.process_id
+                if text_18 is None:
                     raise null_field("Member.ProcessId")
-                data = text_19.encode()
+                data = text_18.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1030,10 +1030,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                     append(pack_b(-1))
                 else:
                     append(pack_b(1))
-                    text_20 = user_endpoint.host
-                    if text_20 is None:
+                    text_19 = user_endpoint.host
+                    if text_19 is None:
                         raise null_field("Endpoint.Host")
-                    data = text_20.encode()
+                    data = text_19.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1044,17 +1044,17 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(client_tags) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_10 in client_tags:
-                    text_21 = item_10.key
-                    if text_21 is None:
+                    text_20 = item_10.key
+                    if text_20 is None:
                         raise null_field("KeyValue.Key")
-                    data = text_21.encode()
+                    data = text_20.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    text_22 = item_10.value
-                    if text_22 is None:
+                    text_21 = item_10.value
+                    if text_21 is None:
                         raise null_field("KeyValue.Value")
-                    data = text_22.encode()
+                    data = text_21.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1065,10 +1065,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(task_offsets) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_11 in task_offsets:
-                    text_23 = item_11.subtopology_id
-                    if text_23 is None:
+                    text_22 = item_11.subtopology_id
+                    if text_22 is None:
                         raise null_field("TaskOffset.SubtopologyId")
-                    data = text_23.encode()
+                    data = text_22.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1079,10 +1079,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(task_end_offsets) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_12 in task_end_offsets:
-                    text_24 = item_12.subtopology_id
-                    if text_24 is None:
+                    text_23 = item_12.subtopology_id
+                    if text_23 is None:
                         raise null_field("TaskOffset.SubtopologyId")
-                    data = text_24.encode()
+                    data = text_23.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1096,10 +1096,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(active_tasks) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_13 in active_tasks:
-                    text_25 = item_13.subtopology_id
-                    if text_25 is None:
+                    text_24 = item_13.subtopology_id
+                    if text_24 is None:
                         raise null_field("TaskIds.SubtopologyId")
-                    data = text_25.encode()
+                    data = text_24.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1116,10 +1116,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(standby_tasks) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_14 in standby_tasks:
-                    text_26 = item_14.subtopology_id
-                    if text_26 is None:
+                    text_25 = item_14.subtopology_id
+                    if text_25 is None:
                         raise null_field("TaskIds.SubtopologyId")
-                    data = text_26.encode()
+                    data = text_25.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1136,10 +1136,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(warmup_tasks) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_15 in warmup_tasks:
-                    text_27 = item_15.subtopology_id
-                    if text_27 is None:
+                    text_26 = item_15.subtopology_id
+                    if text_26 is None:
                         raise null_field("TaskIds.SubtopologyId")
-                    data = text_27.encode()
+                    data = text_26.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1160,10 +1160,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(active_tasks_2) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_16 in active_tasks_2:
-                    text_28 = item_16.subtopology_id
-                    if text_28 is None:
+                    text_27 = item_16.subtopology_id
+                    if text_27 is None:
                         raise null_field("TaskIds.SubtopologyId")
-                    data = text_28.encode()
+                    data = text_27.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1180,10 +1180,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(standby_tasks_2) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_17 in standby_tasks_2:
-                    text_29 = item_17.subtopology_id
-                    if text_29 is None:
+                    text_28 = item_17.subtopology_id
+                    if text_28 is None:
                         raise null_field("TaskIds.SubtopologyId")
-                    data = text_29.encode()
+                    data = text_28.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1200,10 +1200,10 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(warmup_tasks_2) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_18 in warmup_tasks_2:
-                    text_30 = item_18.subtopology_id
-                    if text_30 is None:
+                    text_29 = item_18.subtopology_id
+                    if text_29 is None:
                         raise null_field("TaskIds.SubtopologyId")
-                    data = text_30.encode()
+                    data = text_29.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

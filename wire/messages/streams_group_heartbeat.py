@@ -699,34 +699,34 @@ def read_streams_group_heartbeat_request_0(buffer: Buffer, pos: int, end: int) -
 
 def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("StreamsGroupHeartbeatRequest.GroupId")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("StreamsGroupHeartbeatRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            raise null_field("StreamsGroupHeartbeatRequest.MemberId")
-        data = text_3.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
         append(pack_ii(message.member_epoch, message.endpoint_information_epoch))
-        text_4 = message.instance_id
+        text_3 = message.instance_id
+        if text_3 is None:
+            append(b"\0")
+        else:
+            data = text_3.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_4 = message.rack_id
         if text_4 is None:
             append(b"\0")
         else:
             data = text_4.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_5 = message.rack_id
-        if text_5 is None:
-            append(b"\0")
-        else:
-            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -741,10 +741,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             n = len(subtopologies) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in subtopologies:
-                text_6 = item.subtopology_id
-                if text_6 is None:
+                text_5 = item.subtopology_id
+                if text_5 is None:
                     raise null_field("Subtopology.SubtopologyId")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -754,10 +754,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                 n = len(source_topics) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_2 in source_topics:
-                    text_7 = item_2
-                    if text_7 is None:
+                    text_6 = item_2
+                    if text_6 is None:
                         raise null_field("Subtopology.SourceTopics")
-                    data = text_7.encode()
+                    data = text_6.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -767,10 +767,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                 n = len(source_topic_regex) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in source_topic_regex:
-                    text_8 = item_3
-                    if text_8 is None:
+                    text_7 = item_3
+                    if text_7 is None:
                         raise null_field("Subtopology.SourceTopicRegex")
-                    data = text_8.encode()
+                    data = text_7.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -780,10 +780,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                 n = len(state_changelog_topics) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_4 in state_changelog_topics:
-                    text_9 = item_4.name
-                    if text_9 is None:
+                    text_8 = item_4.name
+                    if text_8 is None:
                         raise null_field("TopicInfo.Name")
-                    data = text_9.encode()
+                    data = text_8.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -794,17 +794,17 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                     n = len(topic_configs) + 1
                     append(BYTES[n] if n < 128 else uvarint(n))
                     for item_5 in topic_configs:
-                        text_10 = item_5.key
-                        if text_10 is None:
+                        text_9 = item_5.key
+                        if text_9 is None:
                             raise null_field("KeyValue.Key")
-                        data = text_10.encode()
+                        data = text_9.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
-                        text_11 = item_5.value
-                        if text_11 is None:
+                        text_10 = item_5.value
+                        if text_10 is None:
                             raise null_field("KeyValue.Value")
-                        data = text_11.encode()
+                        data = text_10.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
@@ -816,10 +816,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                 n = len(repartition_sink_topics) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_6 in repartition_sink_topics:
-                    text_12 = item_6
-                    if text_12 is None:
+                    text_11 = item_6
+                    if text_11 is None:
                         raise null_field("Subtopology.RepartitionSinkTopics")
-                    data = text_12.encode()
+                    data = text_11.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -829,10 +829,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                 n = len(repartition_source_topics) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_7 in repartition_source_topics:
-                    text_13 = item_7.name
-                    if text_13 is None:
+                    text_12 = item_7.name
+                    if text_12 is None:
                         raise null_field("TopicInfo.Name")
-                    data = text_13.encode()
+                    data = text_12.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -843,17 +843,17 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                     n = len(topic_configs_2) + 1
                     append(BYTES[n] if n < 128 else uvarint(n))
                     for item_8 in topic_configs_2:
-                        text_14 = item_8.key
-                        if text_14 is None:
+                        text_13 = item_8.key
+                        if text_13 is None:
                             raise null_field("KeyValue.Key")
-                        data = text_14.encode()
+                        data = text_13.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
-                        text_15 = item_8.value
-                        if text_15 is None:
+                        text_14 = item_8.value
+                        if text_14 is None:
                             raise null_field("KeyValue.Value")
-                        data = text_15.encode()
+                        data = text_14.encode()
                         n = len(data) + 1
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
@@ -893,10 +893,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             n = len(active_tasks) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_10 in active_tasks:
-                text_16 = item_10.subtopology_id
-                if text_16 is None:
+                text_15 = item_10.subtopology_id
+                if text_15 is None:
                     raise null_field("TaskIds.SubtopologyId")
-                data = text_16.encode()
+                data = text_15.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -914,10 +914,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             n = len(standby_tasks) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_11 in standby_tasks:
-                text_17 = item_11.subtopology_id
-                if text_17 is None:
+                text_16 = item_11.subtopology_id
+                if text_16 is None:
                     raise null_field("TaskIds.SubtopologyId")
-                data = text_17.encode()
+                data = text_16.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -935,10 +935,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             n = len(warmup_tasks) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_12 in warmup_tasks:
-                text_18 = item_12.subtopology_id
-                if text_18 is None:
+                text_17 = item_12.subtopology_id
+                if text_17 is None:
                     raise null_field("TaskIds.SubtopologyId")
-                data = text_18.encode()
+                data = text_17.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -949,11 +949,11 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                 append(BYTES[n] if n < 128 else uvarint(n))
                 append(pack(f">{len(partitions_3)}i", *partitions_3))
                 append(b"\0")
-        text_19 = message.process_id
-        if text_19 is None:
+        text_18 = message.process_id
+        if text_18 is None:
             append(b"\0")
         else:
-            data = text_19.encode()
+            data = text_18.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -962,10 +962,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             append(pack_b(-1))
         else:
             append(pack_b(1))
-            text_20 = user_endpoint.host
-            if text_20 is None:
+            text_19 = user_endpoint.host
+            if text_19 is None:
                 raise null_field("Endpoint.Host")
-            data = text_20.encode()
+            data = text_19.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -977,17 +977,17 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             n = len(client_tags) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_13 in client_tags:
-                text_21 = item_13.key
-                if text_21 is None:
+                text_20 = item_13.key
+                if text_20 is None:
                     raise null_field("KeyValue.Key")
-                data = text_21.encode()
+                data = text_20.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                text_22 = item_13.value
-                if text_22 is None:
+                text_21 = item_13.value
+                if text_21 is None:
                     raise null_field("KeyValue.Value")
-                data = text_22.encode()
+                data = text_21.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -999,10 +999,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             n = len(task_offsets) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_14 in task_offsets:
-                text_23 = item_14.subtopology_id
-                if text_23 is None:
+                text_22 = item_14.subtopology_id
+                if text_22 is None:
                     raise null_field("TaskOffset.SubtopologyId")
-                data = text_23.encode()
+                data = text_22.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1014,10 +1014,10 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
             n = len(task_end_offsets) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_15 in task_end_offsets:
-                text_24 = item_15.subtopology_id
-                if text_24 is None:
+                text_23 = item_15.subtopology_id
+                if text_23 is None:
                     raise null_field("TaskOffset.SubtopologyId")
-                data = text_24.encode()
+                data = text_23.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1296,18 +1296,18 @@ def read_streams_group_heartbeat_response_0(buffer: Buffer, pos: int, end: int) 
 def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("StreamsGroupHeartbeatResponse.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
@@ -1320,10 +1320,10 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in status:
                 append(pack_b(item.status_code))
-                text_4 = item.status_detail
-                if text_4 is None:
+                text_3 = item.status_detail
+                if text_3 is None:
                     raise null_field("Status.StatusDetail")
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1335,10 +1335,10 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
             n = len(active_tasks) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in active_tasks:
-                text_5 = item_2.subtopology_id
-                if text_5 is None:
+                text_4 = item_2.subtopology_id
+                if text_4 is None:
                     raise null_field("TaskIds.SubtopologyId")
-                data = text_5.encode()
+                data = text_4.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1356,10 +1356,10 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
             n = len(standby_tasks) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in standby_tasks:
-                text_6 = item_3.subtopology_id
-                if text_6 is None:
+                text_5 = item_3.subtopology_id
+                if text_5 is None:
                     raise null_field("TaskIds.SubtopologyId")
-                data = text_6.encode()
+                data = text_5.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1377,10 +1377,10 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
             n = len(warmup_tasks) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_4 in warmup_tasks:
-                text_7 = item_4.subtopology_id
-                if text_7 is None:
+                text_6 = item_4.subtopology_id
+                if text_6 is None:
                     raise null_field("TaskIds.SubtopologyId")
-                data = text_7.encode()
+                data = text_6.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1402,10 +1402,10 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
                 user_endpoint = item_5.user_endpoint
                 if user_endpoint is None:
                     raise null_field("EndpointToPartitions.UserEndpoint")
-                text_8 = user_endpoint.host
-                if text_8 is None:
+                text_7 = user_endpoint.host
+                if text_7 is None:
                     raise null_field("Endpoint.Host")
-                data = text_8.encode()
+                data = text_7.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -1416,10 +1416,10 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
                 n = len(active_partitions) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_6 in active_partitions:
-                    text_9 = item_6.topic
-                    if text_9 is None:
+                    text_8 = item_6.topic
+                    if text_8 is None:
                         raise null_field("TopicPartition.Topic")
-                    data = text_9.encode()
+                    data = text_8.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1436,10 +1436,10 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
                 n = len(standby_partitions) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_7 in standby_partitions:
-                    text_10 = item_7.topic
-                    if text_10 is None:
+                    text_9 = item_7.topic
+                    if text_9 is None:
                         raise null_field("TopicPartition.Topic")
-                    data = text_10.encode()
+                    data = text_9.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

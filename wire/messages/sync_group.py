@@ -349,18 +349,59 @@ def read_sync_group_request_5(buffer: Buffer, pos: int, end: int) -> tuple[SyncG
 
 def write_sync_group_request_0(message: SyncGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("SyncGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("SyncGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_ih(message.generation_id, len(data)))
         append(data)
+        assignments = message.assignments
+        if assignments is None:
+            raise null_field("SyncGroupRequest.Assignments")
+        append(pack_i(len(assignments)))
+        for item in assignments:
+            text_3 = item.member_id
+            if text_3 is None:
+                raise null_field("SyncGroupRequestAssignment.MemberId")
+            data = text_3.encode()
+            append(pack_h(len(data)))
+            append(data)
+            bytes_2 = item.assignment
+            if bytes_2 is None:
+                raise null_field("SyncGroupRequestAssignment.Assignment")
+            append(pack_i(len(bytes_2)))
+            append(bytes_2)
+    except UNENCODABLE as error:
+        raise unencodable("SyncGroupRequest", error) from error
+
+
+def write_sync_group_request_3(message: SyncGroupRequest, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("SyncGroupRequest.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("SyncGroupRequest.MemberId")
+        data = text_2.encode()
+        append(pack_ih(message.generation_id, len(data)))
+        append(data)
+        text_3 = message.group_instance_id
+        if text_3 is None:
+            append(pack_h(-1))
+        else:
+            data = text_3.encode()
+            append(pack_h(len(data)))
+            append(data)
         assignments = message.assignments
         if assignments is None:
             raise null_field("SyncGroupRequest.Assignments")
@@ -381,69 +422,28 @@ def write_sync_group_request_0(message: SyncGroupRequest, append: Append) -> Non
         raise unencodable("SyncGroupRequest", error) from error
 
 
-def write_sync_group_request_3(message: SyncGroupRequest, append: Append) -> None:
-    try:
-        text_2 = message.group_id
-        if text_2 is None:
-            raise null_field("SyncGroupRequest.GroupId")
-        data = text_2.encode()
-        append(pack_h(len(data)))
-        append(data)
-        text_3 = message.member_id
-        if text_3 is None:
-            raise null_field("SyncGroupRequest.MemberId")
-        data = text_3.encode()
-        append(pack_ih(message.generation_id, len(data)))
-        append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
-            append(pack_h(-1))
-        else:
-            data = text_4.encode()
-            append(pack_h(len(data)))
-            append(data)
-        assignments = message.assignments
-        if assignments is None:
-            raise null_field("SyncGroupRequest.Assignments")
-        append(pack_i(len(assignments)))
-        for item in assignments:
-            text_5 = item.member_id
-            if text_5 is None:
-                raise null_field("SyncGroupRequestAssignment.MemberId")
-            data = text_5.encode()
-            append(pack_h(len(data)))
-            append(data)
-            bytes_2 = item.assignment
-            if bytes_2 is None:
-                raise null_field("SyncGroupRequestAssignment.Assignment")
-            append(pack_i(len(bytes_2)))
-            append(bytes_2)
-    except UNENCODABLE as error:
-        raise unencodable("SyncGroupRequest", error) from error
-
-
 def write_sync_group_request_4(message: SyncGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("SyncGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_i(message.generation_id))
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("SyncGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.group_instance_id
-        if text_4 is None:
+        text_3 = message.group_instance_id
+        if text_3 is None:
             append(b"\0")
         else:
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -453,10 +453,10 @@ def write_sync_group_request_4(message: SyncGroupRequest, append: Append) -> Non
         n = len(assignments) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in assignments:
-            text_5 = item.member_id
-            if text_5 is None:
+            text_4 = item.member_id
+            if text_4 is None:
                 raise null_field("SyncGroupRequestAssignment.MemberId")
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -474,22 +474,30 @@ def write_sync_group_request_4(message: SyncGroupRequest, append: Append) -> Non
 
 def write_sync_group_request_5(message: SyncGroupRequest, append: Append) -> None:
     try:
-        text_2 = message.group_id
-        if text_2 is None:
+        text = message.group_id
+        if text is None:
             raise null_field("SyncGroupRequest.GroupId")
-        data = text_2.encode()
+        data = text.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
         append(pack_i(message.generation_id))
-        text_3 = message.member_id
-        if text_3 is None:
+        text_2 = message.member_id
+        if text_2 is None:
             raise null_field("SyncGroupRequest.MemberId")
-        data = text_3.encode()
+        data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_4 = message.group_instance_id
+        text_3 = message.group_instance_id
+        if text_3 is None:
+            append(b"\0")
+        else:
+            data = text_3.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_4 = message.protocol_type
         if text_4 is None:
             append(b"\0")
         else:
@@ -497,19 +505,11 @@ def write_sync_group_request_5(message: SyncGroupRequest, append: Append) -> Non
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        text_5 = message.protocol_type
+        text_5 = message.protocol_name
         if text_5 is None:
             append(b"\0")
         else:
             data = text_5.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_6 = message.protocol_name
-        if text_6 is None:
-            append(b"\0")
-        else:
-            data = text_6.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -519,10 +519,10 @@ def write_sync_group_request_5(message: SyncGroupRequest, append: Append) -> Non
         n = len(assignments) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in assignments:
-            text_7 = item.member_id
-            if text_7 is None:
+            text_6 = item.member_id
+            if text_6 is None:
                 raise null_field("SyncGroupRequestAssignment.MemberId")
-            data = text_7.encode()
+            data = text_6.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -683,19 +683,19 @@ def write_sync_group_response_4(message: SyncGroupResponse, append: Append) -> N
 def write_sync_group_response_5(message: SyncGroupResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.protocol_type
+        text = message.protocol_type
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.protocol_name
         if text_2 is None:
             append(b"\0")
         else:
             data = text_2.encode()
-            n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
-            append(data)
-        text_3 = message.protocol_name
-        if text_3 is None:
-            append(b"\0")
-        else:
-            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -303,16 +303,16 @@ def read_txn_offset_commit_request_3(buffer: Buffer, pos: int, end: int) -> tupl
 
 def write_txn_offset_commit_request_0(message: TxnOffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             raise null_field("TxnOffsetCommitRequest.TransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.group_id
-        if text_3 is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("TxnOffsetCommitRequest.GroupId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
         topics = message.topics
@@ -320,10 +320,10 @@ def write_txn_offset_commit_request_0(message: TxnOffsetCommitRequest, append: A
             raise null_field("TxnOffsetCommitRequest.Topics")
         append(pack_qhi(message.producer_id, message.producer_epoch, len(topics)))
         for item in topics:
-            text_4 = item.name
-            if text_4 is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("TxnOffsetCommitRequestTopic.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -331,11 +331,11 @@ def write_txn_offset_commit_request_0(message: TxnOffsetCommitRequest, append: A
                 raise null_field("TxnOffsetCommitRequestTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_5 = item_2.committed_metadata
-                if text_5 is None:
+                text_4 = item_2.committed_metadata
+                if text_4 is None:
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, -1))
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     append(pack_iqh(item_2.partition_index, item_2.committed_offset, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -344,16 +344,16 @@ def write_txn_offset_commit_request_0(message: TxnOffsetCommitRequest, append: A
 
 def write_txn_offset_commit_request_2(message: TxnOffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             raise null_field("TxnOffsetCommitRequest.TransactionalId")
-        data = text_2.encode()
+        data = text.encode()
         append(pack_h(len(data)))
         append(data)
-        text_3 = message.group_id
-        if text_3 is None:
+        text_2 = message.group_id
+        if text_2 is None:
             raise null_field("TxnOffsetCommitRequest.GroupId")
-        data = text_3.encode()
+        data = text_2.encode()
         append(pack_h(len(data)))
         append(data)
         topics = message.topics
@@ -361,10 +361,10 @@ def write_txn_offset_commit_request_2(message: TxnOffsetCommitRequest, append: A
             raise null_field("TxnOffsetCommitRequest.Topics")
         append(pack_qhi(message.producer_id, message.producer_epoch, len(topics)))
         for item in topics:
-            text_4 = item.name
-            if text_4 is None:
+            text_3 = item.name
+            if text_3 is None:
                 raise null_field("TxnOffsetCommitRequestTopic.Name")
-            data = text_4.encode()
+            data = text_3.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -372,11 +372,11 @@ def write_txn_offset_commit_request_2(message: TxnOffsetCommitRequest, append: A
                 raise null_field("TxnOffsetCommitRequestTopic.Partitions")
             append(pack_i(len(partitions)))
             for item_2 in partitions:
-                text_5 = item_2.committed_metadata
-                if text_5 is None:
+                text_4 = item_2.committed_metadata
+                if text_4 is None:
                     append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, -1))
                 else:
-                    data = text_5.encode()
+                    data = text_4.encode()
                     append(pack_iqih(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -385,33 +385,33 @@ def write_txn_offset_commit_request_2(message: TxnOffsetCommitRequest, append: A
 
 def write_txn_offset_commit_request_3(message: TxnOffsetCommitRequest, append: Append) -> None:
     try:
-        text_2 = message.transactional_id
-        if text_2 is None:
+        text = message.transactional_id
+        if text is None:
             raise null_field("TxnOffsetCommitRequest.TransactionalId")
+        data = text.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_2 = message.group_id
+        if text_2 is None:
+            raise null_field("TxnOffsetCommitRequest.GroupId")
         data = text_2.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        text_3 = message.group_id
+        append(pack_qhi(message.producer_id, message.producer_epoch, message.generation_id))
+        text_3 = message.member_id
         if text_3 is None:
-            raise null_field("TxnOffsetCommitRequest.GroupId")
+            raise null_field("TxnOffsetCommitRequest.MemberId")
         data = text_3.encode()
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_qhi(message.producer_id, message.producer_epoch, message.generation_id))
-        text_4 = message.member_id
+        text_4 = message.group_instance_id
         if text_4 is None:
-            raise null_field("TxnOffsetCommitRequest.MemberId")
-        data = text_4.encode()
-        n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
-        append(data)
-        text_5 = message.group_instance_id
-        if text_5 is None:
             append(b"\0")
         else:
-            data = text_5.encode()
+            data = text_4.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -421,10 +421,10 @@ def write_txn_offset_commit_request_3(message: TxnOffsetCommitRequest, append: A
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_6 = item.name
-            if text_6 is None:
+            text_5 = item.name
+            if text_5 is None:
                 raise null_field("TxnOffsetCommitRequestTopic.Name")
-            data = text_6.encode()
+            data = text_5.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -435,11 +435,11 @@ def write_txn_offset_commit_request_3(message: TxnOffsetCommitRequest, append: A
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
                 append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
-                text_7 = item_2.committed_metadata
-                if text_7 is None:
+                text_6 = item_2.committed_metadata
+                if text_6 is None:
                     append(b"\0")
                 else:
-                    data = text_7.encode()
+                    data = text_6.encode()
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -543,10 +543,10 @@ def write_txn_offset_commit_response_0(message: TxnOffsetCommitResponse, append:
             raise null_field("TxnOffsetCommitResponse.Topics")
         append(pack_ii(message.throttle_time_ms, len(topics)))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TxnOffsetCommitResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             append(pack_h(len(data)))
             append(data)
             partitions = item.partitions
@@ -568,10 +568,10 @@ def write_txn_offset_commit_response_3(message: TxnOffsetCommitResponse, append:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.name
-            if text_2 is None:
+            text = item.name
+            if text is None:
                 raise null_field("TxnOffsetCommitResponseTopic.Name")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -88,11 +88,11 @@ def read_unregister_broker_response_0(buffer: Buffer, pos: int, end: int) -> tup
 def write_unregister_broker_response_0(message: UnregisterBrokerResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

@@ -153,10 +153,10 @@ def write_update_features_request_0(message: UpdateFeaturesRequest, append: Appe
         n = len(feature_updates) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in feature_updates:
-            text_2 = item.feature
-            if text_2 is None:
+            text = item.feature
+            if text is None:
                 raise null_field("FeatureUpdateKey.Feature")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -175,10 +175,10 @@ def write_update_features_request_1(message: UpdateFeaturesRequest, append: Appe
         n = len(feature_updates) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in feature_updates:
-            text_2 = item.feature
-            if text_2 is None:
+            text = item.feature
+            if text is None:
                 raise null_field("FeatureUpdateKey.Feature")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -274,11 +274,11 @@ def read_update_features_response_2(buffer: Buffer, pos: int, end: int) -> tuple
 def write_update_features_response_0(message: UpdateFeaturesResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -288,19 +288,19 @@ def write_update_features_response_0(message: UpdateFeaturesResponse, append: Ap
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            text_3 = item.feature
-            if text_3 is None:
+            text_2 = item.feature
+            if text_2 is None:
                 raise null_field("UpdatableFeatureResult.Feature")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
             append(pack_h(item.error_code))
-            text_4 = item.error_message
-            if text_4 is None:
+            text_3 = item.error_message
+            if text_3 is None:
                 append(b"\0")
             else:
-                data = text_4.encode()
+                data = text_3.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -313,11 +313,11 @@ def write_update_features_response_0(message: UpdateFeaturesResponse, append: Ap
 def write_update_features_response_2(message: UpdateFeaturesResponse, append: Append) -> None:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
-        text_2 = message.error_message
-        if text_2 is None:
+        text = message.error_message
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)

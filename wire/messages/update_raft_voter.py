@@ -69,7 +69,6 @@ class UpdateRaftVoterResponse(msgspec.Struct, gc=False):
     current_leader: CurrentLeader = msgspec.field(default_factory=CurrentLeader)
 
 
-pack_B = Struct(">B").pack
 pack_Hx = Struct(">Hx").pack
 pack_hhxx = Struct(">hhxx").pack
 pack_ih = Struct(">ih").pack
@@ -149,11 +148,11 @@ def read_update_raft_voter_request_0(buffer: Buffer, pos: int, end: int) -> tupl
 
 def write_update_raft_voter_request_0(message: UpdateRaftVoterRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -164,17 +163,17 @@ def write_update_raft_voter_request_0(message: UpdateRaftVoterRequest, append: A
         n = len(listeners) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in listeners:
-            text_3 = item.name
-            if text_3 is None:
+            text_2 = item.name
+            if text_2 is None:
                 raise null_field("Listener.Name")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            text_4 = item.host
-            if text_4 is None:
+            text_3 = item.host
+            if text_3 is None:
                 raise null_field("Listener.Host")
-            data = text_4.encode()
+            data = text_3.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -229,26 +228,26 @@ def write_update_raft_voter_response_0(message: UpdateRaftVoterResponse, append:
     try:
         append(pack_ih(message.throttle_time_ms, message.error_code))
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.current_leader != DEFAULT_CurrentLeader:
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             current_leader = message.current_leader
             if current_leader is None:
                 raise null_field("UpdateRaftVoterResponse.CurrentLeader")
             content.append(pack_ii(current_leader.leader_id, current_leader.leader_epoch))
-            text_2 = current_leader.host
-            if text_2 is None:
+            text = current_leader.host
+            if text is None:
                 raise null_field("CurrentLeader.Host")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             content.append(BYTES[n] if n < 128 else string_size(n - 1))
             content.append(data)
             content.append(pack_ix(current_leader.port))
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:

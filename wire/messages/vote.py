@@ -83,7 +83,6 @@ class VoteResponse(msgspec.Struct, gc=False):
     node_endpoints: list[NodeEndpoint] = []
 
 
-pack_B = Struct(">B").pack
 pack_Hx = Struct(">Hx").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
@@ -291,11 +290,11 @@ def read_vote_request_2(buffer: Buffer, pos: int, end: int) -> tuple[VoteRequest
 
 def write_vote_request_0(message: VoteRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -305,10 +304,10 @@ def write_vote_request_0(message: VoteRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -327,11 +326,11 @@ def write_vote_request_0(message: VoteRequest, append: Append) -> None:
 
 def write_vote_request_1(message: VoteRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -342,10 +341,10 @@ def write_vote_request_1(message: VoteRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -364,11 +363,11 @@ def write_vote_request_1(message: VoteRequest, append: Append) -> None:
 
 def write_vote_request_2(message: VoteRequest, append: Append) -> None:
     try:
-        text_2 = message.cluster_id
-        if text_2 is None:
+        text = message.cluster_id
+        if text is None:
             append(b"\0")
         else:
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -379,10 +378,10 @@ def write_vote_request_2(message: VoteRequest, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_3 = item.topic_name
-            if text_3 is None:
+            text_2 = item.topic_name
+            if text_2 is None:
                 raise null_field("TopicData.TopicName")
-            data = text_3.encode()
+            data = text_2.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -546,10 +545,10 @@ def write_vote_response_0(message: VoteResponse, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("TopicData.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -575,10 +574,10 @@ def write_vote_response_1(message: VoteResponse, append: Append) -> None:
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            text_2 = item.topic_name
-            if text_2 is None:
+            text = item.topic_name
+            if text is None:
                 raise null_field("TopicData.TopicName")
-            data = text_2.encode()
+            data = text.encode()
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
@@ -591,9 +590,9 @@ def write_vote_response_1(message: VoteResponse, append: Append) -> None:
                 append(pack_ihiiox(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.vote_granted))
             append(b"\0")
         tags: list[Part] = []
-        count_2 = 0
+        count = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count_2 += 1
+            count += 1
             content: list[Part] = []
             node_endpoints = message.node_endpoints
             if node_endpoints is None:
@@ -602,18 +601,18 @@ def write_vote_response_1(message: VoteResponse, append: Append) -> None:
             content.append(BYTES[n] if n < 128 else uvarint(n))
             for item_3 in node_endpoints:
                 content.append(pack_i(item_3.node_id))
-                text_3 = item_3.host
-                if text_3 is None:
+                text_2 = item_3.host
+                if text_2 is None:
                     raise null_field("NodeEndpoint.Host")
-                data = text_3.encode()
+                data = text_2.encode()
                 n = len(data) + 1
                 content.append(BYTES[n] if n < 128 else string_size(n - 1))
                 content.append(data)
                 content.append(pack_Hx(item_3.port))
             tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
             tags.extend(content)
-        append(pack_B(count_2))
-        if count_2:
+        append(BYTES[count])
+        if count:
             for part in tags:
                 append(part)
     except UNENCODABLE as error:

@@ -216,10 +216,10 @@ def write_write_txn_markers_request_1(message: WriteTxnMarkersRequest, append: A
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_2 = item_2.name
-                if text_2 is None:
+                text = item_2.name
+                if text is None:
                     raise null_field("WritableTxnMarkerTopic.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -251,10 +251,10 @@ def write_write_txn_markers_request_2(message: WriteTxnMarkersRequest, append: A
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_2 = item_2.name
-                if text_2 is None:
+                text = item_2.name
+                if text is None:
                     raise null_field("WritableTxnMarkerTopic.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
@@ -353,10 +353,10 @@ def write_write_txn_markers_response_1(message: WriteTxnMarkersResponse, append:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                text_2 = item_2.name
-                if text_2 is None:
+                text = item_2.name
+                if text is None:
                     raise null_field("WritableTxnMarkerTopicResult.Name")
-                data = text_2.encode()
+                data = text.encode()
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
