@@ -81,8 +81,12 @@ def _run(config: BrokerConfig) -> int:
 
 
 def _start(node: Node, config: BrokerConfig) -> None:
+    from barnabas.storage.errors import LogDirectoryError
+
     try:
         node.start()
+    except LogDirectoryError as error:
+        raise CannotStart(str(error)) from error
     except OSError as error:
         raise CannotStart(_explain(error, config)) from error
     except (ConfigError, ValueError, RuntimeError) as error:
