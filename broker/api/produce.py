@@ -31,6 +31,7 @@ from barnabas.wire.messages.produce import (
 log = logging.getLogger("barnabas.produce")
 
 BATCH_OVERHEAD = 61
+BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
 ZSTD = 4
 TRANSACTIONAL = 0x10
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
@@ -101,12 +102,26 @@ def _refusal(
     if partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
     version = context.api_version
-    if not isinstance(records, memoryview) or len(records) == 0:
+    at_least_one = (
+        ErrorCode.INVALID_RECORD,
+        f"Produce requests with version {version} must have at least one record batch per partition",
+    )
+    if not isinstance(records, memoryview) or len(records) < 12:
+        return at_least_one
+    batch_length = int.from_bytes(records[8:12], "big", signed=True)
+    if batch_length < BATCH_LENGTH_MIN:
         return (
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {version} must have at least one record batch per partition",
+            ErrorCode.CORRUPT_MESSAGE,
+            f"A record batch claims {batch_length} bytes, less than any can have",
         )
-    if len(records) >= 17 and records[16] != 2:
+    if len(records) < 17:
+        return at_least_one
+    magic = records[16]
+    if magic > 2:
+        return ErrorCode.CORRUPT_MESSAGE, f"A record batch has the unknown magic {magic}"
+    if len(records) < 12 + batch_length:  # a batch that is cut short counts as none
+        return at_least_one
+    if magic < 2:
         return (
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} are only allowed to contain record batches with "
@@ -120,7 +135,7 @@ def _refusal(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"Produce requests with version {version} are not allowed to use ZStandard compression",
         )
-    if int.from_bytes(records[8:12], "big", signed=True) + 12 < len(records):
+    if batch_length + 12 < len(records):
         return (
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} are only allowed to contain exactly one record batch "
