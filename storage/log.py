@@ -93,6 +93,9 @@ class Log:
         self._epochs = LeaderEpochCache(disk, f"{self.directory}/leader-epoch-checkpoint")
         self._producers = ProducerStateManager(self.name)
         self._producers_rebuilt = False
+        self._flush_pending = False
+        self._released = False
+        self._truncations = 0  # a sync that began before one says nothing about what was written after
         self.update_config(config)
         self._open(clean, recovery_point, log_start_offset)
 
@@ -153,7 +156,7 @@ class Log:
         self._stamps = config.message_timestamp_type == "LogAppendTime"
         self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
-        self._flushes = config.flush_messages != LONG_MAX
+        self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
 
     # --- appending
 
@@ -268,8 +271,8 @@ class Log:
         self.log_end_offset = last_offset + 1
         if header.producer_id >= 0:
             self.producers.update(header)
-        if self._flushes and last_offset + 1 - self.recovery_point >= self.config.flush_messages:
-            self.flush()
+        if self._flushes:
+            self._flush_as_configured()
         return AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
 
     def _write(self, records: Bytes, header: BatchHeader, size: int, leader_epoch: int, now: int) -> None:
@@ -348,14 +351,26 @@ class Log:
             except OSError as error:  # they are rebuilt, should memory be lost
                 logger.warning("%s: indexes stay in memory: %s", segment.path, error)
 
-        def done(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                self._fail(f"{segment.path} can't be synced: {error}")
-                return
-            if self.recovery_point >= segment.base_offset:
-                self.recovery_point = max(self.recovery_point, end_offset)
+        def synced() -> None:
             segment.offset_index.unload()
             segment.time_index.unload()
+
+        self._sync_in_thread(work, segment, end_offset, synced)
+
+    def _sync_in_thread(
+        self, work: Callable[[], object], segment: Segment, end_offset: int, synced: Callable[[], object]
+    ) -> None:
+        """Raise the recovery point to `end_offset` when `work` has synced `segment`, all before it being so."""
+        truncations = self._truncations
+
+        def done(_: object, error: BaseException | None) -> None:
+            if error is not None:
+                if not self._released:
+                    self._fail(f"{segment.path} can't be synced: {error}")
+                return
+            if segment.base_offset <= self.recovery_point < end_offset and truncations == self._truncations:
+                self.recovery_point = end_offset
+            synced()
 
         self._runtime.run_in_thread(work, done)
 
@@ -529,6 +544,7 @@ class Log:
             located = self._active.locate(offset)
             if located is not None:
                 self._active.truncate(located[0])
+        self._truncations += 1
         self._resume.clear()
         self._last_base_offset = -1
         self.log_end_offset = offset
@@ -558,6 +574,26 @@ class Log:
 
     # --- the disk
 
+    def _flush_as_configured(self) -> None:
+        """flush.messages at once, as its promise is about each acknowledgement; flush.ms by a timer."""
+        config = self.config
+        if self.log_end_offset - self.recovery_point >= config.flush_messages:
+            self.flush()
+        elif config.flush_ms != LONG_MAX and not self._flush_pending:
+            self._flush_pending = True
+            self._runtime.call_later(config.flush_ms / 1000, self._flush_due)
+
+    def _flush_due(self) -> None:
+        self._flush_pending = False
+        if self._released or self.recovery_point >= self.log_end_offset:
+            return
+        try:
+            file = self._active.open_for_append()
+        except OSError as error:
+            self._fail(f"{self.name} can't be synced: {error}")
+            return
+        self._sync_in_thread(file.sync, self._active, self.log_end_offset, lambda: None)
+
     def flush(self) -> None:
         """Return once everything appended would survive a power failure; KAFKA_STORAGE_ERROR when it might not."""
         if self.recovery_point >= self.log_end_offset:
@@ -586,5 +622,6 @@ class Log:
 
     def release(self) -> None:
         """Let go of the files and nothing else, as before they are deleted."""
+        self._released = True
         for segment in self._segments:
             segment.release()

@@ -93,8 +93,13 @@ class Segment:
         self.torn = False
 
     def truncate(self, size: int) -> None:
-        """Keep the first `size` bytes and the index entries that point into them."""
-        self.open_for_append().truncate(size)
+        """Keep the first `size` bytes and the index entries that point into them.
+
+        Synced, or a power failure would bring back what has been taken away.
+        """
+        file = self.open_for_append()
+        file.truncate(size)
+        file.sync()
         self.size = size
         self.offset_index.truncate(lambda _, position: position < size)
         last = self.offset_index.last()

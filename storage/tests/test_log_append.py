@@ -249,3 +249,17 @@ def test_flush_messages(workshop: Any) -> None:
         log.append_as_leader(workshop.batch(), 0)
         points.append(log.recovery_point)
     assert points == [0, 2, 2, 4]
+
+
+def test_flush_ms(workshop: Any) -> None:
+    log = workshop.log(flush_ms=500)
+    log.append_as_leader(workshop.batch(), 0)
+    workshop.runtime.advance(0.4)
+    log.append_as_leader(workshop.batch(), 0)
+    assert log.recovery_point == 0
+    workshop.runtime.advance(0.1)
+    assert log.recovery_point == 2
+    log.append_as_leader(workshop.batch(), 0)
+    log.release()
+    workshop.runtime.advance(10)
+    assert (log.recovery_point, log.failure) == (2, None)
