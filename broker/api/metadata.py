@@ -24,7 +24,7 @@ from barnabas.broker.metadata_view import (
 )
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
-from barnabas.controller.operations.internal_topics import auto_created_topic
+from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.controller.operations.topics import CreatedTopic, create_topics
 from barnabas.storage.directory import random_uuid
@@ -55,11 +55,16 @@ def metadata(context: RequestContext, request: MetadataRequest) -> MetadataRespo
     if ids:
         return _response(context, request, (_topic_by_id(image, topic_id) for topic_id in ids))
     names = list(dict.fromkeys(topic.name for topic in topics if topic.name is not None))
-    missing = [name for name in names if name not in image.topics and invalid_topic_name(name) is None]
+    missing = [name for name in names if name not in image.topics and _creatable(name)]
     if missing and request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
         _create(context, request, names, missing)
         return PENDING
     return _by_name(context, request, names)
+
+
+def _creatable(name: str) -> bool:
+    """Share groups are not served, so nobody needs the topic that keeps their state."""
+    return invalid_topic_name(name) is None and name != SHARE_GROUP_STATE_TOPIC
 
 
 def _refuse(api_version: int, topics: list[MetadataRequestTopic]) -> MetadataResponse | None:
@@ -109,7 +114,7 @@ def _response(
     listed = list(topics)
     if request.include_topic_authorized_operations:
         for topic in listed:
-            if topic.error_code == ErrorCode.NONE:
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
                 topic.topic_authorized_operations = TOPIC_OPERATIONS
     return MetadataResponse(
         brokers=[

@@ -8,6 +8,7 @@ from barnabas.controller.operations.topics import NewTopic
 
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 
 
 class InternalTopicSettings(Protocol):

@@ -1,0 +1,316 @@
+"""Metadata, topics, cluster and producer ids, asked of a whole node in every version that is served.
+
+Expected errors and texts are Apache Kafka 4.3.1's answers to the same requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.context import RequestContext
+from barnabas.broker.node import Node
+from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages import create_partitions as cp
+from barnabas.wire.messages import create_topics as ct
+from barnabas.wire.messages import delete_topics as dt
+from barnabas.wire.messages import describe_cluster as dc
+from barnabas.wire.messages import describe_topic_partitions as dtp
+from barnabas.wire.messages import init_producer_id as ipi
+from barnabas.wire.messages import metadata as md
+from barnabas.wire.registry import request_type, response_type
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+UNKNOWN_ID = bytes(range(16))
+
+
+class Asker:
+    """A node without a network: requests go to the handlers as the dispatcher would hand them over."""
+
+    closed = False
+
+    def __init__(self, directory: Path, **properties: str) -> None:
+        self.runtime = VirtualRuntime()
+        config = BrokerConfig.from_properties(
+            {
+                "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+                "advertised.listeners": "INSIDE://inside:0,OUTSIDE://outside:7777",
+                "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+                "inter.broker.listener.name": "INSIDE",
+                "log.dirs": str(directory),
+                "broker.rack": "r1",
+                **{name.replace("_", "."): value for name, value in properties.items()},
+            }
+        )
+        self.node = Node(config, self.runtime)
+        self.node.start()
+        self._answers: list[msgspec.Struct] = []
+
+    def complete(self, context: RequestContext, response: msgspec.Struct) -> None:
+        self._answers.append(response)
+
+    def ask(self, key: int, version: int, request: msgspec.Struct, listener: str = "INSIDE") -> Any:
+        """Through bytes and back, as a client of this version would see it."""
+        kind, answer_kind = request_type(key), response_type(key)
+        content = b"".join(bytes(part) for part in kind.encode(version, request))  # type: ignore[call-overload]
+        decoded, _ = kind.decode(version, content)
+        context = RequestContext(self.node.services, self, key, version, 1, "test", listener, "127.0.0.1")
+        self._answers.clear()
+        response = REGISTRATIONS[key].handler(context, decoded)
+        if isinstance(response, Outcome):
+            self.runtime.run_until_idle()
+            (response,) = self._answers
+        answer = b"".join(bytes(part) for part in answer_kind.encode(version, response))  # type: ignore[call-overload]
+        return answer_kind.decode(version, answer)[0]
+
+    def create(self, name: str, partitions: int = 1) -> None:
+        topic = ct.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        (result,) = self.ask(19, 7, ct.CreateTopicsRequest(topics=[topic])).topics
+        assert result.error_code == 0
+
+
+@pytest.fixture
+def asker(tmp_path: Path) -> Iterator[Asker]:
+    asker = Asker(tmp_path)
+    yield asker
+    asker.node.stop()
+
+
+def versions(key: int) -> range:
+    import barnabas.broker.api  # noqa: F401 - registers the handlers
+
+    return range(REGISTRATIONS[key].min_version, REGISTRATIONS[key].max_version + 1)
+
+
+def topics_of(*names: str) -> list[md.MetadataRequestTopic]:
+    return [md.MetadataRequestTopic(name=name) for name in names]
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_tells_brokers_topics_and_partitions(asker: Asker, version: int) -> None:
+    asker.create("a", 3)
+    asker.create("b")
+    answer = asker.ask(3, version, md.MetadataRequest(topics=topics_of("a", "a")))
+    (broker,) = answer.brokers
+    assert (broker.node_id, broker.host) == (1, "inside")
+    assert broker.port > 0
+    (topic,) = answer.topics
+    assert (topic.name, topic.error_code, topic.topic_authorized_operations) == ("a", 0, -(1 << 31))
+    assert [(p.partition_index, p.leader_id, p.replica_nodes, p.isr_nodes) for p in topic.partitions] == [
+        (index, 1, [1], [1]) for index in range(3)
+    ]
+    if version >= 1:
+        assert (broker.rack, answer.controller_id) == ("r1", 1)
+    if version >= 2:
+        assert answer.cluster_id == asker.node.cluster_id
+    if version >= 7:
+        assert [partition.leader_epoch for partition in topic.partitions] == [0] * 3
+    everything = asker.ask(3, version, md.MetadataRequest(topics=None if version else []))
+    assert [topic.name for topic in everything.topics] == ["a", "b"]
+    if version:
+        assert asker.ask(3, version, md.MetadataRequest(topics=[])).topics == []
+
+
+def test_each_listener_has_its_own_address(asker: Asker) -> None:
+    (inside,) = asker.ask(3, 12, md.MetadataRequest(topics=[])).brokers
+    (outside,) = asker.ask(3, 12, md.MetadataRequest(topics=[]), "OUTSIDE").brokers
+    assert inside.host == "inside"
+    assert inside.port in asker.runtime.listening, "the port that was really opened"
+    assert (outside.host, outside.port) == ("outside", 7777)
+    (described,) = asker.ask(60, 2, dc.DescribeClusterRequest(), "OUTSIDE").brokers
+    assert (described.host, described.port, described.rack) == ("outside", 7777, "r1")
+
+
+def test_metadata_creates_a_missing_topic_and_tells_it(asker: Asker) -> None:
+    answer = asker.ask(3, 12, md.MetadataRequest(topics=topics_of("new", "bad name")))
+    assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in answer.topics] == [
+        ("new", 0, 1),
+        ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
+    ]
+    assert asker.node.services.partitions.get("new", 0) is not None, "it can be written to"
+    offsets = asker.ask(3, 12, md.MetadataRequest(topics=topics_of("__consumer_offsets"))).topics[0]
+    assert (offsets.is_internal, len(offsets.partitions)) == (True, 50)
+    assert asker.node.services.controller.image.topic_configs("__consumer_offsets") == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
+    asker.create("c.d")
+    refused = asker.ask(3, 12, md.MetadataRequest(topics=topics_of("c_d", "__cluster_metadata"))).topics
+    assert [topic.error_code for topic in refused] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+
+
+def test_metadata_creates_only_when_both_sides_allow_it(asker: Asker, tmp_path: Path) -> None:
+    request = md.MetadataRequest(topics=topics_of("new"), allow_auto_topic_creation=False)
+    assert asker.ask(3, 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    forbidding = Asker(tmp_path / "other", auto_create_topics_enable="false")
+    request = md.MetadataRequest(topics=topics_of("new"))
+    assert forbidding.ask(3, 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    forbidding.node.stop()
+
+
+def test_metadata_by_id(asker: Asker) -> None:
+    asker.create("a")
+    topic_id = asker.node.services.controller.image.topics["a"].topic_id
+    wanted = [
+        md.MetadataRequestTopic(name=None, topic_id=topic_id),
+        md.MetadataRequestTopic(name="ignored", topic_id=UNKNOWN_ID),
+        md.MetadataRequestTopic(name=None, topic_id=UNKNOWN_ID),
+    ]
+    answer = asker.ask(3, 13, md.MetadataRequest(topics=wanted, include_topic_authorized_operations=True))
+    assert [(t.name, t.topic_id, t.error_code, t.topic_authorized_operations) for t in answer.topics] == [
+        ("a", topic_id, 0, 3576),
+        (None, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID, -(1 << 31)),
+    ]
+    early = asker.ask(3, 10, md.MetadataRequest(topics=wanted[:1]))
+    assert [topic.error_code for topic in early.topics] == [ErrorCode.INVALID_REQUEST]
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_create_topics(asker: Asker, version: int) -> None:
+    topic = ct.CreatableTopic(
+        name="a",
+        num_partitions=2,
+        replication_factor=1,
+        configs=[ct.CreatableTopicConfig(name="retention.ms", value="5")],
+    )
+    dry = asker.ask(19, version, ct.CreateTopicsRequest(topics=[topic], validate_only=True))
+    assert dry.topics[0].error_code == 0
+    assert not asker.node.services.controller.image.topics
+    (created,) = asker.ask(19, version, ct.CreateTopicsRequest(topics=[topic])).topics
+    assert (created.name, created.error_code, created.error_message) == ("a", 0, None)
+    assert asker.node.services.partitions.get("a", 1) is not None
+    if version >= 5:
+        configs = {config.name: (config.value, config.config_source) for config in created.configs}
+        assert (created.num_partitions, created.replication_factor) == (2, 1)
+        assert configs["retention.ms"] == ("5", 1)
+        assert configs["cleanup.policy"] == ("delete", 5)
+        assert list(configs) == sorted(configs)
+    if version >= 7:
+        assert created.topic_id == asker.node.services.controller.image.topics["a"].topic_id
+    (again,) = asker.ask(19, version, ct.CreateTopicsRequest(topics=[topic])).topics
+    assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert again.error_message == "Topic 'a' already exists."
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_delete_topics(asker: Asker, version: int) -> None:
+    asker.create("a")
+    request = dt.DeleteTopicsRequest(topic_names=["a", "nope"])
+    if version >= 6:
+        request = dt.DeleteTopicsRequest(topics=[dt.DeleteTopicState(name=name) for name in ("a", "nope")])
+    answer = asker.ask(20, version, request)
+    assert {result.name: result.error_code for result in answer.responses} == {
+        "a": 0,
+        "nope": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    assert asker.node.services.partitions.get("a", 0) is None
+    asker.create("a")
+
+
+def test_deletion_can_be_disabled(tmp_path: Path) -> None:
+    asker = Asker(tmp_path, delete_topic_enable="false")
+    asker.create("a")
+    for version, error in ((1, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)):
+        (result,) = asker.ask(20, version, dt.DeleteTopicsRequest(topic_names=["a"])).responses
+        assert result.error_code == error
+    assert "a" in asker.node.services.controller.image.topics
+    asker.node.stop()
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_create_partitions(asker: Asker, version: int) -> None:
+    asker.create("a")
+
+    def ask(count: int, assignments: list[list[int]] | None = None) -> tuple[int, str | None]:
+        given = (
+            None
+            if assignments is None
+            else [cp.CreatePartitionsAssignment(broker_ids=b) for b in assignments]
+        )
+        topic = cp.CreatePartitionsTopic(name="a", count=count, assignments=given)
+        (result,) = asker.ask(37, version, cp.CreatePartitionsRequest(topics=[topic])).results
+        return result.error_code, result.error_message
+
+    assert ask(1) == (ErrorCode.INVALID_PARTITIONS, "Topic already has 1 partition(s).")
+    assert ask(3) == (0, None)
+    assert asker.node.services.partitions.get("a", 2) is not None
+    assert ask(4, [[1]]) == (0, None)
+    assert ask(5, [[1, 1]])[0] == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_describe_cluster(asker: Asker, version: int) -> None:
+    request = dc.DescribeClusterRequest(include_cluster_authorized_operations=True)
+    answer = asker.ask(60, version, request)
+    assert (answer.cluster_id, answer.controller_id) == (asker.node.cluster_id, 1)
+    assert answer.cluster_authorized_operations == 8096
+    assert [broker.broker_id for broker in answer.brokers] == [1]
+    if version >= 1:
+        wrong = asker.ask(60, version, dc.DescribeClusterRequest(endpoint_type=2))
+        assert (wrong.error_code, wrong.brokers) == (ErrorCode.MISMATCHED_ENDPOINT_TYPE, [])
+        unknown = asker.ask(60, version, dc.DescribeClusterRequest(endpoint_type=3))
+        assert unknown.error_message == "Unsupported endpoint type 3"
+
+
+def test_describe_topic_partitions_in_pages(asker: Asker) -> None:
+    for name, count in (("a", 4), ("b", 1), ("c", 2)):
+        asker.create(name, count)
+    for limit in range(-1, 9):
+        seen: list[tuple[str, int]] = []
+        cursor: dtp.Cursor | None = None
+        for _ in range(9):
+            request = dtp.DescribeTopicPartitionsRequest(response_partition_limit=limit, cursor=cursor)
+            answer = asker.ask(75, 0, request)
+            page = [(topic.name, p.partition_index) for topic in answer.topics for p in topic.partitions]
+            assert 0 < len(page) <= max(limit, 1)
+            seen += page
+            if answer.next_cursor is None:
+                break
+            cursor = dtp.Cursor(
+                topic_name=answer.next_cursor.topic_name, partition_index=answer.next_cursor.partition_index
+            )
+        assert seen == [
+            (name, index) for name, count in (("a", 4), ("b", 1), ("c", 2)) for index in range(count)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("names", "cursor", "expected"),
+    [
+        (["nope", "a", "bad name"], None, [("a", 0), ("bad name", 17), ("nope", 3)]),
+        (["a"], ("a", -1), [("a", 42)]),
+        (["a"], ("zzz", 0), [("a", 42)]),
+        (["a"], ("a", 9), [("a", 0)]),
+    ],
+)
+def test_describe_topic_partitions_by_name(
+    asker: Asker, names: list[str], cursor: tuple[str, int] | None, expected: list[tuple[str, int]]
+) -> None:
+    asker.create("a")
+    request = dtp.DescribeTopicPartitionsRequest(topics=[dtp.TopicRequest(name=name) for name in names])
+    if cursor is not None:
+        request.cursor = dtp.Cursor(topic_name=cursor[0], partition_index=cursor[1])
+    answer = asker.ask(75, 0, request)
+    assert [(topic.name, topic.error_code) for topic in answer.topics] == expected
+    assert answer.next_cursor is None
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_init_producer_id(asker: Asker, version: int) -> None:
+    def ask(**fields: Any) -> tuple[int, int, int]:
+        answer = asker.ask(22, version, ipi.InitProducerIdRequest(**{"transactional_id": None, **fields}))
+        return answer.error_code, answer.producer_id, answer.producer_epoch
+
+    assert [ask(), ask()] == [(0, 0, 0), (0, 1, 0)]
+    assert ask(transactional_id="") == (ErrorCode.INVALID_REQUEST, -1, -1)
+    assert ask(transactional_id="t") == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1)
+    if version >= 3:
+        assert ask(producer_id=5) == (ErrorCode.INVALID_REQUEST, -1, -1)
+        assert ask(producer_id=5, producer_epoch=2) == (0, 2, 0)
