@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import logging
 import struct
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 from barnabas.storage import validation
-from barnabas.storage.disk import Disk, FileRegion, write_rest
+from barnabas.storage.disk import Disk, write_rest
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import OffsetOutOfRange, StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
+from barnabas.storage.log_reader import ReadableLog
 from barnabas.storage.producers import ProducerStateManager
 from barnabas.storage.recovery import load_segments
 from barnabas.storage.runtime import Runtime
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
-from barnabas.storage.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import BatchHeader, RecordBatchError
@@ -33,7 +32,6 @@ logger = logging.getLogger("barnabas.storage")
 _PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the leader assigns
 _PREFIX_SIZE = 16
 _JOINED_MAX = 16384  # up to here copying costs less than a second buffer does in the kernel
-_RESUME_POINTS_MAX = 32
 
 
 class AppendResult(msgspec.Struct, gc=False):
@@ -46,17 +44,7 @@ class AppendResult(msgspec.Struct, gc=False):
     duplicate: bool = False
 
 
-class ReadResult(msgspec.Struct, gc=False):
-    """Bytes from a batch boundary on; the last batch may be cut, as Kafka cuts it."""
-
-    regions: tuple[FileRegion, ...]
-    size: int
-
-
-_NOTHING = ReadResult((), 0)
-
-
-class Log:
+class Log(ReadableLog):
     """See the module. Offsets are of records, sizes in bytes, times in ms since the epoch."""
 
     def __init__(
@@ -378,105 +366,6 @@ class Log:
         if self.failure is None:
             self.failure = reason
             logger.error("%s: no more appends until a restart: %s", self.name, reason)
-
-    # --- reading
-
-    def read(
-        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
-    ) -> ReadResult:
-        """The batches from the one that holds `offset` on, of one segment, up to `end_offset` and `max_bytes`.
-
-        With `min_one_batch` the first batch comes whole however large it is; without, nothing comes when it
-        does not fit. OffsetOutOfRange outside [log_start_offset, log_end_offset].
-        """
-        end = self.log_end_offset
-        if not self.log_start_offset <= offset <= end:
-            raise OffsetOutOfRange(
-                f"Received request for offset {offset} for partition {self.name}, but we only have log "
-                f"segments from offset {self.log_start_offset} up to {end}."
-            )
-        limit = end if end_offset is None or end_offset > end else end_offset
-        if offset >= limit:
-            return _NOTHING
-        try:
-            return self._read(offset, max_bytes, min_one_batch, limit)
-        except OSError as error:
-            raise StorageError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
-            ) from error
-        except RecordBatchError as error:
-            raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
-
-    def _read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:
-        for index in range(max(0, bisect_right(self._bases, offset) - 1), len(self._segments)):
-            segment = self._segments[index]
-            start = self._position(segment, offset)
-            if start is None:
-                continue  # compaction has taken everything from `offset` on
-            stop = segment.size
-            next_base = self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset
-            if limit < next_base:
-                located = segment.locate(limit)
-                stop = located[0] if located is not None else stop
-            length = stop - start
-            if length <= 0:
-                return _NOTHING
-            file = segment.open_for_read()
-            if length > max_bytes:
-                first = 12 + int.from_bytes(file.pread(4, start + 8), "big")
-                if first <= max_bytes:
-                    length = max_bytes
-                elif min_one_batch:
-                    length = first
-                else:
-                    return _NOTHING
-            if segment is self._active and start + length == segment.size:
-                self._remember(self.log_end_offset, segment.size)
-            return ReadResult((FileRegion(file, start, length),), length)
-        return _NOTHING
-
-    def _position(self, segment: Segment, offset: int) -> int | None:
-        if segment is self._active:
-            if offset == self._last_base_offset:
-                return self._last_position
-            position = self._resume.get(offset)
-            if position is not None:
-                return position
-        if offset <= segment.base_offset:
-            return 0 if segment.size else None
-        located = segment.locate(offset)
-        return located[0] if located is not None else None
-
-    def _remember(self, offset: int, position: int) -> None:
-        """A reader has reached the end: it will ask for what comes there."""
-        resume = self._resume
-        resume[offset] = position
-        if len(resume) > _RESUME_POINTS_MAX:
-            del resume[next(iter(resume))]
-
-    def headers(self, offset: int) -> Iterator[BatchHeader]:
-        """The header of every batch from the one that holds `offset` on."""
-        for index in range(max(0, bisect_right(self._bases, offset) - 1), len(self._segments)):
-            segment = self._segments[index]
-            for _, header in segment.headers(segment.index_position(offset), 1 << 16):
-                if header.last_offset >= offset:
-                    yield header
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record at or after `timestamp`; None when all are older."""
-        return self._search(lambda: find_timestamp(self._segments, timestamp, self.log_start_offset))
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp; None in an empty log."""
-        return self._search(lambda: find_max_timestamp(self._segments, self.log_start_offset))
-
-    def _search(self, search: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
-        try:
-            return search()
-        except (OSError, RecordBatchError) as error:
-            raise StorageError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
-            ) from error
 
     # --- leader epochs
 
