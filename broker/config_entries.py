@@ -81,6 +81,8 @@ def group_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
             broker_name = GROUP_SYNONYMS[key.name]
             synonyms += broker_synonyms(config, broker_name)
             value = overrides.get(key.name, config.value(broker_name))
+        elif key.default is not None:
+            synonyms.append(_synonym(key.name, key.default, DEFAULT))
         entries.append(_entry(key, value, synonyms, read_only=False))
     return entries
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,12 +13,16 @@ from barnabas.testing.virtual_runtime import VirtualRuntime
 delays = st.integers(min_value=0, max_value=50)
 
 
+def noting(runtime: VirtualRuntime, seen: list[tuple[float, int]], number: int) -> Callable[[], None]:
+    return lambda: seen.append((runtime.monotonic(), number))
+
+
 @given(timers=st.lists(st.tuples(delays, st.booleans())), steps=st.lists(delays, max_size=8))
 def test_timers_run_at_their_time_in_order(timers: list[tuple[int, bool]], steps: list[int]) -> None:
     runtime = VirtualRuntime()
     seen: list[tuple[float, int]] = []
     for number, (delay, cancelled) in enumerate(timers):
-        timer = runtime.call_later(delay, lambda number=number: seen.append((runtime.monotonic(), number)))
+        timer = runtime.call_later(delay, noting(runtime, seen, number))
         if cancelled:
             timer.cancel()
     for step in steps:

@@ -1,0 +1,94 @@
+# Every target sets up what it needs: a virtual environment in .venv from requirements.lock, and Kafka's jars
+# in .cache (tests and comparisons only). What is there already costs nothing the second time.
+
+PYTHON ?= python3
+JAVA ?= java
+PROPERTIES ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+JARS := .cache/kafka-4.3.1/.fetched
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup run demo test test-apache check format conform bench kafka lock clean
+
+help:
+	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
+	@echo 'make demo         real flights through the broker into Spark and back'
+	@echo 'make test         everything, with real clients; needs Java 17 or newer'
+	@echo 'make check        format, lint, types, import rules, generated code'
+	@echo 'make test-apache  the client tests against Apache Kafka'
+	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
+	@echo 'make bench        this broker and Apache Kafka under load'
+	@echo 'make clean        remove what make made (barnabas-data stays)'
+
+setup: $(INSTALLED)
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+	  { echo 'Python 3.11 or newer is needed as $(PYTHON); set PYTHON=/path/to/python3.11'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: java
+java:
+	@$(JAVA) -version >/dev/null 2>&1 || { echo 'Java 17 or newer is needed for this target and was not found'; exit 1; }
+
+kafka: $(JARS)
+
+$(JARS): compat_tests/harness/kafka_jars.py | $(INSTALLED) java
+	$(BIN)/python -m compat_tests.harness.kafka_jars
+	@touch $@
+
+run: $(INSTALLED)
+	@exec $(BIN)/barnabas start $(PROPERTIES) $(ARGS)
+
+demo: $(INSTALLED) java
+	$(BIN)/python -m spark_examples.demo
+
+test: $(JARS)
+	$(PYTEST) --durations=10 $(ARGS)
+
+test-apache: $(JARS)
+	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)
+
+conform: $(JARS)
+	$(BIN)/python -m compat_tests.conform $(ARGS)
+
+bench: $(JARS)
+	$(BIN)/python -m compat_tests.bench $(ARGS)
+
+# Links that show mypy and import-linter the packages as they are imported.
+.PHONY: typing
+typing:
+	@rm -rf .typing && mkdir -p .typing/barnabas
+	@for name in wire storage controller broker; do ln -s ../../$$name .typing/barnabas/$$name; done
+	@for path in barnabas/*; do ln -s ../../$$path .typing/barnabas/$${path#barnabas/}; done
+
+check: $(INSTALLED) typing
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p barnabas
+	$(BIN)/mypy compat_tests spark_examples
+	cd .typing && PYTHONPATH=. ../$(BIN)/lint-imports --config ../.importlinter --no-cache
+	$(BIN)/python -m barnabas.wire.compiler --check
+
+format: $(INSTALLED)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# Pin the dependencies anew, for every supported Python.
+lock: $(INSTALLED)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	  pyproject.toml requirements-dev.in --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) .cache .typing .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	  build dist *.egg-info spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
