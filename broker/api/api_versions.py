@@ -11,6 +11,7 @@ import re
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import REGISTRATIONS, api
+from barnabas.controller.operations.brokers import SUPPORTED_FEATURES
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import (
     ApiVersion,
@@ -54,7 +55,3 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest | None) ->
             for name, level in sorted(features.items())
         ],
     )
-
-
-# Feature levels that this broker can run at; the finalized ones stand in the metadata image.
-SUPPORTED_FEATURES: dict[str, tuple[int, int]] = {"metadata.version": (7, 29)}
