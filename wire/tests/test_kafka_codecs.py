@@ -40,8 +40,8 @@ def test_kafka_reads_and_rewrites_what_is_encoded_here(
             for version in range(message.versions.first, message.versions.last + 1):
                 for _ in range(SAMPLES_PER_VERSION):
                     value = message_samples(message, version, rng)
-                    parts = message_types[message.name].encode(version, value)
-                    samples.append((message, version, value, b"".join(bytes(part) for part in parts)))  # type: ignore[call-overload]
+                    parts: list[Any] = list(message_types[message.name].encode(version, value))
+                    samples.append((message, version, value, b"".join(bytes(part) for part in parts)))
     lines = "".join(f"{_java_class(m)} {version} {raw.hex() or '-'}\n" for m, version, _, raw in samples)
     source = Path(__file__).with_name("Rewrite.java")
     output = subprocess.run(

@@ -205,6 +205,6 @@ def test_a_fetch_response_takes_regions_it_cannot_read() -> None:
         response = FetchResponse(
             responses=[FetchableTopicResponse(topic="t", partitions=[PartitionData(records=records)])]
         )
-        parts = FETCH_RESPONSE.encode(11, response)
+        parts: list[Any] = list(FETCH_RESPONSE.encode(11, response))
         at = next(index for index, part in enumerate(parts) if part is region)
-        assert bytes(parts[at - 1])[-4:] == size.to_bytes(4, "big")  # type: ignore[call-overload]
+        assert bytes(parts[at - 1])[-4:] == size.to_bytes(4, "big")

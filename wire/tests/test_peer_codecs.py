@@ -73,10 +73,10 @@ def test_kio_reads_the_same_and_writes_the_same(
 
 
 def kio_entity(module: str, message: Message, version: int) -> Any:
-    paths = schema_name_map.get(module, {}).get(version)
+    paths: Any = schema_name_map.get(module, {}).get(version)
     if paths is None:
         return None
-    path, _, name = paths[EntityType[message.kind]].partition(":")  # type: ignore[index]
+    path, _, name = paths[EntityType[message.kind]].partition(":")
     return getattr(importlib.import_module(path), name)
 
 
