@@ -155,6 +155,8 @@ class MetadataImage:
     def _replay_topic(self, record: wire.TopicRecord, delta: MetadataDelta) -> None:
         if record.name in self.topics:
             raise MetadataError(f"topic {record.name} is created a second time")
+        if record.topic_id in self._topics_by_id:
+            raise MetadataError(f"topic {record.name} is created with an id that another topic has")
         topic = TopicImage(record.name, record.topic_id)
         self.topics[record.name] = topic
         self._topics_by_id[record.topic_id] = topic
