@@ -56,6 +56,22 @@ class Partition:
         for waiter in tuple(self.fetch_waiters):
             waiter.interrupt()
 
+    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) when there is none.
+
+        The log knows an epoch from its first batch on, but a leader reigns from the day it was made one.
+        """
+        if leader_epoch == self.leader_epoch:
+            return leader_epoch, self.log.log_end_offset
+        return self.log.epoch_end_offset(leader_epoch)
+
+    def start_epoch(self) -> int:
+        """The leader epoch of the first offset, -1 when unknown."""
+        log = self.log
+        if log.log_start_offset == log.log_end_offset:
+            return self.leader_epoch
+        return log.epoch_for_offset(log.log_start_offset)
+
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
         """Compare what the client believes (KIP-320) with what is; -1 means that it does not say."""
         if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:

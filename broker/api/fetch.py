@@ -133,7 +133,7 @@ def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOf
     """KIP-595: where the reader's history and ours part, if they do."""
     if wanted.last_fetched_epoch < 0:
         return None
-    epoch, end_offset = partition.log.epoch_end_offset(wanted.last_fetched_epoch)
+    epoch, end_offset = partition.epoch_end_offset(wanted.last_fetched_epoch)
     if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return None

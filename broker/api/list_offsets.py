@@ -80,7 +80,7 @@ def _find(partition: Partition, timestamp: int, limit: int) -> tuple[int, int, i
     if timestamp == LATEST:
         return -1, limit, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
+        return -1, log.log_start_offset, partition.start_epoch()
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)

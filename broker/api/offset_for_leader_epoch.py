@@ -37,5 +37,5 @@ def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartitio
     error = partition.check_leader_epoch(wanted.current_leader_epoch)
     if error:
         return EpochEndOffset(partition=wanted.partition, error_code=error)
-    epoch, end_offset = partition.log.epoch_end_offset(wanted.leader_epoch)
+    epoch, end_offset = partition.epoch_end_offset(wanted.leader_epoch)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
