@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from math import isfinite
 from typing import Final
 
 Validator = Callable[[str, object], None]
@@ -37,11 +38,18 @@ def java_text(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return "[" + ", ".join(value) + "]"
-    if isinstance(value, float) and abs(value) >= 1e7:
-        mantissa, _, exponent = f"{value:e}".partition("e")
-        shortest = repr(value).partition("e")[0] if "e" in repr(value) else mantissa.rstrip("0")
-        return f"{shortest}{'' if '.' in shortest else '.0'}E{int(exponent)}"
+    if isinstance(value, float) and value and isfinite(value) and not 1e-3 <= abs(value) < 1e7:
+        return _scientific(value)
     return str(value)
+
+
+def _scientific(value: float) -> str:
+    from decimal import Decimal  # seldom needed, and slow to import
+
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int)
+    fraction = "".join(map(str, digits[1:])).rstrip("0") or "0"
+    return f"{'-' if sign else ''}{digits[0]}.{fraction}E{exponent + len(digits) - 1}"
 
 
 @cache

@@ -1,0 +1,215 @@
+"""The broker's configuration: its sources and their order, listeners, dynamic values, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from pathlib import Path
+
+import pytest
+from barnabas.broker.config import DEFAULT_LOG_DIR, PROPERTY_OF_ATTRIBUTE, SHIPPED, BrokerConfig, _Values
+from barnabas.broker.config_sources import parse_properties, properties_from_environment
+from barnabas.controller.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config_validators import ConfigError
+from hypothesis import given
+from hypothesis import strategies as st
+
+PYTHON_TYPES = {
+    "boolean": bool,
+    "int": int,
+    "short": int,
+    "long": int,
+    "double": float,
+    "list": list[str],
+    "string": str,
+    "class": str,
+}
+
+KRAFT_COMBINED = r"""
+# As Kafka ships it, with a continued line.
+process.roles=broker,controller
+node.id=7
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://127.0.0.1:9092,\
+    CONTROLLER://127.0.0.1:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://broker.example:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT
+log.dirs=/tmp/kraft-combined-logs
+num.partitions = 3
+"""
+
+
+def test_every_attribute_is_a_property_of_the_tables_type() -> None:
+    hints = typing.get_type_hints(_Values)
+    for field in dataclasses.fields(_Values):
+        key = BROKER_CONFIGS[PROPERTY_OF_ATTRIBUTE[field.name]]
+        plain = PYTHON_TYPES[key.type]
+        nullable = key.default is None and not key.required
+        assert hints[field.name] == (plain | None if nullable else plain), field.name
+
+
+def test_without_a_file_the_shipped_values_serve_one_node() -> None:
+    config = BrokerConfig.load()
+    assert config.log_dirs == [DEFAULT_LOG_DIR]
+    assert [(each.name, each.host, each.port) for each in config.listeners] == [
+        ("PLAINTEXT", "127.0.0.1", 9092)
+    ]
+    assert config.offsets_topic_replication_factor == 1
+    assert config.transaction_state_log_min_isr == 1
+    assert config.group_initial_rebalance_delay_ms == 0
+    assert config.notes == []
+
+
+def test_a_kraft_server_properties_works_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(KRAFT_COMBINED)
+    config = BrokerConfig.load(file)
+    (listener,) = config.listeners
+    assert (listener.host, listener.port) == ("127.0.0.1", 9092)
+    assert (listener.advertised_host, listener.advertised_port) == ("broker.example", 9092)
+    assert config.node_id == 7
+    assert config.num_partitions == 3
+    assert config.log_dirs == ["/tmp/kraft-combined-logs"]
+    assert config.offsets_topic_replication_factor == 3  # Kafka's default: the file does not say
+    assert [level for level, _ in config.notes] == ["info"]
+
+
+def test_set_goes_before_variables_before_the_file_before_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("num.partitions=2\nlog.retention.hours=2\nmessage.max.bytes=2\n")
+    environ = {"KAFKA_LOG_RETENTION_HOURS": "3", "KAFKA_MESSAGE_MAX_BYTES": "3"}
+    config = BrokerConfig.load(file, environ, ["message.max.bytes=4"])
+    assert config.num_partitions == 2
+    assert config.value("log.retention.hours") == "3"
+    assert config.message_max_bytes == 4
+    assert config.num_io_threads == 8
+
+
+def test_variables_are_mapped_as_kafkas_image_maps_them() -> None:
+    environ = {
+        "KAFKA_LOG_DIRS": "/d",
+        "KAFKA_A__B_C___D": "x",
+        "KAFKA_HEAP_OPTS": "-Xmx1g",
+        "KAFKA_OPTS": "",
+        "KAFKA_LOG4J_LOGGERS": "x",
+        "KAFKA_JMX_PORT": "1",
+        "PATH": "/bin",
+    }
+    assert properties_from_environment(environ) == {"log.dirs": "/d", "a_b.c-d": "x"}
+
+
+def test_an_unknown_property_is_noted_once_and_the_rest_counts() -> None:
+    config = BrokerConfig.load(None, {"KAFKA_FOO_BAR": "1"}, ["foo.bar=2", "num.partitions=5"])
+    assert config.notes == [("warning", "unknown property foo.bar is ignored")]
+    assert config.num_partitions == 5
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("num.partitions=0", "num.partitions"),
+        ("log.segment.bytes=x", "log.segment.bytes"),
+        ("listeners=127.0.0.1:9092", "listeners"),
+        ("listeners=PLAINTEXT://127.0.0.1:99999", "listeners"),
+        ("listeners=PLAINTEXT://a:1,PLAINTEXT://a:2", "listeners"),
+        ("listeners=PLAINTEXT://a:1,SSL://a:1", "listeners"),
+        ("listeners=SSL://127.0.0.1:9092", "SSL"),
+        ("listeners=FOO://127.0.0.1:9092", "listener.security.protocol.map"),
+        ("listeners=CONTROLLER://127.0.0.1:9092", "controller.listener.names"),
+        ("listeners=PLAINTEXT://0.0.0.0:9092", "advertised.listeners"),
+        ("advertised.listeners=FOO://a:1", "advertised.listeners"),
+        ("process.roles=controller", "process.roles"),
+        ("controller.quorum.voters=1@a:1,2@b:2", "controller.quorum.voters"),
+        ("barnabas.event.loop=gevent", "barnabas.event.loop"),
+        ("nonsense", "--set"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(setting: str, name: str) -> None:
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
+        BrokerConfig.load(None, {}, [setting])
+
+
+def test_named_listeners_each_have_their_own_address() -> None:
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": "INSIDE://:0,OUTSIDE://127.0.0.1:0,V6://[::1]:9095",
+            "advertised.listeners": "INSIDE://broker:1000,OUTSIDE://localhost:2000",
+            "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT,V6:PLAINTEXT",
+        }
+    )
+    assert [(each.host, each.advertised_host, each.advertised_port) for each in config.listeners] == [
+        ("", "broker", 1000),
+        ("127.0.0.1", "localhost", 2000),
+        ("::1", "::1", 0),
+    ]
+
+
+def test_dynamic_values_come_and_go_in_place() -> None:
+    config = BrokerConfig.from_properties({"log.retention.hours": "1"})
+    dynamic = {
+        "log.retention.ms": "5",
+        "message.max.bytes": "7",
+        "node.id": "9",
+        "unknown": "1",
+        "num.io.threads": "x",
+    }
+    assert config.apply_dynamic(dynamic, {}) == {"log.retention.ms", "message.max.bytes"}
+    assert (config.message_max_bytes, config.node_id, config.num_io_threads) == (7, 1, 8)
+    assert config.topic_defaults()["retention.ms"] == "5"
+    config.apply_dynamic(dynamic, {"message.max.bytes": "8"})
+    assert config.message_max_bytes == 8
+    assert config.apply_dynamic({}, {}) == {"log.retention.ms", "message.max.bytes"}
+    assert config.message_max_bytes == 1048588
+    assert config.topic_defaults()["retention.ms"] == "3600000"
+
+
+def test_what_a_topic_sets_goes_before_the_broker() -> None:
+    config = BrokerConfig.from_properties({"log.retention.ms": "5", "log.segment.bytes": "2000000"})
+    properties = config.topic_properties({"retention.ms": "6"})
+    assert (properties["retention.ms"], properties["segment.bytes"]) == ("6", "2000000")
+
+
+def test_the_shipped_values_are_properties() -> None:
+    assert set(SHIPPED) <= set(BROKER_CONFIGS)
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a: b", {"a": "b"}),
+        ("a b c", {"a": "b c"}),
+        ("  a   =   b  ", {"a": "b  "}),
+        ("# no\n! no\n\n a=1", {"a": "1"}),
+        ("a=1\\\n   2\\\n3\nb=4", {"a": "123", "b": "4"}),
+        ("a=c:\\\\temp\\\nx", {"a": "c:\\tempx"}),
+        ("a\\=b\\:c\\ d=e", {"a=b:c d": "e"}),
+        ("a=\\u0041\\t|\\n", {"a": "A\t|\n"}),
+        ("a", {"a": ""}),
+        ("a==b", {"a": "=b"}),
+        ("a=1\r\na=2", {"a": "2"}),
+        ("a=#b", {"a": "#b"}),
+        ("a=1\\", {"a": "1"}),
+    ],
+)
+def test_java_properties_syntax(text: str, pairs: dict[str, str]) -> None:
+    assert parse_properties(text) == pairs
+
+
+def test_a_malformed_escape_is_refused() -> None:
+    with pytest.raises(ConfigError, match="malformed escape"):
+        parse_properties("a=\\u12x")
+
+
+def escaped(text: str) -> str:
+    """As java.util.Properties.store writes a key or value: everything special escaped."""
+    special = {"\t": "\\t", "\n": "\\n", "\r": "\\r", "\f": "\\f"}
+    return "".join(special.get(c, "\\" + c if c in " =:#!\\" else c) for c in text)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=8), st.text(max_size=8), max_size=4))
+def test_what_java_stores_is_read_back(pairs: dict[str, str]) -> None:
+    text = "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in pairs.items())
+    assert parse_properties(text) == pairs
