@@ -1,0 +1,61 @@
+"""The import rules hold, and a forbidden import is seen: planted in a copy of the tree and looked for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("wire", "storage", "controller", "broker")
+
+
+@pytest.fixture
+def copied_tree(tmp_path: Path) -> Path:
+    package = tmp_path / "barnabas"
+    ignored = shutil.ignore_patterns("tests", "__pycache__", "schema")
+    shutil.copytree(ROOT / "barnabas", package, ignore=ignored)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, package / room, ignore=ignored)
+    return tmp_path
+
+
+def broken_contracts(tree: Path) -> list[str]:
+    lint = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [str(lint), "--config", str(ROOT / ".importlinter"), "--no-cache"],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    broken = [line.removesuffix(" BROKEN") for line in done.stdout.splitlines() if line.endswith(" BROKEN")]
+    assert (done.returncode != 0) == bool(broken), done.stdout + done.stderr
+    return broken
+
+
+def test_the_tree_keeps_the_rules(copied_tree: Path) -> None:
+    assert broken_contracts(copied_tree) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "contract"),
+    [
+        ("storage/log.py", "import barnabas.broker.config", "wire <- storage"),
+        ("wire/headers.py", "import barnabas.storage.log", "wire <- storage"),
+        ("broker/partition.py", "import barnabas.server", "wire <- storage"),
+        ("broker/api/fetch.py", "import barnabas.broker.connection", "handlers import neither"),
+        ("broker/api/fetch.py", "import barnabas.broker.api.produce", "handlers do not import each other"),
+    ],
+)
+def test_a_planted_import_is_seen(copied_tree: Path, file: str, line: str, contract: str) -> None:
+    planted = copied_tree / "barnabas" / file
+    planted.write_text(f"{planted.read_text()}\n{line}\n")
+    broken = broken_contracts(copied_tree)
+    assert any(name.startswith(contract) for name in broken), broken
