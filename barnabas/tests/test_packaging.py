@@ -85,7 +85,8 @@ def test_an_installed_wheel_starts_outside_the_repository(wheel: Path, tmp_path:
     )
     ours = Path(sysconfig.get_paths()["purelib"])
     for dependency in ("msgspec", "crc32c", "cramjam", "uvloop"):
-        (site / dependency).symlink_to(ours / dependency)
+        for folder in (ours / dependency, *ours.glob(f"{dependency}-*.dist-info")):
+            (site / folder.name).symlink_to(folder)
     settings = ["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", f"log.dirs={tmp_path / 'logs'}"]
     with subprocess.Popen(
         [str(tmp_path / "env" / "bin" / "barnabas"), "start", *settings],
