@@ -8,8 +8,13 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import (
-    AdminClient,
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient
+from kafka.structs import OffsetAndMetadata, TopicPartition
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.confluent_admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -19,11 +24,6 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from kafka import KafkaAdminClient
-from kafka.structs import OffsetAndMetadata, TopicPartition
-
-from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.members import ConfluentMember, await_balance
 from compat_tests.harness.topics import eventually

@@ -290,8 +290,8 @@ def test_ten_thousand_connections(fresh_broker: BrokerFactory) -> None:
         if number % 2:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         connection.close()
-    with RawConnection(broker.bootstrap) as connection:
-        assert raw.api_versions_v0(connection) == NONE
+    with RawConnection(broker.bootstrap) as survivor:
+        assert raw.api_versions_v0(survivor) == NONE
     if descriptors:
         eventually(lambda: len(list(_descriptors(broker))) < descriptors + 50, 20)
 

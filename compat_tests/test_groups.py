@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.confluent_admin import NewPartitions
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.members import LIBRARIES, SESSION_TIMEOUT_MS, ConfluentMember, Member, await_balance
 from compat_tests.harness.topics import eventually
@@ -37,7 +38,7 @@ def test_members_join_share_and_leave(
     second.leave()
     await_balance([first], 4)
     CLIENTS[2].produce(broker.bootstrap, name, _values("after", 5), partition=3)
-    eventually(lambda: {one.value for one in _values("after", 5)} <= set(first.values))
+    first.await_values(lambda values: {one.value for one in _values("after", 5)} <= set(values))
     first.leave()
     assert len(first.values) + len(second.values) == 45, "every record once: leaving commits"
 
@@ -106,14 +107,14 @@ def test_a_new_member_resumes_at_the_committed_offset(
     name, group = topic(), unique("group")
     CLIENTS[2].produce(broker.bootstrap, name, _values("first", 20))
     member = library(broker.bootstrap, group, [name])
-    eventually(lambda: len(member.values) == 20)
+    member.await_values(lambda values: len(values) == 20)
     member.leave()
     CLIENTS[2].produce(broker.bootstrap, name, _values("second", 7))
     for other in LIBRARIES:
         if other is not library:
             break
     again = other(broker.bootstrap, group, [name])
-    eventually(lambda: len(again.values) == 7)
+    again.await_values(lambda values: len(values) == 7)
     again.leave()
     assert again.values == [one.value for one in _values("second", 7)]
 
@@ -126,7 +127,7 @@ def test_partitions_added_later_are_shared_too(
     member = library(broker.bootstrap, group, [name])
     await_balance([member], 1)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_partitions([confluent_kafka.admin.NewPartitions(name, 3)])[name].result(15)
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(15)
     await_balance([member], 3)
     member.leave()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -174,7 +175,7 @@ def test_verifiable_producer_acknowledges_all(
 
 def test_kafka_topics(broker: Broker, java_tools: JavaTools, unique: UniqueName) -> None:
     name = unique("topic")
-    run = lambda *words, **options: java_tools.run("kafka-topics", *_server(broker), *words, **options)  # noqa: E731
+    run = partial(java_tools.run, "kafka-topics", *_server(broker))
     created = run("--create", "--topic", name, "--partitions", "2", "--config", "max.message.bytes=2000")
     assert f"Created topic {name}." in created.stdout
     assert name in run("--list").stdout.split()

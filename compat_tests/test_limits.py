@@ -20,6 +20,7 @@ from compat_tests.harness import raw
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker, free_port
 from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory, UniqueName
 from compat_tests.harness.raw import RawConnection
 from compat_tests.harness.topics import create_topic, eventually
@@ -134,7 +135,7 @@ def test_auto_creation_switched_off(fresh_broker: BrokerFactory) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     assert "missing" not in admin.list_topics(timeout=5).topics
     with pytest.raises(KafkaException):
-        admin.create_topics([confluent_kafka.admin.NewTopic("a b", 1, 1)])["a b"].result(10)
+        admin.create_topics([NewTopic("a b", 1, 1)])["a b"].result(10)
 
 
 def test_listeners_answer_with_their_own_addresses(fresh_broker: BrokerFactory) -> None:
@@ -148,7 +149,10 @@ def test_listeners_answer_with_their_own_addresses(fresh_broker: BrokerFactory) 
         }
     )
     create_topic(broker.bootstrap, "topic", configs={"retention.ms": "-1"})
-    expected = {f"127.0.0.1:{inside}": ("127.0.0.1", inside), f"127.0.0.1:{outside}": ("localhost", outside)}
+    expected: dict[str, tuple[str | None, int]] = {
+        f"127.0.0.1:{inside}": ("127.0.0.1", inside),
+        f"127.0.0.1:{outside}": ("localhost", outside),
+    }
     for number, (address, advertised) in enumerate(expected.items()):
         brokers = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers.values()
         assert [(one.host, one.port) for one in brokers] == [advertised]

@@ -10,11 +10,12 @@ from collections.abc import Callable
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
+from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.members import LIBRARIES, await_balance
 from compat_tests.harness.topics import create_topic, eventually
@@ -47,6 +48,7 @@ def test_clients_live_through_a_restart(fresh_broker: BrokerFactory) -> None:
         confluent_producer.produce("confluent", value)
         assert confluent_producer.flush(20) == 0
         message = eventually(lambda: confluent_consumer.poll(0.5), 25)
+        assert message is not None
         assert message.error() is None
         assert message.value() == value
 
@@ -125,13 +127,13 @@ def test_groups_live_through_a_kill(fresh_broker: BrokerFactory) -> None:
         await_balance([member], 2)
         CLIENTS[2].produce(broker.bootstrap, member.library, [Sample(None, b"%d" % n) for n in range(10)])
     for member in members:
-        eventually(lambda member=member: len(member.values) == 10)
+        member.await_values(lambda values: len(values) == 10)
     time.sleep(0.6)  # three intervals of their automatic commit
     broker.restart(kill=True)
     for member in members:
         CLIENTS[2].produce(broker.bootstrap, member.library, [Sample(None, b"after")], partition=1)
     for member in members:
-        eventually(lambda member=member: b"after" in member.values, 40)
+        member.await_values(lambda values: b"after" in values, 40)
         member.leave()
         assert len(member.values) == 11, f"{member.library} read something twice"
 
@@ -192,7 +194,7 @@ def _confluent(idempotent: bool) -> Callable[[Broker, str, Load], Callable[[int]
             producer.produce(
                 topic,
                 b"%d" % number,
-                on_delivery=lambda error, _, number=number: delivered(number, error),
+                on_delivery=lambda error, _: delivered(number, error),
             )
             producer.poll(0)
 

@@ -43,7 +43,7 @@ def test_confluent(broker: Broker, topic: TopicFactory) -> None:
 def test_aiokafka(broker: Broker, topic: TopicFactory) -> None:
     name = topic()
 
-    async def scenario() -> tuple[int, bytes, bytes]:
+    async def scenario() -> tuple[int, bytes | None, bytes | None]:
         producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
         await producer.start()
         await producer.send_and_wait(name, b"hello", key=b"k")

@@ -60,7 +60,7 @@ def produce_flights(
         if acknowledged % 50_000 == 0:
             progress(acknowledged)
 
-    lines = flights.to_json(orient="records", lines=True).splitlines()
+    lines = (flights.to_json(orient="records", lines=True) or "").splitlines()
     hours = pandas.to_datetime(flights["time_hour"])
     timestamps = hours.map(lambda hour: int(hour.timestamp() * 1000))
     for line, carrier, timestamp in zip(lines, flights["carrier"], timestamps, strict=True):

@@ -50,8 +50,7 @@ class Names:
         for old, new in self.texts.items():
             value = value.replace(old, new)
         value = value.replace(self._run_tag, "RUN")
-        value = _UUID_TEXT.sub(lambda match: self.numbered("uuid", match.group()), value)
-        return value
+        return _UUID_TEXT.sub(lambda match: self.numbered("uuid", match.group()), value)
 
     def tree(self, value: object, field: str = "") -> Tree:
         """The comparable form of a message, or of one of its values."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import confluent_kafka
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -20,6 +20,10 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Header = tuple[str, bytes | None]
+
+
+def _headers(found: Any) -> tuple[Header, ...]:
+    return tuple((name, value) for name, value in found or ())
 
 
 @dataclass(frozen=True)
@@ -220,7 +224,7 @@ class Confluent:
         while len(found) < count and time.monotonic() < deadline:
             for message in consumer.consume(count - len(found), timeout=0.5):
                 assert message.error() is None, message.error()
-                headers = tuple((name, value) for name, value in message.headers() or ())
+                headers = _headers(message.headers())
                 sample = Sample(message.key(), message.value(), headers, message.timestamp()[1])
                 found.append(Read(message.offset() or 0, sample))
                 deadline = time.monotonic() + 15

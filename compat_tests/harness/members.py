@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import confluent_kafka
 from aiokafka import AIOKafkaConsumer
@@ -56,6 +56,16 @@ class Member:
         if self.failure is not None:
             raise self.failure
 
+    def await_values(self, enough: Callable[[list[bytes]], bool], timeout: float = 20) -> None:
+        """Wait until what was read satisfies `enough`; a failure of the member's thread is raised here."""
+
+        def check() -> bool:
+            if self.failure is not None:
+                raise self.failure
+            return enough(self.values)
+
+        eventually(check, timeout)
+
     def _run(self) -> None:
         try:
             self._poll_until_stopped()
@@ -94,7 +104,7 @@ class KafkaPythonMember(Member):
         )
         while not self._stop.is_set():
             for records in consumer.poll(timeout_ms=100).values():
-                self.values += [record.value for record in records]
+                self.values += [record.value or b"" for record in records]
             self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
         consumer.close()
 
@@ -127,7 +137,7 @@ class AioKafkaMember(Member):
         try:
             while not self._stop.is_set():
                 for records in (await consumer.getmany(timeout_ms=100)).values():
-                    self.values += [record.value for record in records]
+                    self.values += [record.value or b"" for record in records]
                 self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
         finally:
             await consumer.stop()

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.harness.confluent_admin import NewTopic, OffsetSpec
 
 Value = TypeVar("Value")
 
@@ -33,7 +35,7 @@ def create_topic(
     return name
 
 
-def eventually(check: Callable[[], Value], timeout: float = 15, pause: float = 0.05) -> Value:
+def eventually(check: Callable[..., Value], timeout: float = 15, pause: float = 0.05) -> Value:
     """Call `check` until it is truthy; its value. AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:

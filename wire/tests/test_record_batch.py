@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
-import aiokafka.record.default_records as aiokafka_records  # type: ignore[import-untyped]
-import kafka.record.default_records as kafka_python_records  # type: ignore[import-untyped]
+import aiokafka.record.default_records as aiokafka_records
+import kafka.record.default_records as kafka_python_records
 import pytest
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import (
@@ -131,7 +132,7 @@ def test_batches_of_other_clients(make: Callable[[int], bytes], codec: Codec) ->
 def test_other_clients_read_ours(codec: Codec) -> None:
     """aiokafka reads every codec (through cramjam), kafka-python the two of the standard library."""
     batch = build_batch(EXPECTED, codec=codec)
-    readers = [aiokafka_records.DefaultRecordBatch(bytearray(batch))]
+    readers: list[Any] = [aiokafka_records.DefaultRecordBatch(bytearray(batch))]
     if codec in (Codec.NONE, Codec.GZIP):
         readers.append(kafka_python_records.DefaultRecordBatch(bytearray(batch)))
     for reader in readers:

@@ -1,0 +1,17 @@
+"""confluent-kafka's admin names: the package says that it is typed, but its annotations export none of these."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_admin: Any = import_module("confluent_kafka.admin")
+
+AlterConfigOpType = _admin.AlterConfigOpType
+ConfigEntry = _admin.ConfigEntry
+ConfigResource = _admin.ConfigResource
+ConfigSource = _admin.ConfigSource
+NewPartitions = _admin.NewPartitions
+NewTopic = _admin.NewTopic
+OffsetSpec = _admin.OffsetSpec
+ResourceType = _admin.ResourceType
