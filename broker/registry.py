@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
-
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
@@ -53,7 +52,9 @@ class Registration(msgspec.Struct, frozen=True):
 REGISTRATIONS: Final[dict[int, Registration]] = {}
 
 
-def api(key: int, min_version: int, max_version: int, *, advertised_min: int | None = None) -> Callable[[H], H]:
+def api(
+    key: int, min_version: int, max_version: int, *, advertised_min: int | None = None
+) -> Callable[[H], H]:
     """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive."""
 
     def register(handler: H) -> H:
