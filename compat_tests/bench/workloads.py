@@ -5,16 +5,19 @@ MB and GB are 10^6 and 10^9 bytes of record batches; CPU is what the broker's pr
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave NewTopic out
+    AdminClient,
+    NewTopic,
+)
 
 from compat_tests.bench import driver, prepared
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.topics import create_topic
 
 Measures = dict[str, float]
 
@@ -32,13 +35,19 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+@functools.cache
+def _admin(bootstrap: str) -> AdminClient:
+    """One client for each broker, and a quiet one: that a broker stops in the end is no news."""
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
+
+
 @contextmanager
 def topic_of(broker: Broker) -> Iterator[str]:
     """A new topic with one partition, gone again afterwards so that disks and caches stay small."""
-    name = create_topic(broker.bootstrap, f"bench-{next(_topic_number)}")
+    name = f"bench-{next(_topic_number)}"
+    admin = _admin(broker.bootstrap)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     yield name
-    # kept in a variable: its end would end the request
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 4})
     admin.delete_topics([name])[name].result(30)
 
 
