@@ -81,7 +81,9 @@ def _target(name: str, address: str) -> Target:
 
 def report(results: Sequence[Result]) -> str:
     """The table of APIs, then every unexplained difference once with the versions it shows at."""
-    lines = [f"{'API':26} {'versions':9} {'cases':>5} {'runs':>5} {'same':>5} {'allowed':>7} {'DIFFERENT':>9}"]
+    lines = [
+        f"{'API':26} {'versions':9} {'cases':>5} {'runs':>5} {'same':>5} {'allowed':>7} {'DIFFERENT':>9}"
+    ]
     by_api: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_api[result.case.api].append(result)

@@ -38,7 +38,11 @@ def _field(data: bytes | None) -> bytes:
 
 
 def record(
-    index: int, value: bytes | None, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (), delta: int | None = None
+    index: int,
+    value: bytes | None,
+    key: bytes | None = None,
+    headers: Sequence[tuple[str, bytes]] = (),
+    delta: int | None = None,
 ) -> bytes:
     """One record with offset delta `index` and timestamp delta `delta` (default `index`)."""
     body = b"\x00" + varint(index if delta is None else delta) + varint(index) + _field(key) + _field(value)

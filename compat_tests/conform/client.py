@@ -36,10 +36,14 @@ def api_key_of(request: object) -> int:
     return APIS[type(request).__name__.removesuffix("Request")].key
 
 
-def request_header(api_key: int, version: int, correlation_id: int, client_id: str | None = CLIENT_ID) -> bytes:
+def request_header(
+    api_key: int, version: int, correlation_id: int, client_id: str | None = CLIENT_ID
+) -> bytes:
     """A request header as any client writes it: v1, or v2 (with an empty tag section) for flexible requests."""
     name = b"" if client_id is None else client_id.encode()
-    header = struct.pack(">hhih", api_key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    header = (
+        struct.pack(">hhih", api_key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    )
     return header + (b"\x00" if request_header_version(api_key, version) >= 2 else b"")
 
 
@@ -47,7 +51,9 @@ def encode_request(request: object, version: int, correlation_id: int = 1) -> by
     """Header and body of `request`, without the frame's length."""
     api_key = api_key_of(request)
     parts = registry.request_type(api_key).encode(version, request)
-    return request_header(api_key, version, correlation_id) + b"".join(bytes(part) for part in parts)
+    return request_header(api_key, version, correlation_id) + b"".join(
+        part for part in parts if isinstance(part, bytes | memoryview)
+    )
 
 
 class Connection:
@@ -98,7 +104,9 @@ class Connection:
         self.send_frame(encode_request(request, version, self._correlation_id))
         return self._correlation_id
 
-    def receive(self, api_key: int, version: int, correlation_id: int, seconds: float = ANSWER_SECONDS) -> Any:
+    def receive(
+        self, api_key: int, version: int, correlation_id: int, seconds: float = ANSWER_SECONDS
+    ) -> Any:
         """The decoded answer to the request with `correlation_id`."""
         return decode_response(api_key, version, correlation_id, self.receive_frame(seconds))
 

@@ -36,7 +36,7 @@ class Result(NamedTuple):
 
 def plan(cases: Iterable[Case], few_versions: bool) -> list[tuple[Case, int]]:
     """The runs to make: every version, or the first, the middle and the last one."""
-    runs = []
+    runs: list[tuple[Case, int]] = []
     for case in cases:
         versions: Sequence[int] = case.versions
         if few_versions and len(versions) > 3:
@@ -46,7 +46,10 @@ def plan(cases: Iterable[Case], few_versions: bool) -> list[tuple[Case, int]]:
 
 
 def play(
-    target: Target, runs: Sequence[tuple[Case, int]], run_tag: str, progress: Callable[[str], None] | None = None
+    target: Target,
+    runs: Sequence[tuple[Case, int]],
+    run_tag: str,
+    progress: Callable[[str], None] | None = None,
 ) -> Transcripts:
     """Run `runs` against one broker and return its transcripts."""
     private = _private_texts(target)

@@ -6,18 +6,19 @@ same on both brokers: they are made of the case, the version and the run's tag, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 from compat_tests.conform.apis import APIS
 from compat_tests.conform.batches import batch
 from compat_tests.conform.client import BadAnswer, Connection, ConnectionClosed, NoAnswer, api_key_of
 from compat_tests.conform.transcript import Names, Tree
-
-SETUP_VERSION = {"CreateTopics": 7, "Produce": 9}
 
 
 class Target(NamedTuple):
@@ -152,7 +153,24 @@ class Session:
             raise SetupFailed(f"CreateTopics: {answer.error_code} {answer.error_message}")
         topic = Topic(wanted.name, bytes(answer.topic_id))
         self.names.learn_topic(topic.id, topic.name)
+        self.wait_until(topic.name, partitions, present=True)
         return topic
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic and wait until the broker no longer serves it."""
+        self.quiet(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic.name)], timeout_ms=5000))
+        self.wait_until(topic.name, 1, present=False)
+
+    def wait_until(self, name: str, partitions: int, *, present: bool) -> None:
+        """Kafka answers CreateTopics and DeleteTopics before its partitions follow: ask until they have."""
+        wanted = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted)])
+        for _ in range(500):
+            answers = self.quiet(request, version=5).topics[0].partitions
+            if all((answer.error_code == 0) == present for answer in answers):
+                return
+            time.sleep(0.01)
+        raise SetupFailed(f"{name} never became {'present' if present else 'absent'}")
 
     def produce(self, topic: Topic, records: bytes | None = None, partition: int = 0) -> int:
         """Append one batch and return its base offset; fails the case when the broker refuses."""

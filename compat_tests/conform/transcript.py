@@ -19,6 +19,7 @@ Tree = Any
 
 ABSENT = "<absent>"
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_CLOCK_BOUNDS = re.compile(r"within \[-?\d+, -?\d+\]")
 _SORT_KEYS = (
     "api_key", "name", "topic", "topic_name", "resource_type", "resource_name", "group_id", "key", "log_dir",
     "node_id", "broker_id", "partition_index", "partition", "partition_id", "topic_id", "member_id",

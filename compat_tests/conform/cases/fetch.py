@@ -11,12 +11,13 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case
-from compat_tests.conform.cases.produce import delete_topic
 from compat_tests.conform.cases.shared import fetch_request
 from compat_tests.conform.session import Session, Topic, made_up_id
 
 
-def filled(session: Session, suffix: str = "a", partitions: int = 1, configs: dict[str, str] | None = None) -> Topic:
+def filled(
+    session: Session, suffix: str = "a", partitions: int = 1, configs: dict[str, str] | None = None
+) -> Topic:
     """A topic whose partition 0 holds three batches: offsets 0-2, 3, 4-5."""
     topic = session.create_topic(suffix, partitions, configs)
     session.produce(topic, batch([b"a", b"b", b"c"]))
@@ -70,7 +71,13 @@ def limits_over_partitions(session: Session) -> None:
             note=f"limits {max_bytes} {partition_max_bytes}",
         )
 
-    for max_bytes, partition_max_bytes in ((1 << 20, 1 << 20), (1, 1), (400, 1 << 20), (1 << 20, 200), (1 << 20, 1)):
+    for max_bytes, partition_max_bytes in (
+        (1 << 20, 1 << 20),
+        (1, 1),
+        (400, 1 << 20),
+        (1 << 20, 200),
+        (1 << 20, 1),
+    ):
         ask(max_bytes, partition_max_bytes)
 
 
@@ -99,7 +106,7 @@ def unknown(session: Session) -> None:
 @case("Fetch")
 def deleted(session: Session) -> None:
     topic = filled(session)
-    delete_topic(session, topic)
+    session.delete_topic(topic)
     session.ask(fetch_request(topic))
 
 
@@ -138,7 +145,9 @@ def after_delete_records(session: Session) -> None:
     topic = filled(session)
     wanted = DeleteRecordsPartition(partition_index=0, offset=2)
     session.quiet(
-        DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic.name, partitions=[wanted])], timeout_ms=5000)
+        DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic.name, partitions=[wanted])], timeout_ms=5000
+        )
     )
     for offset in (0, 1, 2):
         session.ask(fetch_request(topic, offset), note=f"offset {offset}")

@@ -21,7 +21,13 @@ from compat_tests.conform.session import Session
 
 
 def list_offsets(
-    name: str, timestamp: int, *, partition: int = 0, leader_epoch: int = -1, isolation_level: int = 0, replica: int = -1
+    name: str,
+    timestamp: int,
+    *,
+    partition: int = 0,
+    leader_epoch: int = -1,
+    isolation_level: int = 0,
+    replica: int = -1,
 ) -> ListOffsetsRequest:
     wanted = ListOffsetsPartition(
         partition_index=partition, current_leader_epoch=leader_epoch, timestamp=timestamp
@@ -66,7 +72,9 @@ def after_delete_records(session: Session) -> None:
     topic = filled(session)
     wanted = DeleteRecordsPartition(partition_index=0, offset=2)
     session.quiet(
-        DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic.name, partitions=[wanted])], timeout_ms=5000)
+        DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name=topic.name, partitions=[wanted])], timeout_ms=5000
+        )
     )
     for timestamp in (-1, -2, -3, -4, 0, TIME):
         session.ask(list_offsets(topic.name, timestamp), note=f"timestamp {timestamp}")
@@ -86,7 +94,9 @@ def unknown(session: Session) -> None:
 def twice(session: Session) -> None:
     topic = filled(session)
     wanted = [ListOffsetsPartition(partition_index=0, timestamp=stamp) for stamp in (-1, -2)]
-    session.ask(ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic.name, partitions=wanted)]))
+    session.ask(
+        ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic.name, partitions=wanted)])
+    )
 
 
 @case("ListOffsets", first=4)
@@ -117,7 +127,9 @@ def epoch_ends(session: Session) -> None:
     empty = session.create_topic("b")
 
     def ask(name: str, epoch: int, current: int = -1, partition: int = 0, note: str = "") -> None:
-        wanted = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
+        wanted = OffsetForLeaderPartition(
+            partition=partition, current_leader_epoch=current, leader_epoch=epoch
+        )
         request = OffsetForLeaderEpochRequest(
             replica_id=-1, topics=[OffsetForLeaderTopic(topic=name, partitions=[wanted])]
         )

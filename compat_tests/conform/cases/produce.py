@@ -14,7 +14,12 @@ from compat_tests.conform.session import Session, Topic, made_up_id
 
 
 def produce(
-    topic: Topic, records: bytes | None, *, partition: int = 0, acks: int = -1, transactional_id: str | None = None
+    topic: Topic,
+    records: bytes | None,
+    *,
+    partition: int = 0,
+    acks: int = -1,
+    transactional_id: str | None = None,
 ) -> ProduceRequest:
     """One batch to one partition; names and ids both, each version takes its own."""
     data = PartitionProduceData(index=partition, records=records)
@@ -28,7 +33,9 @@ def produce(
 
 def new_producer(session: Session) -> Any:
     """A fresh producer id and epoch."""
-    return session.quiet(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000), version=4)
+    return session.quiet(
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000), version=4
+    )
 
 
 @case("Produce")
@@ -91,7 +98,9 @@ def topic_twice(session: Session) -> None:
     topic = session.create_topic()
     data = [
         TopicProduceData(
-            name=topic.name, topic_id=topic.id, partition_data=[PartitionProduceData(index=0, records=batch())]
+            name=topic.name,
+            topic_id=topic.id,
+            partition_data=[PartitionProduceData(index=0, records=batch())],
         )
     ]
     session.ask(ProduceRequest(acks=-1, timeout_ms=5000, topic_data=data * 2))
@@ -249,16 +258,19 @@ def idempotent(session: Session) -> None:
 def idempotent_oddities(session: Session) -> None:
     topic = session.create_topic()
     session.ask(
-        produce(topic, batch(producer_id=12345678, producer_epoch=0, base_sequence=0)), note="unknown, from zero"
+        produce(topic, batch(producer_id=12345678, producer_epoch=0, base_sequence=0)),
+        note="unknown, from zero",
     )
     session.ask(
-        produce(topic, batch(producer_id=22345678, producer_epoch=0, base_sequence=5)), note="unknown, from five"
+        produce(topic, batch(producer_id=22345678, producer_epoch=0, base_sequence=5)),
+        note="unknown, from five",
     )
     session.ask(produce(topic, batch(producer_id=32345678, producer_epoch=0)), note="no sequence")
     session.ask(produce(topic, batch(producer_id=42345678, base_sequence=0)), note="no epoch")
     session.ask(produce(topic, batch(producer_epoch=0, base_sequence=0)), note="no producer id")
     session.ask(
-        produce(topic, batch(producer_id=52345678, producer_epoch=0, base_sequence=2**31 - 1)), note="last sequence"
+        produce(topic, batch(producer_id=52345678, producer_epoch=0, base_sequence=2**31 - 1)),
+        note="last sequence",
     )
     two = batch(producer_id=62345678, producer_epoch=0, base_sequence=0)
     session.ask(produce(topic, two + two), note="two batches with a producer id")
@@ -271,7 +283,9 @@ def sequence_wraps(session: Session) -> None:
         produce(topic, batch([b"a"] * 2, producer_id=72345678, producer_epoch=0, base_sequence=2**31 - 2)),
         note="up to the end",
     )
-    session.ask(produce(topic, batch(producer_id=72345678, producer_epoch=0, base_sequence=0)), note="from zero again")
+    session.ask(
+        produce(topic, batch(producer_id=72345678, producer_epoch=0, base_sequence=0)), note="from zero again"
+    )
 
 
 @case("Produce")
@@ -283,12 +297,5 @@ def internal_topic(session: Session) -> None:
 def after_deletion(session: Session) -> None:
     topic = session.create_topic()
     session.produce(topic)
-    delete_topic(session, topic)
+    session.delete_topic(topic)
     session.ask(produce(topic, batch()))
-
-
-def delete_topic(session: Session, topic: Topic) -> None:
-    """Delete a topic of the case."""
-    from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-
-    session.quiet(DeleteTopicsRequest(topics=[DeleteTopicState(name=topic.name)], timeout_ms=5000))
