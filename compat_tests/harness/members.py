@@ -103,7 +103,9 @@ class KafkaPythonMember(Member):
             **options,
         )
         while not self._stop.is_set():
-            for records in consumer.poll(timeout_ms=100).values():
+            # A poll that ends while a join is under way loses the assignment now and then (kafka-python
+            # 3.0.12 applies it only in the poll that began the join): its time is longer than a join's.
+            for records in consumer.poll(timeout_ms=700).values():
                 self.values += [record.value or b"" for record in records]
             self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
         consumer.close()
