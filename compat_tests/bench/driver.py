@@ -177,6 +177,17 @@ def produce_to_fetch_latencies(address: str, topic: str, batch: bytes, samples: 
     return latencies
 
 
+def wait_until_served(address: str, topic: str, patience: float = 30) -> None:
+    """Return when the topic's partition answers: Kafka's takes a moment after the topic was created."""
+    connection = Connection(address)
+    request = prepared.fetch(topic, 0, 1, max_wait_ms=0)
+    deadline = time.perf_counter() + patience
+    while prepared.fetched_error(topic, connection.ask(request)) != 0:
+        assert time.perf_counter() < deadline, f"{topic} is not served after {patience} s"
+        time.sleep(0.01)
+    connection.close()
+
+
 def first_produce(address: str, topic: str, batch: bytes, patience: float = 60) -> None:
     """Return when the broker, which may still be starting, has acknowledged a record in a topic it creates."""
     deadline = time.perf_counter() + patience

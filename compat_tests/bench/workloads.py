@@ -43,10 +43,16 @@ def _admin(bootstrap: str) -> AdminClient:
 
 @contextmanager
 def topic_of(broker: Broker) -> Iterator[str]:
-    """A new topic with one partition, gone again afterwards so that disks and caches stay small."""
+    """A new topic with one partition, gone again soon afterwards.
+
+    Its pages go back to the system before the next round: on a virtual machine, memory that is touched for
+    the first time can cost several times what the broker does, and would hide it.
+    """
     name = f"bench-{next(_topic_number)}"
     admin = _admin(broker.bootstrap)
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    topic = NewTopic(name, 1, 1, config={"file.delete.delay.ms": "100", "retention.ms": "-1"})
+    admin.create_topics([topic])[name].result(30)
+    driver.wait_until_served(broker.bootstrap, name)
     yield name
     admin.delete_topics([name])[name].result(30)
 
