@@ -1,0 +1,91 @@
+"""One plain request of every API, to be damaged or sent where any request will do."""
+
+from __future__ import annotations
+
+from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
+from barnabas.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsTopic
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
+from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
+from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from barnabas.wire.messages.fetch import FetchRequest, FetchTopic
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
+from barnabas.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.join_group import JoinGroupRequest
+from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest
+from barnabas.wire.messages.list_groups import ListGroupsRequest
+from barnabas.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
+from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestTopic
+from barnabas.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+)
+from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
+from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
+from barnabas.wire.messages.sync_group import SyncGroupRequest
+
+
+def sample_requests(name: str) -> dict[str, object]:
+    """By API; `name` is the topic, group or resource, which does not exist."""
+    return {
+        "Produce": ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=name)]),
+        "Fetch": FetchRequest(max_wait_ms=0, session_epoch=-1, topics=[FetchTopic(topic=name)]),
+        "ListOffsets": ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name)]),
+        "Metadata": MetadataRequest(
+            topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        ),
+        "OffsetCommit": OffsetCommitRequest(group_id=name, topics=[OffsetCommitRequestTopic(name=name)]),
+        "OffsetFetch": OffsetFetchRequest(
+            group_id=name,
+            topics=[OffsetFetchRequestTopic(name=name)],
+            groups=[OffsetFetchRequestGroup(group_id=name)],
+        ),
+        "FindCoordinator": FindCoordinatorRequest(key=name, coordinator_keys=[name]),
+        "JoinGroup": JoinGroupRequest(group_id=name, session_timeout_ms=1, protocol_type="consumer"),
+        "Heartbeat": HeartbeatRequest(group_id=name, member_id="m"),
+        "LeaveGroup": LeaveGroupRequest(
+            group_id=name, member_id="m", members=[MemberIdentity(member_id="m")]
+        ),
+        "SyncGroup": SyncGroupRequest(group_id=name, member_id="m"),
+        "DescribeGroups": DescribeGroupsRequest(groups=[name]),
+        "ListGroups": ListGroupsRequest(states_filter=["Dead"]),
+        "ApiVersions": ApiVersionsRequest(client_software_name="conform", client_software_version="1"),
+        "CreateTopics": CreateTopicsRequest(topics=[CreatableTopic(name=name)], validate_only=True),
+        "DeleteTopics": DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name]),
+        "DeleteRecords": DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name)]),
+        "InitProducerId": InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
+        "OffsetForLeaderEpoch": OffsetForLeaderEpochRequest(
+            replica_id=-2, topics=[OffsetForLeaderTopic(topic=name)]
+        ),
+        "DescribeConfigs": DescribeConfigsRequest(
+            resources=[DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=[])]
+        ),
+        "AlterConfigs": AlterConfigsRequest(
+            resources=[AlterConfigsResource(resource_type=2, resource_name=name)], validate_only=True
+        ),
+        "DescribeLogDirs": DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name)]),
+        "CreatePartitions": CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=name, count=1, assignments=None)], validate_only=True
+        ),
+        "DeleteGroups": DeleteGroupsRequest(groups_names=[name]),
+        "IncrementalAlterConfigs": IncrementalAlterConfigsRequest(
+            resources=[IncrementalResource(resource_type=2, resource_name=name)], validate_only=True
+        ),
+        "OffsetDelete": OffsetDeleteRequest(group_id=name, topics=[OffsetDeleteRequestTopic(name=name)]),
+        "DescribeCluster": DescribeClusterRequest(),
+        "ListConfigResources": ListConfigResourcesRequest(resource_types=[2]),
+        "DescribeTopicPartitions": DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)]),
+    }
