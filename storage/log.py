@@ -24,7 +24,7 @@ from barnabas.storage.runtime import Runtime
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import BatchHeader, RecordBatchError
+from barnabas.wire.record_batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, BatchHeader, RecordBatchError
 from crc32c import crc32c
 
 logger = logging.getLogger("barnabas.storage")
@@ -209,7 +209,7 @@ class Log(ReadableLog):
         count = header.record_count
         if count < 1 or header.last_offset_delta != count - 1:
             validation.check_counts(header, self.name)
-        if header.attributes & 0x28 and from_client:
+        if header.attributes & CONTROL_FLAG and from_client:
             validation.check_client_attributes(header, self.name)
         if header.producer_id >= 0 and header.base_sequence < 0 and from_client:
             raise StorageError(
@@ -238,6 +238,8 @@ class Log(ReadableLog):
         if self._stamps:
             records = validation.stamp_append_time(records, header, now)
             log_append_time = now
+        elif header.attributes & LOG_APPEND_TIME_FLAG and from_client:
+            records = validation.claim_create_time(records, header)
         elif (
             header.max_timestamp > now + self._after_max_ms
             or header.base_timestamp < now - self._before_max_ms

@@ -62,18 +62,23 @@ def check_counts(header: BatchHeader, partition: str) -> None:
 
 
 def check_client_attributes(header: BatchHeader, partition: str) -> None:
-    """What a client may not claim: control batches, and LogAppendTime of its own."""
+    """What a client may not send: control batches."""
     if header.attributes & CONTROL_FLAG:
         raise StorageError(
             ErrorCode.INVALID_RECORD,
             f"Clients are not allowed to write control records in topic partition {partition}.",
         )
-    if header.attributes & LOG_APPEND_TIME_FLAG:
-        raise StorageError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"Invalid timestamp type in message to {partition}. "
-            "Producer should not set timestamp type to LogAppendTime.",
-        )
+
+
+def claim_create_time(records: Bytes, header: BatchHeader) -> bytes:
+    """The batch without the LogAppendTime flag that only a broker may set, and `header` changed alike: Kafka
+    writes the topic's own timestamp type over it."""
+    rewritten = bytearray(records)
+    header.attributes &= ~LOG_APPEND_TIME_FLAG
+    struct.pack_into(">H", rewritten, ATTRIBUTES_OFFSET, header.attributes & 0xFFFF)
+    header.crc = crc32c(memoryview(rewritten)[ATTRIBUTES_OFFSET:])
+    struct.pack_into(">I", rewritten, CRC_OFFSET, header.crc)
+    return bytes(rewritten)
 
 
 def check_timestamps(header: BatchHeader, now_ms: int, config: LogConfig) -> None:
@@ -147,20 +152,29 @@ def _check_records(records: Bytes, header: BatchHeader, config: LogConfig, parti
     keyless: list[tuple[int, str | None]] = []
     for index, record in enumerate(decode_records(records, DECOMPRESSED_LIMIT)):
         if record.offset != header.base_offset + index:
-            raise StorageError(
-                ErrorCode.INVALID_RECORD,
-                INVALID_RECORDS_TEXT,
+            raise _rejected(
                 [
                     (
                         index,
                         f"Record offset {record.offset} of record {index} is not in sequence in "
                         f"topic partition {partition}.",
                     )
-                ],
+                ]
             )
         if config.is_compacted and record.key is None:
             keyless.append(
-                (index, f"Compacted topic cannot accept message without key in topic partition {partition}.")
+                (index, f"Compacted topic cannot accept message without key in topic partition {partition}")
             )
     if keyless:
-        raise StorageError(ErrorCode.INVALID_RECORD, INVALID_RECORDS_TEXT, keyless)
+        raise _rejected(keyless)
+
+
+def _rejected(errors: list[tuple[int, str | None]]) -> StorageError:
+    """INVALID_RECORD with the records at fault, worded as Kafka words it."""
+    first = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in errors[:3])
+    return StorageError(
+        ErrorCode.INVALID_RECORD,
+        f"{INVALID_RECORDS_TEXT} due to {len(errors)} record errors in total, and only showing the first three "
+        f"errors at most: [{first}]",
+        errors,
+    )

@@ -30,12 +30,12 @@ from barnabas.wire.messages.fetch import (
 
 READ_COMMITTED = 1
 FINAL_EPOCH = -1  # of a session: closes it, which for us is a full fetch
-INITIAL_EPOCH = 0
+INITIAL_EPOCH = 0  # asks for a new session, which for us is a full fetch too
 
 
 @api(1, 4, 18)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Outcome:
-    if request.session_id != 0 or request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
+    if request.session_epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     read = _Read(context, request)
     if request.max_wait_ms <= 0 or read.size >= request.min_bytes or read.failed or not read.waited_on:
@@ -84,6 +84,7 @@ class _Read:
                 partition = partitions.get(topic.topic, wanted.partition)
             if partition is None:
                 answer = _error(wanted, self._why_absent(topic))
+                answer.aborted_transactions = []  # Kafka's answer differs in this from a failed read's
             else:
                 answer = self._partition(partition, wanted)
             self.failed = self.failed or answer.error_code != 0 or answer.diverging_epoch.epoch != -1
@@ -110,6 +111,8 @@ class _Read:
         )
         diverging = _diverging_epoch(partition, wanted)
         if diverging is not None:
+            if diverging.epoch < 0:  # an epoch later than any we know
+                return _error(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
             answer.diverging_epoch = diverging
             return answer
         try:

@@ -30,7 +30,15 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
     -5,
     -6,
 )
-FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+FIRST_VERSION_OF = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+UNKNOWN_SPECIAL = 1 << 15  # a version that no request has
 READ_COMMITTED = 1
 CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
 
@@ -44,9 +52,10 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
     for topic in request.topics:
         answers = []
         for part in topic.partitions:
-            if asked[topic.name, part.partition_index] > 1:
+            times = asked.pop((topic.name, part.partition_index), 0)
+            if times > 1:
                 answers.append(_error(part, ErrorCode.INVALID_REQUEST))
-            else:
+            elif times == 1:  # a repetition is answered once
                 answers.append(_lookup(context, request, topic.name, part))
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return response
@@ -55,7 +64,7 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
 def _lookup(
     context: RequestContext, request: ListOffsetsRequest, topic: str, part: ListOffsetsPartition
 ) -> ListOffsetsPartitionResponse:
-    if part.timestamp < 0 and context.api_version < FIRST_VERSION_OF.get(part.timestamp, 0):
+    if part.timestamp < 0 and context.api_version < FIRST_VERSION_OF.get(part.timestamp, UNKNOWN_SPECIAL):
         return _error(part, ErrorCode.UNSUPPORTED_VERSION)
     partition = context.services.partitions.get(topic, part.partition_index)
     if partition is None:

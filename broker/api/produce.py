@@ -34,6 +34,14 @@ BATCH_OVERHEAD = 61
 BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
 ZSTD = 4
 TRANSACTIONAL = 0x10
+WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's start
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
@@ -74,13 +82,18 @@ def _append(
     refusal = _refusal(context, request, partition, records)
     if refusal is not None:
         return _error(part.index, *refusal)
+    assert isinstance(records, memoryview)  # or it had been refused
+    batch_size = 12 + int.from_bytes(records[8:12], "big")
     try:
-        result = partition.append(records)  # type: ignore[arg-type]  # _refusal saw that it is bytes
+        result = partition.append(
+            records[:batch_size]
+        )  # what is cut short behind it is dropped, as Kafka does
     except StorageError as error:
         return PartitionProduceResponse(
             index=part.index,
             error_code=error.error,
             base_offset=-1,
+            log_start_offset=-1 if error.error in WITHOUT_LOG_START else partition.log.log_start_offset,
             record_errors=[
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
                 for index, message in error.record_errors
@@ -102,48 +115,64 @@ def _refusal(
     if partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
     version = context.api_version
-    at_least_one = (
-        ErrorCode.INVALID_RECORD,
-        f"Produce requests with version {version} must have at least one record batch per partition",
-    )
-    if not isinstance(records, memoryview) or len(records) < 12:
-        return at_least_one
-    batch_length = int.from_bytes(records[8:12], "big", signed=True)
-    if batch_length < BATCH_LENGTH_MIN:
+    size, corrupt = _next_batch(records, 0)
+    if corrupt is not None:
+        return ErrorCode.CORRUPT_MESSAGE, corrupt
+    if size == 0 or not isinstance(records, memoryview):
         return (
-            ErrorCode.CORRUPT_MESSAGE,
-            f"A record batch claims {batch_length} bytes, less than any can have",
+            ErrorCode.INVALID_RECORD,
+            f"Produce requests with version {version} must have at least one record batch per partition",
         )
-    if len(records) < 17:
-        return at_least_one
-    magic = records[16]
-    if magic > 2:
-        return ErrorCode.CORRUPT_MESSAGE, f"A record batch has the unknown magic {magic}"
-    if len(records) < 12 + batch_length:  # a batch that is cut short counts as none
-        return at_least_one
-    if magic < 2:
+    if records[16] < 2:
         return (
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} are only allowed to contain record batches with "
             "magic version 2",
         )
-    if len(records) < BATCH_OVERHEAD:
+    if size < BATCH_OVERHEAD:
         return ErrorCode.CORRUPT_MESSAGE, "The record batch is shorter than its header"
     attributes = records[22]
-    if attributes & 7 == ZSTD and version < 7:
+    codec = attributes & 7
+    if codec == ZSTD and version < 7:
         return (
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"Produce requests with version {version} are not allowed to use ZStandard compression",
         )
-    if batch_length + 12 < len(records):
-        return (
-            ErrorCode.INVALID_RECORD,
-            f"Produce requests with version {version} are only allowed to contain exactly one record batch "
-            "per partition",
-        )
+    if codec > ZSTD:
+        return ErrorCode.UNKNOWN_SERVER_ERROR, f"Unknown compression type id: {codec}"
+    if size != len(records):
+        another, corrupt = _next_batch(records, size)
+        if corrupt is not None:
+            return ErrorCode.CORRUPT_MESSAGE, corrupt
+        if another:
+            return (
+                ErrorCode.INVALID_RECORD,
+                f"Produce requests with version {version} are only allowed to contain exactly one record "
+                "batch per partition",
+            )
     if attributes & TRANSACTIONAL and request.transactional_id is None:
-        return ErrorCode.INVALID_TXN_STATE, "A transactional batch needs a transactional id"
+        return (
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "A transactional batch needs a transactional id",
+        )
     return None
+
+
+def _next_batch(records: object, position: int) -> tuple[int, str | None]:
+    """(size of the whole batch at position, what is corrupt about it). Size 0 when there is none: Kafka counts
+    one that is cut short as none."""
+    if not isinstance(records, memoryview) or len(records) < position + 12:
+        return 0, None
+    length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
+    if length < BATCH_LENGTH_MIN:
+        return 0, f"Record size {length} is less than the minimum record overhead ({BATCH_LENGTH_MIN})"
+    if len(records) < position + 17:
+        return 0, None
+    magic = records[position + 16]
+    if magic > 2:
+        return 0, f"Invalid magic found in record: {magic - 256 if magic > 127 else magic}"
+    size = 12 + length
+    return (size if len(records) >= position + size else 0), None
 
 
 def _why_absent(context: RequestContext, data: TopicProduceData, by_id: bool) -> ErrorCode:

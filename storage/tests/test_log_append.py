@@ -77,7 +77,6 @@ def test_several_batches_at_once(workshop: Any) -> None:
         ({"last_offset_delta": -1, "record_count": 0}, ErrorCode.INVALID_RECORD),
         ({"base_offset": 9}, ErrorCode.INVALID_RECORD),
         ({"attributes": 0x20}, ErrorCode.INVALID_RECORD),
-        ({"attributes": 0x08}, ErrorCode.INVALID_TIMESTAMP),
         ({"producer_id": 5, "producer_epoch": 0}, ErrorCode.INVALID_RECORD),
         ({"magic": 0}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
         ({"magic": 1}, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
@@ -86,6 +85,14 @@ def test_several_batches_at_once(workshop: Any) -> None:
 )
 def test_headers_that_contradict_themselves(workshop: Any, changes: dict[str, int], code: ErrorCode) -> None:
     assert refusal(workshop.log(), patched(workshop.batch(3), **changes)) == code
+
+
+def test_a_claimed_append_time_is_cleared(workshop: Any) -> None:
+    """Only a broker stamps; Kafka writes the topic's own timestamp type over what a client claims."""
+    log, honest = workshop.log(), workshop.batch(3)
+    log.append_as_leader(patched(honest, attributes=0x08), 0)
+    stored = b"".join(region.read() for region in log.read(0, 1 << 20).regions)
+    assert stored[16:] == honest[16:]
 
 
 def test_damaged_bytes(workshop: Any) -> None:
