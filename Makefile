@@ -52,8 +52,10 @@ run: $(INSTALLED)
 demo: $(INSTALLED) java
 	$(BIN)/python -m spark_examples.demo
 
+# Everything, then once more on asyncio's own loop what needs no JVM.
 test: $(JARS)
 	$(PYTEST) --durations=10 $(ARGS)
+	$(PYTEST) compat_tests -m 'not jvm' --loop asyncio $(ARGS)
 
 test-apache: $(JARS)
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)

@@ -1,0 +1,55 @@
+"""The calls that not every Unix has, and what stands in for them. Linux is tested, macOS is written for.
+
+The sources are read, not run: a call of KNOWN that appears without standing in USED fails, so whoever adds
+one has to say what happens where it is missing.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# Names that exist on Linux and not, or not alike, on every other Unix that Python supports.
+KNOWN = {
+    "MSG_MORE", "MSG_ZEROCOPY", "SO_REUSEPORT", "TCP_CORK", "TCP_QUICKACK", "accept4", "copy_file_range", "epoll",
+    "eventfd", "fallocate", "fdatasync", "memfd_create", "posix_fadvise", "posix_fallocate", "preadv", "preadv2",
+    "pwritev", "pwritev2", "sched_setaffinity", "sendfile", "splice", "sync_file_range", "RWF_NOWAIT",
+}  # fmt: skip
+
+# What is used, and what macOS does with it.
+USED = {
+    "MSG_MORE": "taken by getattr with 0 for its absence: the answer's header goes out as a segment of its own",
+    "pwritev": "macOS 11 and newer have it",
+    "sendfile": "macOS has it, with the arguments that are used here",
+}
+
+
+def names_in(source: Path) -> set[str]:
+    """Attributes, names, and strings given to getattr."""
+    found = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+    return found
+
+
+def test_every_linux_only_call_has_its_fallback_written_down() -> None:
+    used = set()
+    for package in ("wire", "storage", "controller", "broker", "barnabas"):
+        for source in (ROOT / package).rglob("*.py"):
+            if "tests" not in source.parts and "messages" not in source.parts:
+                used |= names_in(source) & KNOWN
+    assert used == set(USED)
+
+
+def test_nothing_reads_proc() -> None:
+    for package in ("wire", "storage", "controller", "broker", "barnabas"):
+        for source in (ROOT / package).rglob("*.py"):
+            if "tests" not in source.parts:
+                assert not any(name.startswith("/proc/") for name in names_in(source)), source
