@@ -12,6 +12,9 @@ INSTALLED := $(VENV)/.installed
 JARS := .cache/kafka-4.3.1/.fetched
 PYTEST := $(BIN)/python -m pytest
 
+# Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup run demo test test-apache check format conform bench kafka lock clean
 
 help:
