@@ -96,7 +96,8 @@ class ApacheBroker(Broker):
 
     def _format(self, properties: Path) -> None:
         cluster_id = _cluster_id()
-        arguments = ("format", "--standalone", "-t", cluster_id, "-c", str(properties))
+        # with "=": an id may begin with a dash
+        arguments = ("format", "--standalone", f"--cluster-id={cluster_id}", "-c", str(properties))
         if self._tools is not None:
             self._tools.run("kafka-storage", *arguments)
         else:
