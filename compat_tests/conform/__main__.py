@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compat_tests.conform.allowed import ALLOWED, strip_indexes
-from compat_tests.conform.case import CASES, Case
+from compat_tests.conform.case import CASES
 from compat_tests.conform.cases import load_all
 from compat_tests.conform.runner import Result, Transcripts, compare, plan, run_both
 from compat_tests.conform.session import Target
@@ -147,11 +147,6 @@ def answers_text(transcripts: Transcripts) -> str:
         before = (title, text)
         lines += [f"{title} v{version}", text]
     return "\n".join(lines) + "\n"
-
-
-def selected(cases: Sequence[Case]) -> list[str]:
-    """Titles, for messages."""
-    return [case.title for case in cases]
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class Names:
         for old, new in self.texts.items():
             value = value.replace(old, new)
         value = value.replace(self._run_tag, "RUN")
+        value = _CLOCK_BOUNDS.sub("within <bounds>", value)
         return _UUID_TEXT.sub(lambda match: self.numbered("uuid", match.group()), value)
 
     def tree(self, value: object, field: str = "") -> Tree:
@@ -135,8 +136,22 @@ def differences(ours: Tree, theirs: Tree, path: str = "") -> Iterator[tuple[str,
     if isinstance(ours, dict) and isinstance(theirs, dict):
         for key in {**ours, **theirs}:
             yield from differences(ours.get(key, ABSENT), theirs.get(key, ABSENT), f"{path}.{key}")
+    elif isinstance(ours, list) and isinstance(theirs, list) and _named(ours) and _named(theirs):
+        left, right = _by_name(ours), _by_name(theirs)
+        for name in {**left, **right}:
+            yield from differences(left.get(name, ABSENT), right.get(name, ABSENT), f"{path}[{name}]")
     elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
         for index, (left, right) in enumerate(zip(ours, theirs, strict=True)):
             yield from differences(left, right, f"{path}[{index}]")
     elif ours != theirs:
         yield path, ours, theirs
+
+
+def _named(items: list[Tree]) -> bool:
+    """Whether every element has a name of its own, so that two lists can be compared name by name."""
+    names = [item.get("name", item.get("step")) if isinstance(item, dict) else None for item in items]
+    return None not in names and len(set(names)) == len(names)
+
+
+def _by_name(items: list[Tree]) -> dict[str, Tree]:
+    return {item.get("name", item.get("step")): item for item in items}

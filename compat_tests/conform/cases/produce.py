@@ -9,6 +9,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 
 from compat_tests.conform.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, message_set
 from compat_tests.conform.case import case
+from compat_tests.conform.cases.groups import coordinated
 from compat_tests.conform.cases.shared import fetch_all
 from compat_tests.conform.session import Session, Topic, made_up_id
 
@@ -290,6 +291,7 @@ def sequence_wraps(session: Session) -> None:
 
 @case("Produce")
 def internal_topic(session: Session) -> None:
+    coordinated(session, session.name("g"))
     session.ask(produce(Topic("__consumer_offsets", made_up_id(8)), batch(keys=[b"k"])), note="internal")
 
 

@@ -6,6 +6,7 @@ from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 
 from compat_tests.conform.case import case
+from compat_tests.conform.cases.groups import coordinated
 from compat_tests.conform.session import Session
 
 
@@ -44,8 +45,7 @@ def coordinators(session: Session) -> None:
     def ask(key: str, key_type: int, note: str) -> None:
         session.ask(FindCoordinatorRequest(key=key, key_type=key_type, coordinator_keys=[key]), note=note)
 
-    session.quiet(FindCoordinatorRequest(key_type=0, coordinator_keys=["warm"]), version=4)
-    session.wait_until("__consumer_offsets", 5, present=True)
+    coordinated(session, session.name("group"))
     ask(session.name("group"), 0, "group")
     ask("", 0, "empty group")
     if session.version >= 1:

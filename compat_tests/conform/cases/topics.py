@@ -26,6 +26,7 @@ from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, Des
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.fetch import filled
+from compat_tests.conform.cases.groups import coordinated
 from compat_tests.conform.session import Session, Topic, made_up_id
 
 
@@ -101,11 +102,12 @@ def bad_counts(session: Session) -> None:
 
 @case("CreateTopics")
 def bad_names(session: Session) -> None:
+    coordinated(session, session.name("g"))
     for name in ("", ".", "..", "a b", "x" * 250, "a/b", "é"):
         create(session, f"name {name[:9]!r} of {len(name)}", creatable(name))
     create(session, "dots", creatable(session.name("a.b")))
     create(session, "collides", creatable(session.name("a_b")))
-    create(session, "internal", creatable("__consumer_offsets"))
+    create(session, "internal", creatable("__consumer_offsets"), validate_only=True)
     create(session, "metadata", creatable("__cluster_metadata"))
 
 
