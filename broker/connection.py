@@ -23,9 +23,11 @@ from barnabas.broker.response_writer import ResponseWriter
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.broker.context import RequestContext
     from barnabas.broker.dispatch import Dispatcher
-    from barnabas.storage.runtime import Runtime
+    from barnabas.storage.runtime import Runtime, Timer
     from barnabas.wire.primitives import Part
 
 log = logging.getLogger("barnabas.connection")
@@ -48,6 +50,7 @@ class Connections:
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.open: set[Connection] = set()
         self._idle_max_s = idle_max_s
+        self._idle_timer: Timer | None = None
         if idle_max_s > 0:
             self._schedule_idle_check()
 
@@ -61,7 +64,8 @@ class Connections:
         self._schedule_idle_check()
 
     def close_all(self) -> None:
-        self._idle_timer.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         for connection in tuple(self.open):
             connection.close()
 
@@ -70,8 +74,8 @@ class Connection(BufferedProtocol):
     """One client. Called by the event loop; the loop itself stays behind the runtime."""
 
     __slots__ = (
-        "_buffer", "_closing", "_filled", "_last_active", "_out", "_paused", "_pending", "_processing",
-        "_shared", "_transport", "_used_own", "_writer", "client_host", "listener", "peer",
+        "_abandoned", "_buffer", "_closing", "_filled", "_last_active", "_out", "_paused", "_pending", "_processing",
+        "_shared", "_transport", "_writer", "client_host", "listener", "peer",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str) -> None:
@@ -86,7 +90,7 @@ class Connection(BufferedProtocol):
         self._processing = False
         self._paused = False
         self._closing = False
-        self._used_own = False
+        self._abandoned: Callable[[], object] | None = None  # told when the client of a waiting request goes
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -95,8 +99,16 @@ class Connection(BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         self.client_host = peer[0]
         self.peer = f"{peer[0]}:{peer[1]}"
-        self._writer = ResponseWriter(self._shared.runtime, transport.get_extra_info("socket"), self._drained)
         self._last_active = self._shared.runtime.monotonic()
+        try:
+            self._writer = ResponseWriter(
+                self._shared.runtime, transport.get_extra_info("socket"), self._drained
+            )
+        except OSError as error:  # no descriptor is left, or the client has gone already
+            log.warning("cannot serve %s on %s: %s", self.peer, self.listener, error)
+            self._closing = True
+            transport.abort()
+            return
         self._shared.open.add(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
@@ -106,8 +118,11 @@ class Connection(BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self._last_active = self._shared.runtime.monotonic()
+        if self._closing:
+            return
         if self._buffer is None:
-            rest = self._process(self._shared.receive_buffer[:count])
+            data = self._shared.receive_buffer[:count]
+            rest = data if self._writer.blocked else self._process(data)
             if rest:
                 self._stash(rest)
             return
@@ -119,10 +134,14 @@ class Connection(BufferedProtocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._closing = True
-        self._shared.open.discard(self)
-        self._writer.close()
+        if self in self._shared.open:
+            self._shared.open.discard(self)
+            self._writer.close()
         self._out.clear()
         self._buffer = None
+        abandoned, self._abandoned = self._abandoned, None
+        if abandoned is not None:
+            abandoned()
 
     def pause_writing(self) -> None:
         """The transport's own flow control; nothing is written through the transport."""
@@ -142,11 +161,21 @@ class Connection(BufferedProtocol):
             return
         assert self._pending, f"API {context.api_key} was answered twice"
         self._pending = False
-        self._out.extend(self._shared.dispatcher.encode(context, response))
+        self._abandoned = None
+        try:
+            self._out.extend(self._shared.dispatcher.encode(context, response))
+        except Exception:
+            log.exception("an answer for %s on %s cannot be sent; closing", self.peer, self.listener)
+            self.close()
+            return
         if self._processing:
             return  # completed before its handler returned: the loop in _process goes on
         self._flush()
         self._continue()
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None:
+        """Call back should the client go before the waiting request is answered."""
+        self._abandoned = callback
 
     def close(self, reason: str = "") -> None:
         """Close now. `reason` is logged, with the peer."""
@@ -179,6 +208,7 @@ class Connection(BufferedProtocol):
                     break
                 size = int.from_bytes(data[position:start], "big", signed=True)
                 if size < 0 or size > request_max_bytes:
+                    self._flush()  # what came before was in order
                     self.close(f"a frame of {size} bytes (socket.request.max.bytes={request_max_bytes})")
                     break
                 if start + size > end:
@@ -201,10 +231,12 @@ class Connection(BufferedProtocol):
         try:
             outcome = dispatch(self, frame)
         except DecodeError as error:
+            self._flush()
             self.close(f"a request that cannot be read: {error}")
             return
         except Exception:
             log.exception("request of %s on %s failed; closing its connection", self.peer, self.listener)
+            self._flush()
             self.close()
             return
         if outcome is Outcome.PENDING:
@@ -290,7 +322,10 @@ class Connection(BufferedProtocol):
             self.close()
 
     def _drained(self) -> None:
-        """The socket has taken everything: serve what waited."""
+        """The socket has taken everything: serve what waited. Or it never will."""
+        if self._writer.closed:
+            self.close("the rest of an answer could not be sent")
+            return
         self._last_active = self._shared.runtime.monotonic()
         self._continue()
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.broker.services import Services
 
 
@@ -17,6 +19,8 @@ class Reply(Protocol):
 
     @property
     def closed(self) -> bool: ...
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None: ...
 
 
 class RequestContext(msgspec.Struct, gc=False):
@@ -41,3 +45,7 @@ class RequestContext(msgspec.Struct, gc=False):
     def closed(self) -> bool:
         """Whether the client has gone, so that nobody waits for the answer."""
         return self.reply.closed
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None:
+        """Call back should the client go before this request is answered; at most once."""
+        self.reply.when_abandoned(callback)

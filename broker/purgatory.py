@@ -8,12 +8,16 @@ when max_wait has passed, whatever is there.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
     from barnabas.storage.runtime import Runtime, Timer
+
+
+log = logging.getLogger("barnabas.purgatory")
 
 
 class FetchWaiter:
@@ -80,11 +84,13 @@ class FetchPurgatory:
         max_wait_s: float,
         answer: Callable[[], object],
         abandoned: Callable[[], bool],
-    ) -> None:
+    ) -> FetchWaiter:
         """Call `answer()` once missing_bytes more have been appended to the partitions, or after max_wait_s.
-        When the client has gone by then (`abandoned()`), nothing is called."""
+        When the client has gone by then (`abandoned()`), nothing is called; `finish()` ends the wait at once."""
         self.waiting += 1
-        FetchWaiter(self, partitions, missing_bytes, answer, abandoned).start(max_wait_s, self._runtime)
+        waiter = FetchWaiter(self, partitions, missing_bytes, answer, abandoned)
+        waiter.start(max_wait_s, self._runtime)
+        return waiter
 
     def wake(self, waiter: FetchWaiter) -> None:
         # Not at once: the append's own answer goes out first, and several appends of one read of the
@@ -96,4 +102,7 @@ class FetchPurgatory:
     def _answer_woken(self) -> None:
         woken, self._woken = self._woken, []
         for waiter in woken:
-            waiter.finish()
+            try:
+                waiter.finish()
+            except Exception:  # the others wait for their own answers
+                log.exception("a fetch that waited could not be answered")

@@ -25,7 +25,7 @@ _MORE = getattr(socket, "MSG_MORE", 0)
 
 class ResponseWriter:
     """Sends parts in order. When the socket's buffer is full the rest waits here, and `drained` is called
-    when all of it has gone."""
+    when all of it has gone, or when it never will (`closed`)."""
 
     def __init__(self, runtime: Runtime, transport_socket: Any, drained: Callable[[], object]) -> None:
         self._runtime = runtime
@@ -125,6 +125,7 @@ class ResponseWriter:
                 return
         except OSError:
             self.close()
+            self._drained()
             return
         self._runtime.remove_writer(self._socket.fileno())
         self._drained()

@@ -40,13 +40,14 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Out
     read = _Read(context, request)
     if request.max_wait_ms <= 0 or read.size >= request.min_bytes or read.failed or not read.waited_on:
         return read.response
-    context.services.purgatory.wait(
+    waiter = context.services.purgatory.wait(
         read.waited_on,
         request.min_bytes - read.size,
         request.max_wait_ms / 1000,
         lambda: context.complete(_Read(context, request).response),
         lambda: context.closed,
     )
+    context.when_abandoned(waiter.finish)
     read.release()
     return PENDING
 

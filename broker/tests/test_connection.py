@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
@@ -67,6 +68,12 @@ class RawClient:
 
 
 Connect = Callable[[], RawClient]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Where the broker behind `connect` keeps its logs."""
+    return tmp_path / "logs"
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
@@ -265,3 +272,55 @@ def test_a_client_that_leaves_while_its_fetch_waits_is_forgotten(connect: Connec
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
     time.sleep(0.4)
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 1
+
+
+def test_nothing_is_served_while_the_client_does_not_take_its_answers(connect: Connect) -> None:
+    greedy, other = connect(), connect()
+    for _ in range(8):
+        other.ask(PRODUCE, 9, produce_request(batch(b"x" * 900_000)))
+    everything = fetch_request(0)
+    everything.topics[0].partitions[0].partition_max_bytes = 1 << 24
+    greedy.socket.sendall(greedy.frame(FETCH, 12, everything) * 3)
+    time.sleep(0.2)
+    for _ in range(10):  # each in a read of its own
+        greedy.socket.sendall(greedy.frame(PRODUCE, 9, produce_request(batch())))
+        time.sleep(0.01)
+    assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 8
+    for _ in range(3):
+        greedy.receive(FETCH, 12)
+    assert [offset_of(greedy.receive(PRODUCE, 9)[1]) for _ in range(10)] == list(range(9, 19))
+
+
+def test_what_came_before_a_bad_frame_is_answered(connect: Connect) -> None:
+    client = connect()
+    client.socket.sendall(client.frame(PRODUCE, 9, produce_request(batch())) + struct.pack(">i", -1))
+    assert offset_of(client.receive(PRODUCE, 9)[1]) == 0
+    assert client.is_closed()
+    client = connect()
+    client.socket.sendall(client.frame(PRODUCE, 9, produce_request(batch())) + struct.pack(">i", 3) + b"abc")
+    assert offset_of(client.receive(PRODUCE, 9)[1]) == 1
+    assert client.is_closed()
+
+
+def test_an_answer_whose_file_has_shrunk_closes_its_connection(connect: Connect, directory: Path) -> None:
+    client, other = connect(), connect()
+    for _ in range(8):
+        other.ask(PRODUCE, 9, produce_request(batch(b"x" * 900_000)))
+    request = fetch_request(0)
+    request.topics[0].partitions[0].partition_max_bytes = 1 << 24
+    client.socket.sendall(client.frame(FETCH, 12, request))
+    time.sleep(0.3)  # the socket is full, the rest waits
+    os.truncate(directory / f"{TOPIC}-0" / f"{0:020d}.log", 100)
+    client.socket.settimeout(5)
+    with pytest.raises((EOFError, ConnectionResetError)):
+        client.receive_bytes(7_200_000)
+
+
+def test_a_broker_that_never_closes_idle_connections_stops(tmp_path: Path) -> None:
+    properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+    runtime = AsyncioRuntime()
+    node = Node(BrokerConfig.from_properties({**properties, "connections.max.idle.ms": "-1"}), runtime)
+    node.start()
+    node.stop()
+    runtime.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
