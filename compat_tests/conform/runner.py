@@ -8,14 +8,14 @@ case itself is wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 
-from compat_tests.conform.allowed import Difference, reason_for
+from compat_tests.conform.allowed import INTERNAL_ERROR, Difference, reason_for
 from compat_tests.conform.case import Case
 from compat_tests.conform.client import Connection
 from compat_tests.conform.session import Session, Target
@@ -89,13 +89,14 @@ def compare(runs: Sequence[tuple[Case, int]], ours: Transcripts, theirs: Transcr
     for case, version in runs:
         result = Result(case, version, [], [])
         key = (case.title, version)
-        for path, left, right in differences(ours[key], theirs[key]):
-            difference = Difference(case.title, version, _readable(path, theirs[key]), left, right)
+        for difference in _differences(case, version, ours[key], theirs[key]):
             reason = reason_for(difference)
             if reason is None:
                 result.unexplained.append(difference)
             else:
                 result.allowed.append((reason, difference))
+        if not result.unexplained:
+            result.allowed.extend(_internal_errors(case, version, ours[key], theirs[key]))
         failures = [step["step"] for step in theirs[key] if step["answer"] == ABSENT]
         result.unexplained.extend(
             Difference(case.title, version, "case broken against the reference", None, failure)
@@ -103,6 +104,28 @@ def compare(runs: Sequence[tuple[Case, int]], ours: Transcripts, theirs: Transcr
         )
         results.append(result)
     return results
+
+
+def _differences(case: Case, version: int, ours: Tree, theirs: Tree) -> Iterator[Difference]:
+    """Differences, except in steps where Kafka answered with UNKNOWN_SERVER_ERROR."""
+    skipped = {step["step"] for step in theirs if _fails_internally(step["answer"])}
+    left = [step for step in ours if step["step"] not in skipped]
+    right = [step for step in theirs if step["step"] not in skipped]
+    for path, mine, other in differences(left, right):
+        yield Difference(case.title, version, _readable(path, right), mine, other)
+
+
+def _internal_errors(case: Case, version: int, ours: Tree, theirs: Tree) -> Iterator[tuple[str, Difference]]:
+    """The steps left out of the comparison, to be counted."""
+    for mine, other in zip(ours, theirs, strict=False):
+        if _fails_internally(other["answer"]) and mine != other:
+            yield INTERNAL_ERROR, Difference(case.title, version, other["step"], mine, other)
+
+
+def _fails_internally(answer: Tree) -> bool:
+    if isinstance(answer, dict):
+        return answer.get("error_code") == -1 or any(map(_fails_internally, answer.values()))
+    return isinstance(answer, list) and any(map(_fails_internally, answer))
 
 
 def _readable(path: str, steps: Tree) -> str:

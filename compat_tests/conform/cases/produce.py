@@ -170,9 +170,14 @@ def forbidden_attributes(session: Session) -> None:
     session.ask(produce(topic, batch(attributes=CONTROL)), note="control")
     session.ask(produce(topic, batch(attributes=TRANSACTIONAL)), note="transactional, no producer")
     session.ask(produce(topic, batch(attributes=LOG_APPEND_TIME)), note="log append time by client")
+    fetch_all(session, topic)
+
+
+@case("Produce")
+def records_that_do_not_unpack(session: Session) -> None:
+    topic = session.create_topic()
     session.ask(produce(topic, batch(attributes=7)), note="unknown codec")
     session.ask(produce(topic, batch(attributes=1)), note="gzip that is not")
-    fetch_all(session, topic)
 
 
 @case("Produce", last=12)
