@@ -222,27 +222,45 @@ class LocalMetadataLog:
         content = encode_snapshot(Snapshot(self._next_index - 1, self._next_offset - 1, self._snapshot()))
         header = journal_header(self._next_index, self._next_offset)
 
-        def write() -> None:
+        def write() -> File:
             self._disk.write_file(self._snapshot_path, content)
-            self._disk.write_file(self._journal_path, header)
+            try:
+                self._disk.write_file(self._journal_path, header)
+                return self._disk.open(self._journal_path, writable=True)
+            except OSError:
+                self._check_journal(header)
+                raise
 
-        def written(_: object, error: BaseException | None) -> None:
-            self._snapshot_written(len(content), len(header), error)
+        def written(file: File | None, error: BaseException | None) -> None:
+            self._snapshot_written(file, len(content), len(header), error)
 
         if self._serving:
             self._runtime.run_in_thread(write, written)
             return
         try:
-            write()
+            file = write()
         except OSError as error:
             written(None, error)
         else:
-            written(None, None)
+            written(file, None)
 
-    def _snapshot_written(self, size: int, header_size: int, error: BaseException | None) -> None:
+    def _check_journal(self, header: bytes) -> None:
+        """After a failure: was the journal replaced all the same? Then what goes to the open file, which has no
+        name any more, would be lost at the next start."""
+        try:
+            replaced = self._disk.read_file(self._journal_path).startswith(header)
+        except OSError as error:
+            self._failure = error
+            return
+        if replaced:
+            self._failure = MetadataError(f"{self._journal_path} was begun anew, but can't be opened")
+
+    def _snapshot_written(
+        self, file: File | None, size: int, header_size: int, error: BaseException | None
+    ) -> None:
         self._snapshot_size = size  # also after a failure: try again when the journal has grown by as much
-        if error is None:
-            self._file = self._disk.open(self._journal_path, writable=True)
+        if file is not None:
+            self._file = file
             self._position = header_size
         else:
             log.error("%s: writing a snapshot failed, the journal goes on: %s", self._snapshot_path, error)

@@ -253,3 +253,19 @@ def test_proposals_during_a_write_are_written_together() -> None:
     assert outcomes == [[None]] * 3
     assert opened.applied == [b"a", b"b", b"c"]
     assert len(syncs) == 2
+
+
+def test_nothing_is_acknowledged_into_a_journal_that_has_lost_its_name() -> None:
+    disk = MemoryDisk()
+    opened = Opened(disk, journal_bytes_min=100)
+    disk.fault = lambda operation, path: (
+        errno.EMFILE if operation == "open" and path == JOURNAL_PATH and disk.exists(SNAPSHOT_PATH) else None
+    )
+    assert opened.propose(b"a" * 100) == []
+    opened.settle()
+    outcome = opened.propose(b"b")
+    opened.settle()
+    assert len(outcome) == 1
+    disk.fault = None
+    again = Opened(disk)
+    assert again.applied == [b"a" * 100] + ([b"b"] if outcome == [None] else [])
