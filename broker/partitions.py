@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.partition import Partition
+from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LogConfig
+from barnabas.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from barnabas.controller.image import MetadataImage, TopicImage
+    from barnabas.storage.log import Log
     from barnabas.storage.manager import LogManager
 
 log = logging.getLogger("barnabas.partitions")
@@ -37,6 +40,9 @@ class PartitionManager:
         self._topic_configs = topic_configs
         self._by_name: dict[tuple[str, int], Partition] = {}
         self._by_id: dict[tuple[bytes, int], Partition] = {}
+        self._failed: set[bytes] = (
+            set()
+        )  # topics with a log that could not be made; tried again at each change
 
     def get(self, topic: str, partition: int) -> Partition | None:
         return self._by_name.get((topic, partition))
@@ -61,7 +67,8 @@ class PartitionManager:
         for topic_id in topic_ids:
             if image.topic_by_id(topic_id) is None:
                 self._remove_topic(topic_id)
-        for topic_id in topic_ids:
+        failed, self._failed = self._failed, set()
+        for topic_id in topic_ids | failed:
             topic = image.topic_by_id(topic_id)
             if topic is not None:
                 self._update_topic(image, topic)
@@ -80,20 +87,30 @@ class PartitionManager:
                     existing.interrupt_waiters()
                 continue
             config = config or LogConfig.from_properties(self._topic_configs(image, topic.name))
-            opened = self._log_manager.get(topic.name, index)
-            if opened is not None and opened.topic_id != topic.topic_id:
-                log.warning(
-                    "%s-%d on disk belongs to a deleted topic of that name; removing it", topic.name, index
-                )
-                self._log_manager.delete(topic.name, index)
-                opened = None
-            if opened is None:
-                opened = self._log_manager.create(topic.name, topic.topic_id, index, config)
-            else:
-                opened.update_config(config)
+            try:
+                opened = self._open_log(topic, index, config)
+            except StorageError as error:  # the other partitions live on
+                log.error("%s-%d is offline: %s", topic.name, index, error)
+                self._failed.add(topic.topic_id)
+                continue
             partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, opened)
             self._by_name[topic.name, index] = partition
             self._by_id[topic.topic_id, index] = partition
+
+    def _open_log(self, topic: TopicImage, index: int, config: LogConfig) -> Log:
+        opened = self._log_manager.get(topic.name, index)
+        if opened is not None and opened.topic_id == ZERO_UUID:
+            self._log_manager.adopt(opened, topic.topic_id)
+        if opened is not None and opened.topic_id != topic.topic_id:
+            log.warning(
+                "%s-%d on disk belongs to a deleted topic of that name; removing it", topic.name, index
+            )
+            self._log_manager.delete(topic.name, index)
+            opened = None
+        if opened is None:
+            return self._log_manager.create(topic.name, topic.topic_id, index, config)
+        opened.update_config(config)
+        return opened
 
     def _remove_topic(self, topic_id: bytes) -> None:
         for key in [key for key in self._by_id if key[0] == topic_id]:

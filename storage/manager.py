@@ -186,6 +186,8 @@ class LogManager:
         log_dir = self._least_loaded()
         path = f"{log_dir}/{topic}-{partition}"
         try:
+            if self._disk.exists(path):  # left behind when it could not be removed
+                self._set_aside(path, topic, partition, log_dir, config.file_delete_delay_ms)
             self._disk.make_directory(path)
             try:
                 with_id = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
@@ -215,15 +217,27 @@ class LogManager:
         if log is None:
             return
         log.release()
-        suffix = f".{random_uuid(self._runtime).hex()}{DELETE_SUFFIX}"
-        stem = f"{topic[: FILE_NAME_MAX - len(suffix) - len(str(partition)) - 1]}-{partition}"
-        doomed = f"{log.log_dir}/{stem}{suffix}"
         try:
-            self._disk.rename(log.directory, doomed)
+            self._set_aside(log.directory, topic, partition, log.log_dir, log.config.file_delete_delay_ms)
         except OSError as error:
             logger.error("%s can't be deleted: %s", log.directory, error)
-            return
-        self._remove_later(doomed, log.config.file_delete_delay_ms)
+
+    def _set_aside(self, path: str, topic: str, partition: int, log_dir: str, delay_ms: int) -> None:
+        suffix = f".{random_uuid(self._runtime).hex()}{DELETE_SUFFIX}"
+        stem = f"{topic[: FILE_NAME_MAX - len(suffix) - len(str(partition)) - 1]}-{partition}"
+        doomed = f"{log_dir}/{stem}{suffix}"
+        self._disk.rename(path, doomed)
+        self._remove_later(doomed, delay_ms)
+
+    def adopt(self, log: Log, topic_id: bytes) -> None:
+        """Give a log whose partition.metadata was lost its topic id again. KAFKA_STORAGE_ERROR when that fails."""
+        try:
+            self._disk.write_file(
+                f"{log.directory}/{PARTITION_METADATA}", format_partition_metadata(topic_id)
+            )
+        except OSError as error:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.directory}: {error}") from error
+        log.topic_id = topic_id
 
     def _remove_later(self, path: str, delay_ms: int) -> None:
         def remove() -> None:

@@ -17,7 +17,9 @@ from barnabas.broker.groups.offsets_topic import OffsetsTopic
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import CoordinatorLog, Shard
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
+from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
@@ -110,7 +112,13 @@ class GroupCoordinator:
         for index in range(count):
             if index not in self._shards and self._topic.leader(index) == self._node_id:
                 shard = Shard(index, self._log, self._runtime, self._settings)
-                shard.load()
+                try:
+                    shard.load()
+                except (StorageError, RecordBatchError) as error:
+                    # As Kafka: its groups hear NOT_COORDINATOR. To serve half of the offsets would be worse.
+                    log.error("%s-%d can't be loaded: %s", GROUP_METADATA_TOPIC, index, error)
+                    shard.unload()
+                    continue
                 self._shards[index] = shard
 
     def _schedule_expiry(self) -> None:

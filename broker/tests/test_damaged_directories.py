@@ -1,0 +1,109 @@
+"""What the broker makes of log directories that crashes, full disks and bad sectors leave behind."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from barnabas.broker.asyncio_runtime import AsyncioRuntime
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.node import Node
+from barnabas.broker.partitions import PartitionManager
+from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
+from barnabas.storage.log_config import LogConfig
+from barnabas.storage.manager import LogManager
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.messages.metadata_records import TopicRecord
+from barnabas.wire.record_batch import Record, build_batch
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+BATCH = build_batch([Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v")])
+CONFIG = LogConfig.from_properties({"message.timestamp.before.max.ms": str(1 << 60)})
+
+
+def image_of(*names: str) -> MetadataImage:
+    image, delta = MetadataImage(), MetadataDelta()
+    state = PartitionState(replicas=[1], isr=[1], leader=1, leader_epoch=0, partition_epoch=0)
+    for name in names:
+        topic_id = name.encode().ljust(16)
+        image.replay(TopicRecord(name=name, topic_id=topic_id), delta)
+        image.replay(partition_record(topic_id, 0, state), delta)
+    return image
+
+
+def opened(disk: MemoryDisk) -> tuple[LogManager, PartitionManager]:
+    manager = LogManager(disk, ["/logs"], VirtualRuntime(), config=CONFIG)
+    manager.open()
+    return manager, PartitionManager(manager, 1, lambda _image, _topic: {})
+
+
+@pytest.mark.parametrize("content", [b"", b"version: 0\n", None])
+def test_a_log_without_a_topic_id_keeps_its_records(content: bytes | None) -> None:
+    disk = MemoryDisk()
+    manager, partitions = opened(disk)
+    partitions.load(image_of("a"))
+    partition = partitions.get("a", 0)
+    assert partition is not None
+    partition.log.update_config(CONFIG)
+    partition.append(BATCH)
+    manager.close()
+    if content is None:
+        disk.remove("/logs/a-0/partition.metadata")
+    else:
+        disk.write_file("/logs/a-0/partition.metadata", content)
+    for _ in range(2):  # the second time it knows its id again
+        manager, partitions = opened(disk)
+        partitions.load(image_of("a"))
+        partition = partitions.get("a", 0)
+        assert partition is not None
+        assert partition.log.log_end_offset == 1
+        assert partition.log.topic_id == b"a".ljust(16)
+        manager.close()
+
+
+def test_a_log_that_cannot_be_made_stops_no_other_and_is_tried_again() -> None:
+    disk = MemoryDisk()
+    _, partitions = opened(disk)
+    image = image_of("a", "b", "c")
+    disk.fault = lambda _, path: errno.EMFILE if "/b-0" in path else None
+    partitions.metadata_changed(image, {name.encode().ljust(16) for name in "abc"}, set())
+    assert sorted(partition.topic for partition in partitions.all()) == ["a", "c"]
+    disk.fault = lambda operation, path: (
+        errno.EMFILE if "/b-0" in path and (operation, path) != ("open", "/logs/b-0") else None
+    )
+    partitions.metadata_changed(image, set(), set())  # leaves a directory that it cannot remove
+    assert partitions.get("b", 0) is None
+    assert disk.exists("/logs/b-0")
+    disk.fault = None
+    partitions.metadata_changed(image, set(), set())
+    assert partitions.get("b", 0) is not None
+
+
+def test_a_damaged_partition_of_consumer_offsets_stops_no_start(tmp_path: Path) -> None:
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path),
+            "offsets.topic.num.partitions": "2",
+        }
+    )
+    runtime = AsyncioRuntime()
+    node = Node(config, runtime)
+    node.start()
+    runtime.loop.call_soon(lambda: node.services.groups.find("g", lambda _error, _node: runtime.stop()))
+    runtime.run()
+    partition = node.services.partitions.get("__consumer_offsets", 0)
+    assert partition is not None
+    partition.append(BATCH)
+    node.stop()
+    runtime.close()
+    path = tmp_path / "__consumer_offsets-0" / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:61] + b"\xff" * (len(BATCH) - 61))
+    runtime = AsyncioRuntime()
+    node = Node(config, runtime)
+    node.start()
+    assert len(list(node.services.groups.shards())) == 1
+    node.stop()
+    runtime.close()
