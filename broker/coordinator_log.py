@@ -55,7 +55,10 @@ class CoordinatorLog:
                 if position + size > len(data):
                     break
                 base_offset = int.from_bytes(data[position : position + 8], "big")
-                offset = base_offset + int.from_bytes(data[position + 23 : position + 27], "big") + 1
+                next_offset = base_offset + int.from_bytes(data[position + 23 : position + 27], "big") + 1
+                if next_offset <= offset:  # or it would be read again and again
+                    raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"offsets go back at {offset}")
+                offset = next_offset
                 yield data[position : position + size]
                 position += size
             if position == 0:

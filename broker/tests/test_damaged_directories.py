@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from barnabas.broker.asyncio_runtime import AsyncioRuntime
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.coordinator_log import CoordinatorLog
 from barnabas.broker.node import Node
 from barnabas.broker.partitions import PartitionManager
 from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
+from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
@@ -107,3 +110,18 @@ def test_a_damaged_partition_of_consumer_offsets_stops_no_start(tmp_path: Path) 
     assert len(list(node.services.groups.shards())) == 1
     node.stop()
     runtime.close()
+
+
+def test_loading_a_coordinator_log_whose_offsets_go_back_ends() -> None:
+    disk = MemoryDisk()
+    manager, partitions = opened(disk)
+    partitions.load(image_of("c"))
+    partition = partitions.get("c", 0)
+    assert partition is not None
+    partition.log.update_config(CONFIG)
+    for _ in range(3):
+        partition.append(BATCH)
+    disk.files["/logs/c-0/00000000000000000000.log"].data[len(BATCH) : len(BATCH) + 8] = bytes(8)
+    with pytest.raises(StorageError):
+        list(islice(CoordinatorLog("c", partitions).load(0), 10))
+    manager.close()
