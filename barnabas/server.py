@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -96,6 +97,9 @@ def _start(node: Node, config: BrokerConfig) -> None:
 
 
 def _explain(error: OSError, config: BrokerConfig) -> str:
+    if isinstance(error, socket.gaierror):
+        hosts = ", ".join(each.host for each in config.listeners if each.host)
+        return f"cannot resolve a host of `listeners` ({hosts}): {error.strerror}"
     if error.filename is None and error.errno == errno.EADDRINUSE:
         addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
         return f"cannot listen on {addresses}: a port is in use; stop what uses it or choose another in `listeners`"
