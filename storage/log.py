@@ -81,6 +81,7 @@ class Log(ReadableLog):
         self._epochs = LeaderEpochCache(disk, f"{self.directory}/leader-epoch-checkpoint")
         self._producers = ProducerStateManager(self.name)
         self._producers_rebuilt = False
+        self._new_names = True  # whether the directory may hold names that a power failure would take
         self._flush_pending = False
         self._released = False
         self._truncations = 0  # a sync that began before one says nothing about what was written after
@@ -319,6 +320,7 @@ class Log(ReadableLog):
             return
         new = Segment.create(self._disk, self.directory, base, self._time_ms())
         old.add_time_index_entry()
+        self._new_names = True
         self._segments.append(new)
         self._bases.append(base)
         self._active = new
@@ -490,11 +492,16 @@ class Log(ReadableLog):
         if self.recovery_point >= self.log_end_offset:
             return
         try:
-            for segment in self._segments:
-                if segment is self._active or segment.base_offset >= self.recovery_point:
+            for index, segment in enumerate(self._segments):
+                if segment is self._active:
                     segment.open_for_append().sync()
-                    if segment is not self._active:
-                        segment.release()
+                elif self._bases[index + 1] > self.recovery_point:
+                    segment.open_for_append().sync()
+                    segment.release()
+            if self._new_names:  # a synced file whose name is lost is lost
+                self._disk.sync_directory(self.directory)
+                self._disk.sync_directory(self.log_dir)
+                self._new_names = False
         except OSError as error:
             self._fail(f"{self.name} can't be synced: {error}")
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure)) from error

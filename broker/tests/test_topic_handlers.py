@@ -5,7 +5,7 @@ Expected errors and texts are Apache Kafka 4.3.1's answers to the same requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,9 @@ class Asker:
     """A node without a network: requests go to the handlers as the dispatcher would hand them over."""
 
     closed = False
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None:
+        """Nobody leaves here."""
 
     def __init__(self, directory: Path, **properties: str) -> None:
         self.runtime = VirtualRuntime()

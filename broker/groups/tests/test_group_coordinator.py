@@ -6,7 +6,7 @@ What the answers should be was asked of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,9 @@ UNKNOWN_ID = b"\x07" * 16
 
 class Reply:
     closed = False
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None:
+        """Nobody leaves here."""
 
     def __init__(self) -> None:
         self.responses: list[Any] = []
