@@ -140,8 +140,8 @@ def only_member(
             joined.generation,
             [(joined.id, b"all")],
             instance=options.get("instance"),
-            protocol_type=None,
-            protocol_name=None,
+            protocol_type=answer.protocol_type,
+            protocol_name=answer.protocol_name,
         )
         code = session.quiet(request, on=on).error_code
         if code != 0:
