@@ -38,7 +38,7 @@ def _api_not_served(difference: Difference) -> bool:
 
 
 def _own_setting(difference: Difference) -> bool:
-    return "[barnabas." in difference.path and difference.theirs == ABSENT
+    return "[barnabas." in difference.path and str(difference.theirs) == ABSENT
 
 
 def _cluster_min_insync(difference: Difference) -> bool:
@@ -50,7 +50,7 @@ def _transactions(difference: Difference) -> bool:
 
 
 def _silence(difference: Difference) -> bool:
-    return difference.theirs == "<no answer>"
+    return isinstance(difference.theirs, str) and difference.theirs == "<no answer>"
 
 
 ALLOWED: tuple[Allowed, ...] = (

@@ -91,7 +91,7 @@ def commits_without_members(session: Session) -> None:
 def commits_of_members(session: Session) -> None:
     topic = session.create_topic("a", 2)
     member = joined(session, session.name("g"))
-    good = {"generation": member.generation, "member_id": member.member_id}
+    good: dict[str, Any] = {"generation": member.generation, "member_id": member.member_id}
     session.ask(commit_request(member.group, topic, **good), note="good")
     session.ask(commit_request(member.group, topic, **(good | {"generation": 9})), note="wrong generation")
     session.ask(
