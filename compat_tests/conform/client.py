@@ -16,7 +16,7 @@ from barnabas.wire.headers import request_header_version, response_header_versio
 from compat_tests.conform.apis import APIS
 
 CLIENT_ID = "conform"
-ANSWER_SECONDS = 10.0
+ANSWER_SECONDS = 4.0
 
 
 class ConnectionClosed(Exception):
