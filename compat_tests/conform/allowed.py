@@ -38,7 +38,7 @@ def _api_not_served(difference: Difference) -> bool:
 
 
 def _own_setting(difference: Difference) -> bool:
-    return "[barnabas." in difference.path and str(difference.theirs) == ABSENT
+    return re.search(r"[.\[]barnabas\.", difference.path) is not None and str(difference.theirs) == ABSENT
 
 
 def _cluster_min_insync(difference: Difference) -> bool:
@@ -47,6 +47,48 @@ def _cluster_min_insync(difference: Difference) -> bool:
 
 def _transactions(difference: Difference) -> bool:
     return difference.title.startswith("FindCoordinator") and "transactional id" in difference.path
+
+
+def _said_why(difference: Difference) -> bool:
+    return (
+        difference.path.endswith("error_message")
+        and isinstance(difference.ours, str)
+        and difference.theirs is None
+    )
+
+
+def _named_twice(difference: Difference) -> bool:
+    return difference.title in ("Fetch: topic_twice", "Produce: topic_twice")
+
+
+def _only_the_first_record(difference: Difference) -> bool:
+    return difference.title == "Produce: timestamps_out_of_bounds" and "record_errors" in difference.path
+
+
+def _share_key(difference: Difference) -> bool:
+    return difference.title.startswith("FindCoordinator") and "share key" in difference.path
+
+
+def _message_where_none(difference: Difference) -> bool:
+    return (
+        difference.path.endswith(".error_message")
+        and difference.theirs is None
+        and isinstance(difference.ours, str)
+        and difference.title.startswith("Produce")
+    )
+
+
+def _record_errors(difference: Difference) -> bool:
+    return "timestamps_out_of_bounds" in difference.title and "record_errors" in difference.path
+
+
+def _record_errors_text(difference: Difference) -> bool:
+    text = "One or more records have been rejected"
+    return all(str(side).startswith(text) for side in (difference.ours, difference.theirs))
+
+
+def _named_twice(difference: Difference) -> bool:
+    return difference.title.endswith(": topic_twice") or "the same by name and by id" in difference.path
 
 
 def _silence(difference: Difference) -> bool:
@@ -73,6 +115,46 @@ ALLOWED: tuple[Allowed, ...] = (
         "no transaction coordinator",
         "transactions are not served yet: the answer is COORDINATOR_NOT_AVAILABLE where Kafka names a broker",
         _transactions,
+    ),
+    Allowed(
+        "why a batch was refused",
+        "Kafka gives most errors of Produce without a text; ours says what was wrong",
+        _said_why,
+    ),
+    Allowed(
+        "a partition named twice",
+        "both are served and answered; Kafka keeps the last silently, which loses a batch of the producer",
+        _named_twice,
+    ),
+    Allowed(
+        "timestamps of single records",
+        "records are not read: the header's first and largest time are judged, and one record error stands for all",
+        _only_the_first_record,
+    ),
+    Allowed(
+        "share keys",
+        "share groups are not served yet: COORDINATOR_NOT_AVAILABLE before the key is looked at closely",
+        _share_key,
+    ),
+    Allowed(
+        "a reason where Kafka gives none",
+        "Kafka leaves the message of most refused batches empty; clients show it to people, so it is filled here",
+        _message_where_none,
+    ),
+    Allowed(
+        "record errors told in short",
+        "Kafka repeats the first three record errors inside the message; they stand in record_errors anyway",
+        _record_errors_text,
+    ),
+    Allowed(
+        "the first record out of bounds only",
+        "of a batch whose timestamps are out of bounds the first record is named, as looking at all costs a scan",
+        _record_errors,
+    ),
+    Allowed(
+        "one topic named twice in a request",
+        "Kafka's maps keep one of the two; here each is answered for itself. No client sends it",
+        _named_twice,
     ),
     Allowed(
         "Kafka never answers",

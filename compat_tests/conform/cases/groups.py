@@ -126,8 +126,8 @@ def static_member(session: Session) -> None:
         join_request(member.group, member.member_id, instance="one"), note="the old member id: fenced"
     )
     session.ask(join_request(member.group, "nobody", instance="two"), note="unknown member id, new instance")
-    session.ask(join_request(member.group, instance=""), note="empty instance")
-    session.ask(join_request(member.group, instance="bad id"), note="instance with a blank")
+    for instance in ("", "bad id"):  # each in a group of its own: one that is let in starts a rebalance
+        session.ask(join_request(session.name(f"g{len(instance)}"), instance=instance), note=f"{instance!r}")
 
 
 @case("JoinGroup")
