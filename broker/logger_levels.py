@@ -90,5 +90,5 @@ def check_broker_id(name: str, node_id: int) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
     if broker_id != node_id:
         raise Refused(
-            ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {broker_id}"
+            ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {broker_id}"
         )

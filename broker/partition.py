@@ -73,8 +73,8 @@ class Partition:
         return log.epoch_for_offset(log.log_start_offset)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        """Compare what the client believes (KIP-320) with what is; below 0 it does not say."""
-        if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
+        """Compare what the client believes (KIP-320) with what is; -1 means that it does not say."""
+        if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
             return ErrorCode.NONE
         if current_leader_epoch < self.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH

@@ -28,6 +28,7 @@ def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> De
                 partitions=[_delete(context, topic.name, wanted) for wanted in topic.partitions],
             )
             for topic in request.topics
+            if topic.partitions
         ]
     )
 

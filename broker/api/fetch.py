@@ -97,7 +97,7 @@ class _Read:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _partition(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
-        error = partition.check_leader_epoch(wanted.current_leader_epoch)
+        error = partition.check_leader_epoch(max(wanted.current_leader_epoch, -1))
         if error:
             return _error(wanted, error)
         committed = self._request.isolation_level == READ_COMMITTED

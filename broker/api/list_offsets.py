@@ -69,8 +69,6 @@ def _lookup(
     partition = context.services.partitions.get(topic, part.partition_index)
     if partition is None:
         return _error(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if part.current_leader_epoch < -1:  # only -1 means none here; Fetch takes every negative epoch so
-        return _error(part, ErrorCode.FENCED_LEADER_EPOCH)
     error = partition.check_leader_epoch(part.current_leader_epoch)
     if error:
         return _error(part, error)

@@ -49,22 +49,6 @@ def _transactions(difference: Difference) -> bool:
     return difference.title.startswith("FindCoordinator") and "transactional id" in difference.path
 
 
-def _said_why(difference: Difference) -> bool:
-    return (
-        difference.path.endswith("error_message")
-        and isinstance(difference.ours, str)
-        and difference.theirs is None
-    )
-
-
-def _named_twice(difference: Difference) -> bool:
-    return difference.title in ("Fetch: topic_twice", "Produce: topic_twice")
-
-
-def _only_the_first_record(difference: Difference) -> bool:
-    return difference.title == "Produce: timestamps_out_of_bounds" and "record_errors" in difference.path
-
-
 def _share_key(difference: Difference) -> bool:
     return difference.title.startswith("FindCoordinator") and "share key" in difference.path
 
@@ -115,21 +99,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "no transaction coordinator",
         "transactions are not served yet: the answer is COORDINATOR_NOT_AVAILABLE where Kafka names a broker",
         _transactions,
-    ),
-    Allowed(
-        "why a batch was refused",
-        "Kafka gives most errors of Produce without a text; ours says what was wrong",
-        _said_why,
-    ),
-    Allowed(
-        "a partition named twice",
-        "both are served and answered; Kafka keeps the last silently, which loses a batch of the producer",
-        _named_twice,
-    ),
-    Allowed(
-        "timestamps of single records",
-        "records are not read: the header's first and largest time are judged, and one record error stands for all",
-        _only_the_first_record,
     ),
     Allowed(
         "share keys",

@@ -235,6 +235,7 @@ def delete_topics(
                 else "You may not specify both topic name and topic id."
             )
             results.append(DeletedTopic(name, topic_id, ErrorCode.INVALID_REQUEST, message))
+    claimed: set[bytes] = set()  # ids that a name stands for as well
     for name, count in names.items():
         topic = image.topics.get(name)
         if count > 1:
@@ -246,9 +247,12 @@ def delete_topics(
         elif topic.topic_id in ids:
             message = "The provided topic name maps to an ID that was already supplied."
             results.append(DeletedTopic(name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
+            claimed.add(topic.topic_id)
         else:
             _delete(topic, results, records)
     for topic_id, count in ids.items():
+        if topic_id in claimed:
+            continue
         topic = image.topic_by_id(topic_id)
         if count > 1:
             results.append(DeletedTopic(None, topic_id, ErrorCode.INVALID_REQUEST, "Duplicate topic id."))
