@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,15 +15,11 @@ from barnabas.wire.compression import Codec
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "kafka-4.3.1" / "lib"
 
-pytestmark = [
-    pytest.mark.jvm,
-    pytest.mark.skipif(
-        not JARS.is_dir() or shutil.which("java") is None, reason="Kafka's jars are not fetched"
-    ),
-]
+pytestmark = pytest.mark.jvm
 
 
 def dump(files: list[str], *options: str) -> str:
+    assert JARS.is_dir(), "Kafka's jars are missing: run `make kafka`"
     command = ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS}/*"]
     command += ["org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
