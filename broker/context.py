@@ -34,7 +34,6 @@ class RequestContext(msgspec.Struct, gc=False):
     client_id: str | None
     listener: str  # name of the listener the request came in on
     client_host: str  # peer address, such as "127.0.0.1"
-    principal: str = "User:ANONYMOUS"
 
     def complete(self, response: msgspec.Struct) -> None:
         """Send the response of a request whose handler returned PENDING. Once; a connection that has gone

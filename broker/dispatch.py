@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome
-from barnabas.wire.primitives import DecodeError, read_uvarint
+from barnabas.wire.headers import API_VERSIONS
+from barnabas.wire.primitives import DecodeError, skip_tagged_fields
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 _HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _RESPONSE_HEADER = struct.Struct(">ii")  # frame size, correlation id
 _FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iib")  # ... and an empty tagged-field section
-
-API_VERSIONS = 18
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -52,10 +51,8 @@ class Dispatcher:
     def dispatch(self, connection: Connection, frame: memoryview) -> list[Part] | Outcome:
         """Serve one request frame (without its size): the encoded response, or what the handler said
         instead. DecodeError when the frame is not a request that is served."""
-        if len(frame) < 8:
+        if len(frame) < _HEADER.size:
             raise DecodeError(f"a frame of {len(frame)} bytes holds no request header")
-        if len(frame) < 10:  # header version 0 has no client id; nothing that is served uses it
-            raise DecodeError("the request header ends early")
         api_key, api_version, correlation_id, client_id_length = _HEADER.unpack_from(frame)
         route = self._routes.get(api_key << 16 | (api_version & 0xFFFF))
         if route is None:
@@ -142,15 +139,6 @@ def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> list[
 def _skip_tagged_fields(frame: memoryview, position: int) -> int:
     """The request header's tagged fields; none are known, so all are skipped (KIP-482)."""
     try:
-        count, position = read_uvarint(frame, position)
-        if count > len(frame):
-            raise DecodeError("more tagged header fields than bytes")
-        for _ in range(count):
-            _, position = read_uvarint(frame, position)
-            size, position = read_uvarint(frame, position)
-            position += size
+        return skip_tagged_fields(frame, position + 1, len(frame), frame[position])
     except IndexError:
         raise DecodeError("the request header ends early") from None
-    if position > len(frame):
-        raise DecodeError("a tagged header field is longer than the frame")
-    return position

@@ -1,7 +1,7 @@
 """The log of one partition: what is appended, in order, in segments, and how it is found again.
 
 Everything runs on the loop's thread except fsync of rolled segments, which goes to a thread. An append is one
-pass: header, CRC, checks, one pwritev of sixteen patched bytes and the rest as it came. State changes only
+pass: header, CRC, checks, one write of sixteen patched bytes and the rest as it came. State changes only
 after the write has succeeded, so a full disk leaves the log as it was.
 """
 

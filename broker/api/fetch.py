@@ -6,7 +6,7 @@ epoch (KIP-595), v13 topic ids (KIP-516), v15-18 only move and add what follower
 An offset inside a batch gets the whole batch; consumers skip what they did not ask for. max_bytes and
 partition_max_bytes are soft: the first partition that has data always gives one batch, so that a batch
 larger than the limit never stops a consumer. Sessions are not kept: every answer says session 0, which
-makes clients send full requests; a session that is asked for by id is FETCH_SESSION_ID_NOT_FOUND.
+makes clients send full requests; a request that goes on with a session is FETCH_SESSION_ID_NOT_FOUND.
 """
 
 from __future__ import annotations

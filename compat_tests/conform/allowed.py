@@ -66,11 +66,6 @@ def _record_errors(difference: Difference) -> bool:
     return "timestamps_out_of_bounds" in difference.title and "record_errors" in difference.path
 
 
-def _record_errors_text(difference: Difference) -> bool:
-    text = "One or more records have been rejected"
-    return all(str(side).startswith(text) for side in (difference.ours, difference.theirs))
-
-
 def _named_twice(difference: Difference) -> bool:
     return difference.title.endswith(": topic_twice") or "the same by name and by id" in difference.path
 
@@ -109,11 +104,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "a reason where Kafka gives none",
         "Kafka leaves the message of most refused batches empty; clients show it to people, so it is filled here",
         _message_where_none,
-    ),
-    Allowed(
-        "record errors told in short",
-        "Kafka repeats the first three record errors inside the message; they stand in record_errors anyway",
-        _record_errors_text,
     ),
     Allowed(
         "the first record out of bounds only",
