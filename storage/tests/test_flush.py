@@ -1,0 +1,41 @@
+"""What `flush` promises while a rolled segment's own sync is still under way, and for the names of new files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def lose_everything_unsynced(unsynced_bytes: int) -> int:  # noqa: ARG001
+    return 0
+
+
+def test_a_flush_does_not_run_ahead_of_the_thread_that_syncs_a_rolled_segment(workshop: Any) -> None:
+    log = workshop.log()
+    waiting: list[Callable[[], object]] = []
+    workshop.runtime.run_in_thread = lambda work, _done: waiting.append(work)
+    sent = [workshop.batch(timestamp=workshop.now + index) for index in range(3)]
+    log.append_as_leader(sent[0], 0)
+    log.flush()
+    log.append_as_leader(sent[1], 0)  # behind the recovery point, in the segment that is rolled next
+    log.roll()
+    assert waiting, "the rolled segment's sync waits for its thread"
+    log.append_as_leader(sent[2], 0)
+    log.flush()
+    workshop.disk = workshop.disk.crash(lose_everything_unsynced)
+    found = workshop.content(workshop.log(clean=False))
+    assert [batch[16:] for batch in found] == [batch[16:] for batch in sent]
+
+
+def test_a_flush_syncs_the_names_of_new_files_once(workshop: Any) -> None:
+    synced: list[str] = []
+    workshop.disk.sync_directory = synced.append
+    log = workshop.log()
+    for _ in range(2):
+        log.append_as_leader(workshop.batch(), 0)
+        log.flush()
+    assert sorted(synced) == ["/logs", "/logs/t-0"]
+    log.roll()
+    log.append_as_leader(workshop.batch(), 0)
+    log.flush()
+    assert sorted(synced) == ["/logs", "/logs", "/logs/t-0", "/logs/t-0"]
