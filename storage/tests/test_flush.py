@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def lose_everything_unsynced(unsynced_bytes: int) -> int:  # noqa: ARG001
+def lose_everything_unsynced(unsynced_bytes: int) -> int:
     return 0
 
 
