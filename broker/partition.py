@@ -31,12 +31,12 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """Offset up to which (exclusive) consumers may read."""
-        return self.log.log_end_offset
+        return self.log.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Offset up to which (exclusive) read_committed consumers may read."""
-        return self.log.log_end_offset
+        return self.log.last_stable_offset
 
     def append(self, records: memoryview | bytes) -> AppendResult:
         """Append one record batch as the leader; wakes the fetches that wait for it.

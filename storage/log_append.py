@@ -1,0 +1,220 @@
+"""Appending to a log: checks, offsets, one write.
+
+An append is one pass: header, CRC, checks, one write of sixteen patched bytes and the rest as it came. State
+changes only after the write has succeeded, so a full disk leaves the log as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import msgspec
+from barnabas.storage import validation
+from barnabas.storage.disk import write_rest
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log_config import LONG_MAX, LogConfig
+from barnabas.storage.log_segments import SegmentedLog
+from barnabas.storage.producers import ProducerStateManager
+from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from barnabas.wire.compression import Bytes
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, BatchHeader
+from crc32c import crc32c
+
+logger = logging.getLogger("barnabas.storage")
+
+_PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the leader assigns
+_PREFIX_SIZE = 16
+_JOINED_MAX = 16384  # up to here copying costs less than a second buffer does in the kernel
+
+
+class AppendResult(msgspec.Struct, gc=False):
+    """Where a batch stands. `log_append_time` is -1 under CreateTime, but a duplicate's own time, as Kafka."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool = False
+
+
+class AppendableLog(SegmentedLog):
+    """The appending part of `Log`."""
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        """The producers' state as of the log's end."""
+        raise NotImplementedError
+
+    def update_config(self, config: LogConfig) -> None:
+        """New settings, in force from the next append on."""
+        self.config = config
+        self._inspects = validation.needs_inspection(config)
+        self._stamps = config.message_timestamp_type == "LogAppendTime"
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
+
+    def append_as_leader(
+        self, records: Bytes, leader_epoch: int, *, from_client: bool = True
+    ) -> AppendResult:
+        """Assign offsets to the batches in `records`, write them, and say where the (last) batch stands.
+
+        Nothing has changed when it raises StorageError: CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR. `from_client` False allows
+        control batches.
+        """
+        header = validation.read_batch_header(records)
+        size = header.batch_length + 12
+        if size != len(records):
+            return self._append_several(records, leader_epoch, from_client)
+        return self._append(records, header, size, leader_epoch, from_client)
+
+    def _append_several(self, records: Bytes, leader_epoch: int, from_client: bool) -> AppendResult:
+        view = memoryview(records)
+        batches: list[tuple[memoryview, BatchHeader]] = []
+        position = 0
+        while position < len(view):
+            header = validation.read_batch_header(view, position)
+            batch = view[position : position + header.size]
+            if len(batch) < header.size:
+                raise StorageError(
+                    ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes, {len(batch)} remain"
+                )
+            self._check(batch, header, header.size, from_client)
+            batches.append((batch, header))
+            position += header.size
+        results = [
+            self._append(batch, header, header.size, leader_epoch, from_client) for batch, header in batches
+        ]
+        results[-1].base_offset = results[0].base_offset
+        return results[-1]
+
+    def _check(self, records: Bytes, header: BatchHeader, size: int, from_client: bool) -> None:
+        """What the header and the CRC alone can refuse."""
+        if header.base_offset and from_client:
+            raise StorageError(
+                ErrorCode.INVALID_RECORD,
+                f"The baseOffset of the record batch in the append to {self.name} should be 0, "
+                f"but it is {header.base_offset}",
+            )
+        config = self.config
+        if size > config.max_message_bytes:
+            raise StorageError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"The record batch size in the append to {self.name} is {size} bytes which exceeds the "
+                f"maximum configured value of {config.max_message_bytes}.",
+            )
+        crc = crc32c(memoryview(records)[21:])
+        if crc != header.crc:
+            raise StorageError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"Record is corrupt (stored crc = {header.crc}, computed crc = {crc}) "
+                f"in topic partition {self.name}.",
+            )
+        count = header.record_count
+        if count < 1 or header.last_offset_delta != count - 1:
+            validation.check_counts(header, self.name)
+        if header.attributes & CONTROL_FLAG and from_client:
+            validation.check_client_attributes(header, self.name)
+        if header.producer_id >= 0 and header.base_sequence < 0 and from_client:
+            raise StorageError(
+                ErrorCode.INVALID_RECORD,
+                f"Invalid sequence number {header.base_sequence} in record batch with producerId "
+                f"{header.producer_id} in topic partition {self.name}.",
+            )
+        if size > config.segment_bytes:
+            raise StorageError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"Message batch size is {size} bytes in append to partition {self.name}, which exceeds the "
+                f"maximum configured segment size of {config.segment_bytes}.",
+            )
+
+    def _append(
+        self, records: Bytes, header: BatchHeader, size: int, leader_epoch: int, from_client: bool
+    ) -> AppendResult:
+        if self.failure is not None:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
+        self._check(records, header, size, from_client)
+        now = self._time_ms()
+        log_append_time = -1
+        if self._inspects:
+            records, header = validation.inspect_records(records, header, self.config, self.name)
+            size = header.batch_length + 12
+        if self._stamps:
+            records = validation.stamp_append_time(records, header, now)
+            log_append_time = now
+        elif header.attributes & LOG_APPEND_TIME_FLAG and from_client:
+            records = validation.claim_create_time(records, header)
+        elif (
+            header.max_timestamp > now + self._after_max_ms
+            or header.base_timestamp < now - self._before_max_ms
+        ):
+            validation.check_timestamps(header, now, self.config)
+        if header.producer_id >= 0 and from_client:
+            duplicate = self.producers.check(header)
+            if duplicate is not None:
+                return AppendResult(
+                    duplicate.base_offset,
+                    duplicate.last_offset,
+                    duplicate.timestamp,
+                    self.log_start_offset,
+                    duplicate=True,
+                )
+        base_offset = header.base_offset = self.log_end_offset
+        last_offset = base_offset + header.last_offset_delta
+        self._write(records, header, size, leader_epoch, now)
+        self.log_end_offset = last_offset + 1
+        if header.producer_id >= 0:
+            self.producers.update(header)
+        if self._flushes:
+            self._flush_as_configured()
+        return AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
+
+    def _write(self, records: Bytes, header: BatchHeader, size: int, leader_epoch: int, now: int) -> None:
+        """The batch behind the last one, in a new segment where the settings ask for it."""
+        config = self.config
+        segment = self._active
+        position = segment.size
+        try:
+            if (
+                position > config.segment_bytes - size
+                or (position and segment.waited_ms(now, header.max_timestamp) > self._roll_after_ms)
+                or segment.index_full
+                or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET
+            ):
+                self.roll()
+                segment = self._active
+                position = segment.size
+            if leader_epoch > self._epochs.latest_epoch:
+                self._epochs.assign(leader_epoch, header.base_offset)
+            if segment.torn:
+                segment.cut_torn_tail()
+            file = segment.open_for_append()
+            prefix = _PREFIX.pack(header.base_offset, header.batch_length, leader_epoch)
+            rest = memoryview(records)[_PREFIX_SIZE:]
+            if size <= _JOINED_MAX:
+                written = file.pwrite(b"".join((prefix, rest)), position)
+            else:
+                written = file.pwritev((prefix, rest), position)
+            if written != size:
+                write_rest(file, b"".join((prefix, rest)), written, position)
+        except OSError as error:
+            self._undo_write(segment, error)
+        header.partition_leader_epoch = leader_epoch
+        segment.appended(header, size, config.index_interval_bytes, config.segment_index_bytes)
+        self._last_base_offset = header.base_offset
+        self._last_position = position
+
+    def _undo_write(self, segment: Segment, error: OSError) -> None:
+        """No half batch stays: cut it off now, or before the next append when the disk refuses even that."""
+        try:
+            segment.cut_torn_tail()
+        except OSError:
+            pass
+        logger.error("%s: append failed: %s", self.name, error)
+        raise StorageError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"Error while appending records to {self.name}: {error}"
+        ) from error

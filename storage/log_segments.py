@@ -1,0 +1,110 @@
+"""The segments of a log as a list: rolled at the end, removed at the start, cut back.
+
+Only this file changes the list; every change leaves a log that could be read by the next line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from barnabas.storage.epochs import LeaderEpochCache
+from barnabas.storage.errors import OffsetOutOfRange, StorageError
+from barnabas.storage.log_sync import SyncedLog
+from barnabas.storage.segment import Segment
+from barnabas.wire.errors import ErrorCode
+
+
+class SegmentedLog(SyncedLog):
+    """The part of `Log` that changes its list of segments. `Log` sets these attributes."""
+
+    _epochs: LeaderEpochCache
+    _time_ms: Callable[[], int]
+    _producers_rebuilt: bool
+    _roll_after_ms: int
+    _start_offset_changed: Callable[[], object] | None
+
+    def roll(self) -> None:
+        """Begin a new segment at the log's end; the old one is synced by a thread. OSError changes nothing."""
+        base = self.log_end_offset
+        old = self._active
+        if base == old.base_offset:
+            return
+        new = Segment.create(self._disk, self.directory, base, self._time_ms())
+        old.add_time_index_entry()
+        self._new_names = True
+        self._segments.append(new)
+        self._bases.append(base)
+        self._active = new
+        self._resume.clear()
+        self._roll_after_ms = self._next_roll_after_ms()
+        self._seal(old, base)
+
+    def _next_roll_after_ms(self) -> int:
+        jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        return self.config.segment_ms - (self._runtime.random.randrange(jitter) if jitter else 0)
+
+    def increment_log_start_offset(self, offset: int) -> None:
+        """Make everything below `offset` invisible and remove the segments that hold nothing else.
+
+        Nothing happens when it already is. OffsetOutOfRange beyond the log's end.
+        """
+        if offset > self.log_end_offset:
+            raise OffsetOutOfRange(
+                f"Cannot increment the log start offset to {offset} of partition {self.name} since it is "
+                f"larger than the high watermark {self.log_end_offset}"
+            )
+        if offset <= self.log_start_offset:
+            return
+        try:
+            if offset == self.log_end_offset and self._active.size:
+                self.roll()
+            self.log_start_offset = offset
+            self._epochs.truncate_from_start(offset)
+            self.remove_segments_below(offset)
+        except OSError as error:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error}") from error
+        if self._start_offset_changed is not None:
+            self._start_offset_changed()
+
+    def remove_segments_below(self, offset: int) -> int:
+        """Remove the segments whose records all lie below `offset`, never the active one; bytes freed."""
+        freed = 0
+        while len(self._segments) > 1 and self._bases[1] <= offset:
+            segment = self._segments.pop(0)
+            del self._bases[0]
+            freed += segment.size
+            segment.remove()
+        return freed
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails."""
+        if offset >= self.log_end_offset:
+            return
+        if offset < self._bases[0]:
+            self._start_over(offset)
+        else:
+            while self._segments[-1].base_offset > offset:
+                self._segments.pop().remove()
+                self._bases.pop()
+            self._active = self._segments[-1]
+            if len(self._active.offset_index) and self._active.offset_index.on_disk_only:
+                self._active.offset_index.load()
+                self._active.time_index.load()
+            located = self._active.locate(offset)
+            if located is not None:
+                self._active.truncate(located[0])
+        self._truncations += 1
+        self._resume.clear()
+        self._last_base_offset = -1
+        self.log_end_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self._epochs.truncate_from_end(offset)
+        self._producers_rebuilt = False
+
+    def _start_over(self, offset: int) -> None:
+        for segment in self._segments:
+            segment.remove()
+        self._active = Segment.create(self._disk, self.directory, offset, self._time_ms())
+        self._segments = [self._active]
+        self._bases = [offset]
