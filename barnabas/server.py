@@ -10,6 +10,7 @@ import errno
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -62,6 +63,7 @@ def _run(config: BrokerConfig) -> int:
     from barnabas.broker.asyncio_runtime import AsyncioRuntime, loop_name
     from barnabas.broker.node import Node
 
+    _raise_open_files_limit()
     loop = os.environ.get("BARNABAS_LOOP") or config.barnabas_event_loop
     runtime = AsyncioRuntime(prefer_uvloop=loop != "asyncio")
     try:
@@ -79,6 +81,17 @@ def _run(config: BrokerConfig) -> int:
     finally:
         runtime.close()
     return 0
+
+
+def _raise_open_files_limit() -> None:
+    """Take all the descriptors that the system allows, as a JVM does: each connection needs two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # macOS allows less than it says
+        log.warning("the limit of open files stays at %d: %s", soft, error)
 
 
 def _start(node: Node, config: BrokerConfig) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import shutil
 from collections.abc import Sequence
 from typing import Protocol
 
+from barnabas.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from barnabas.wire.compression import Bytes
 
 
@@ -56,7 +58,12 @@ class Lock(Protocol):
 
 
 class Disk(Protocol):
-    """Files and directories by path. OSError as the operating system gives it."""
+    """Files and directories by path. OSError as the operating system gives it.
+
+    `open_files`: who keeps files of this disk open between uses, and how many may.
+    """
+
+    open_files: OpenFiles
 
     def open(self, path: str, *, create: bool = False, writable: bool = False) -> File: ...
 
@@ -183,7 +190,12 @@ class RealLock:
 
 
 class RealDisk:
-    """The operating system's files."""
+    """The operating system's files. Connections get most of the descriptors that the process may have."""
+
+    def __init__(self) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        few = limit // 4 if limit != resource.RLIM_INFINITY else OPEN_FILES_MAX
+        self.open_files = OpenFiles(max(1, min(OPEN_FILES_MAX, few)))
 
     def open(self, path: str, *, create: bool = False, writable: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable or create else os.O_RDONLY)

@@ -1,80 +1,22 @@
 """A disk in memory that misbehaves on request: full, short, torn, deaf, and forgetful of what was not synced.
 
-For tests and simulations. Names (create, rename, remove) are durable at once; bytes are durable when synced.
-`crash` gives the disk as the next start would find it.
+For tests and simulations. `crash` gives the disk as the next start would find it after a power failure: any
+of the unsynced sectors (memory_file.py) and names (memory_names.py) may be there or not. `kill_after` ends
+the process in the middle of its work instead, with all it had written still in the page cache.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
+from barnabas.storage.memory_file import Choose, MemoryContent, MemoryFile, ProcessKilled
+from barnabas.storage.memory_names import Directory, Names
 from barnabas.wire.compression import Bytes
 
-
-class _Content:
-    """One file's bytes, and how they were when last synced."""
-
-    __slots__ = ("data", "synced")
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.synced = b""
-
-
-class MemoryFile:
-    """An open file of a MemoryDisk; lives on when its name is gone."""
-
-    def __init__(self, disk: MemoryDisk, path: str, content: _Content) -> None:
-        self._disk = disk
-        self._path = path
-        self._content = content
-
-    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
-        return self.pwrite(b"".join(buffers), position)
-
-    def pwrite(self, data: Bytes, position: int) -> int:
-        self._disk.check("write", self._path)
-        content = self._content.data
-        end = position + len(data)
-        room = self._disk.room() + max(0, len(content) - position)
-        if len(data) > room:
-            if room <= 0:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
-            data, end = memoryview(data)[:room], position + room
-        limit = self._disk.short_write
-        if limit is not None and len(data) > limit:
-            data, end = memoryview(data)[:limit], position + limit
-        if len(content) < position:
-            content.extend(bytes(position - len(content)))
-        content[position:end] = data
-        return end - position
-
-    def pread(self, count: int, position: int) -> bytes:
-        self._disk.check("read", self._path)
-        return bytes(self._content.data[position : position + count])
-
-    def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
-        return os.write(socket_descriptor, self.pread(count, position))
-
-    def fileno(self) -> int:
-        return -1
-
-    def size(self) -> int:
-        return len(self._content.data)
-
-    def truncate(self, size: int) -> None:
-        self._disk.check("truncate", self._path)
-        data = self._content.data
-        if size < len(data):
-            del data[size:]
-        else:
-            data.extend(bytes(size - len(data)))
-
-    def sync(self) -> None:
-        self._disk.check("sync", self._path)
-        self._content.synced = bytes(self._content.data)
+_HARMLESS = ("read", "open")  # a process that is killed there has changed nothing
 
 
 class MemoryLock:
@@ -87,18 +29,37 @@ class MemoryLock:
 
 
 class MemoryDisk:
-    """Set `capacity` (bytes) for a full disk, `short_write` for partial writes, `fault` for errors of choice."""
+    """Set `capacity` (bytes) for a full disk, `short_write` for partial writes, `fault` for errors of choice.
+
+    `kill_after` is the number of changes that the process lives to make; of the one that it does not,
+    `torn_bytes` are made if it is a write. Everything from then on raises ProcessKilled; `revive` ends that.
+    A failed sync of a file leaves its unsynced pages readable and never written, as Linux does.
+    """
 
     def __init__(self) -> None:
-        self.files: dict[str, _Content] = {}
-        self.directories: set[str] = set()
+        self._names = Names()
         self.locks: set[str] = set()
         self.capacity: int | None = None
         self.short_write: int | None = None
         # (operation, path) -> errno to raise, or None; operations: write read truncate sync open rename remove
         self.fault: Callable[[str, str], int | None] | None = None
+        self.kill_after: int | None = None
+        self.torn_bytes = 0
+        self.sector = 512  # bytes that reach the medium together
+        self.ordered_names = False  # whether names survive in the order in which they were changed, as on ext4
+
+    @property
+    def files(self) -> Mapping[str, MemoryContent]:
+        """Path -> content, as of now; write to a content's `data` for damage that no process has done."""
+        return MappingProxyType(dict(self._names.files()))
 
     def check(self, operation: str, path: str) -> None:
+        """Fail here if it is time to. OSError, ProcessKilled."""
+        if self.kill_after is not None:
+            if self.kill_after <= 0 and (operation not in _HARMLESS or self.kill_after < 0):
+                self.kill_after = -1
+                raise ProcessKilled
+            self.kill_after -= operation not in _HARMLESS
         code = self.fault(operation, path) if self.fault is not None else None
         if code is not None:
             raise OSError(code, os.strerror(code), path)
@@ -107,102 +68,115 @@ class MemoryDisk:
         """Bytes that still fit."""
         if self.capacity is None:
             return 1 << 62
-        return self.capacity - sum(len(content.data) for content in self.files.values())
+        return self.capacity - sum(len(content.data) for _, content in self._names.files())
 
-    def crash(self, keep: Callable[[int], int]) -> MemoryDisk:
-        """What a power failure leaves: of n bytes appended since the last sync, the first `keep(n)`."""
+    def crash(self, choose: Choose) -> MemoryDisk:
+        """What a power failure leaves. `choose(n)` decides each time between 0 (least survives) and n (most)."""
         after = MemoryDisk()
-        after.directories = set(self.directories)
-        for path, content in self.files.items():
-            survivor = after.files[path] = _Content()
-            synced = len(content.synced)
-            if content.data.startswith(content.synced):
-                kept = synced + keep(len(content.data) - synced)
-                survivor.data = bytearray(content.data[:kept])
-            else:  # cut back or overwritten: either version may be found
-                survivor.data = bytearray(content.data if keep(1) else content.synced)
-            survivor.synced = bytes(survivor.data)
+        after.sector, after.ordered_names = self.sector, self.ordered_names
+        after._names = self._names.after_power_failure(choose, self.sector, ordered=self.ordered_names)
         return after
+
+    def revive(self) -> None:
+        """The process has ended, by `kill_after` or otherwise: its locks are gone, what it wrote is there."""
+        self.kill_after = None
+        self.torn_bytes = 0
+        self.locks.clear()
 
     # --- Disk
 
     def open(self, path: str, *, create: bool = False, writable: bool = False) -> MemoryFile:  # noqa: ARG002
         self.check("open", path)
-        content = self.files.get(path)
-        if content is None:
+        node = self._names.find(path)
+        if isinstance(node, Directory):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            if os.path.dirname(path) not in self.directories:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            content = self.files[path] = _Content()
-        return MemoryFile(self, path, content)
+            self.check("create", path)
+            node = MemoryContent()
+            self._names.bind(path, node)
+        return MemoryFile(self, path, node)
 
     def exists(self, path: str) -> bool:
-        return path in self.files or path in self.directories
+        return self._names.find(path) is not None
 
     def size(self, path: str) -> int:
         return self.open(path).size()
 
     def list(self, path: str) -> list[str]:
-        prefix = path + "/"
-        names = [*self.files, *self.directories]
-        return sorted({name[len(prefix) :].split("/")[0] for name in names if name.startswith(prefix)})
+        return sorted(self._names.directory(path).entries)
 
     def is_directory(self, path: str) -> bool:
-        return path in self.directories
+        return isinstance(self._names.find(path), Directory)
 
     def make_directory(self, path: str, *, parents: bool = False) -> None:
         self.check("open", path)
-        if path in self.directories and not parents:
+        if self.exists(path):
+            if parents:
+                return
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        self.directories.add(path)
+        parent = os.path.dirname(path)
+        if parents and not self.exists(parent):
+            self.make_directory(parent, parents=True)
+        self.check("create", path)
+        self._names.bind(path, Directory())
+        if parents:
+            self.sync_directory(parent)
 
     def rename(self, source: str, target: str) -> None:
         self.check("rename", source)
-        if source in self.files:
-            self.files[target] = self.files.pop(source)
-            return
-        prefix = source + "/"
-        self.directories = {
-            target + name[len(source) :] if name == source or name.startswith(prefix) else name
-            for name in self.directories
-        }
-        for name in [name for name in self.files if name.startswith(prefix)]:
-            self.files[target + name[len(source) :]] = self.files.pop(name)
+        self._names.rename(source, target)
 
     def remove(self, path: str) -> None:
         self.check("remove", path)
-        self.files.pop(path, None)
+        if self.exists(path):
+            self._names.bind(path, None)
 
     def remove_tree(self, path: str) -> None:
         self.check("remove", path)
-        prefix = path + "/"
-        self.directories = {name for name in self.directories if name != path and not name.startswith(prefix)}
-        for name in [name for name in self.files if name.startswith(prefix)]:
-            del self.files[name]
+        for name, node in list(self._names.directory(path).entries.items()):
+            if isinstance(node, Directory):
+                self.remove_tree(f"{path}/{name}")
+            else:
+                self.remove(f"{path}/{name}")
+        self._names.bind(path, None)
 
     def sync_directory(self, path: str) -> None:
         self.check("sync", path)
+        self._names.sync(path)
 
     def read_file(self, path: str) -> bytes:
         return self.open(path).pread(1 << 62, 0)
 
     def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:
-        self.check("write", path)
-        if len(content) > self.room():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        replaced = _Content()
-        replaced.data = bytearray(content)
+        temporary = path + ".tmp"
+        replacement = MemoryContent()
+        try:
+            self.check("create", path)
+            self._names.bind(temporary, replacement)
+            self.check("write", path)
+            if len(content) > self.room():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            replacement.write(0, bytes(content))
+            if sync:
+                self.check("sync", path)
+                replacement.sync()
+            self.check("rename", path)
+            self._names.rename(temporary, path)
+        except OSError:
+            if self._names.find(temporary) is replacement:
+                self._names.bind(temporary, None)
+            raise
         if sync:
-            self.check("sync", path)
-            replaced.synced = bytes(content)
-        self.files[path] = replaced
+            self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str) -> MemoryLock:
         self.check("open", path)
         if path in self.locks:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
-        self.files.setdefault(path, _Content())
+        if not self.exists(path):
+            self._names.bind(path, MemoryContent())
         self.locks.add(path)
         return MemoryLock(self, path)
 

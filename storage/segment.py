@@ -1,7 +1,7 @@
 """One segment: a log file from a base offset on, and its two indexes.
 
-The active segment keeps its file open once it has been written to; older ones open theirs for each read, and
-the region that is handed out holds it until it has been sent. `size` is the truth about how much of the file
+The active segment keeps its file open once it has been written to, unless too many do (open_files.py); older
+ones open theirs for each read, and the region that is handed out holds it until it has been sent. `size` is the truth about how much of the file
 counts: what a failed write left behind it is cut off before the next one.
 """
 
@@ -78,10 +78,12 @@ class Segment:
     # --- the file
 
     def open_for_append(self) -> File:
-        """The file, kept open from now on."""
-        if self._file is None:
-            self._file = self._disk.open(self.path, writable=True)
-        return self._file
+        """The file, kept open until too many are."""
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self.path, writable=True)
+            self._disk.open_files.add(self)
+        return file
 
     def open_for_read(self) -> File:
         return self._file if self._file is not None else self._disk.open(self.path)
@@ -110,7 +112,9 @@ class Segment:
 
     def release(self) -> None:
         """Close the file as soon as no region waits on it."""
-        self._file = None
+        if self._file is not None:
+            self._file = None
+            self._disk.open_files.discard(self)
 
     def remove(self) -> None:
         self.release()

@@ -1,0 +1,63 @@
+"""Which segments keep their file open, so that many partitions share few descriptors.
+
+A segment that is written to keeps its file, because opening it for every append would cost more than the
+write. Beyond the limit the one that has been open longest lets go, unless it has grown meanwhile: then it goes
+to the end of the queue. So an append to an open file does nothing here, and busy partitions stay open.
+
+Closing loses nothing: the kernel holds what was written, and an fsync through a later descriptor of the file
+covers it. One thing is weaker: an error of the kernel's own write-back, which came while the file was closed,
+is told to the next descriptor only as long as the kernel keeps the file's inode in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+OPEN_FILES_MAX: Final = 1024
+_SPARED_MAX: Final = 8  # how many that have grown are passed over before one closes all the same
+
+
+class Holder(Protocol):
+    """A segment, as seen from here: `size` grows when it is in use."""
+
+    size: int
+
+    def release(self) -> None:
+        """Close the file as soon as nothing else holds it; the next use opens it again."""
+        ...
+
+
+class OpenFiles:
+    """Holders of open files in the order in which they will be asked to let go. `limit` is at least 1."""
+
+    __slots__ = ("_sizes", "limit")
+
+    def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
+        self.limit = limit
+        self._sizes: dict[Holder, int] = {}  # the size that the holder had when it was put at the end
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def add(self, holder: Holder) -> None:
+        """`holder` has just opened its file and keeps it."""
+        sizes = self._sizes
+        if len(sizes) >= self.limit:
+            self._close_one()
+        sizes[holder] = holder.size
+
+    def discard(self, holder: Holder) -> None:
+        """`holder` has let go."""
+        self._sizes.pop(holder, None)
+
+    def _close_one(self) -> None:
+        sizes = self._sizes
+        for _ in range(_SPARED_MAX):
+            oldest = next(iter(sizes))
+            if sizes.pop(oldest) == oldest.size:
+                break
+            sizes[oldest] = oldest.size
+        else:
+            oldest = next(iter(sizes))
+            del sizes[oldest]
+        oldest.release()
