@@ -14,6 +14,7 @@ from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_append import AppendableLog, AppendResult
 from barnabas.storage.log_config import LogConfig
+from barnabas.storage.log_reader import NO_READERS
 from barnabas.storage.producers import ProducerStateManager
 from barnabas.storage.recovery import load_segments
 from barnabas.storage.runtime import Runtime
@@ -26,6 +27,8 @@ __all__ = ["AppendResult", "Log"]
 
 class Log(AppendableLog):
     """See the module. Offsets are of records, sizes in bytes, times in ms since the epoch."""
+
+    __slots__ = ("_producers", "topic_id")
 
     def __init__(
         self,
@@ -51,7 +54,6 @@ class Log(AppendableLog):
         self.partition = partition
         self.topic_id = topic_id
         self.log_dir = log_dir
-        self.name = f"{topic}-{partition}"
         self.directory = directory or f"{log_dir}/{self.name}"
         self.failure: str | None = None  # set when the disk has lost what it had taken; only a restart heals
         self._disk = disk
@@ -85,7 +87,7 @@ class Log(AppendableLog):
         self._bases = [segment.base_offset for segment in loaded.segments]
         self._active = loaded.segments[-1]
         self._roll_after_ms = self._next_roll_after_ms()
-        self._resume: dict[int, int] = {}
+        self._resume = NO_READERS
         self._last_base_offset = -1
         self._last_position = 0
         self.log_end_offset = loaded.next_offset

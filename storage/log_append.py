@@ -42,6 +42,8 @@ class AppendResult(msgspec.Struct, gc=False):
 class AppendableLog(SegmentedLog):
     """The appending part of `Log`."""
 
+    __slots__ = ("_after_max_ms", "_before_max_ms", "_flushes", "_inspects", "_stamps")
+
     @property
     def producers(self) -> ProducerStateManager:
         """The producers' state as of the log's end."""

@@ -18,6 +18,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import BatchHeader, RecordBatchError
 
 _RESUME_POINTS_MAX = 32
+NO_READERS: dict[int, int] = {}  # stays empty, and stands for every log that nobody has read
 
 
 class ReadResult(msgspec.Struct, gc=False):
@@ -31,17 +32,41 @@ _NOTHING = ReadResult((), 0)
 
 
 class ReadableLog:
-    """The reading half of `Log`, which sets these attributes."""
+    """The reading half of `Log`, which sets these attributes.
 
-    name: str
+    Every class of a log has slots: a broker holds 10,000 of them, and a dict in each would be most of its size.
+    """
+
+    __slots__ = (
+        "_active",
+        "_bases",
+        "_last_base_offset",
+        "_last_position",
+        "_resume",
+        "_segments",
+        "log_end_offset",
+        "log_start_offset",
+        "partition",
+        "topic",
+    )
+
+    topic: str
+    partition: int
     log_start_offset: int
     log_end_offset: int
     _segments: list[Segment]  # ascending, never empty
     _bases: list[int]  # their base offsets
     _active: Segment  # the last of them
-    _resume: dict[int, int]  # offset -> position in the active segment, of readers that reached the end
+    _resume: dict[
+        int, int
+    ]  # offset -> position in the active segment, of readers that reached the end; or NO_READERS
     _last_base_offset: int  # of the last batch appended, -1 when unknown
     _last_position: int
+
+    @property
+    def name(self) -> str:
+        """`<topic>-<partition>`, for messages."""
+        return f"{self.topic}-{self.partition}"
 
     def read(
         self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
@@ -112,6 +137,8 @@ class ReadableLog:
     def _remember(self, offset: int, position: int) -> None:
         """A reader has reached the end: it will ask for what comes there."""
         resume = self._resume
+        if resume is NO_READERS:
+            resume = self._resume = {}
         resume[offset] = position
         if len(resume) > _RESUME_POINTS_MAX:
             del resume[next(iter(resume))]

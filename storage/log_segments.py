@@ -5,8 +5,10 @@ Only this file changes the list; every change leaves a log that could be read by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
+from barnabas.storage.deletion import set_aside
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import OffsetOutOfRange, StorageError
 from barnabas.storage.log_sync import SyncedLog
@@ -16,6 +18,8 @@ from barnabas.wire.errors import ErrorCode
 
 class SegmentedLog(SyncedLog):
     """The part of `Log` that changes its list of segments. `Log` sets these attributes."""
+
+    __slots__ = ("_epochs", "_producers_rebuilt", "_roll_after_ms", "_start_offset_changed", "_time_ms")
 
     _epochs: LeaderEpochCache
     _time_ms: Callable[[], int]
@@ -67,14 +71,24 @@ class SegmentedLog(SyncedLog):
             self._start_offset_changed()
 
     def remove_segments_below(self, offset: int) -> int:
-        """Remove the segments whose records all lie below `offset`, never the active one; bytes freed."""
-        freed = 0
-        while len(self._segments) > 1 and self._bases[1] <= offset:
-            segment = self._segments.pop(0)
-            del self._bases[0]
-            freed += segment.size
-            segment.remove()
-        return freed
+        """Remove the segments whose records all lie below `offset`, never the active one; bytes freed.
+
+        OSError when the disk refuses; the log is without them all the same.
+        """
+        count = bisect_right(self._bases, offset) - 1
+        if count <= 0:
+            return 0
+        removed = self._segments[:count]
+        del self._segments[:count], self._bases[:count]
+        self._discard(removed)
+        return sum(segment.size for segment in removed)
+
+    def _discard(self, segments: Sequence[Segment]) -> None:
+        """The files of segments that are in the list no more. Regions that wait to be sent keep theirs open."""
+        for segment in segments:
+            segment.release()
+        files = [file for segment in segments for file in segment.files]
+        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
 
     def truncate_to(self, offset: int) -> None:
         """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails."""
@@ -83,9 +97,12 @@ class SegmentedLog(SyncedLog):
         if offset < self._bases[0]:
             self._start_over(offset)
         else:
-            while self._segments[-1].base_offset > offset:
-                self._segments.pop().remove()
-                self._bases.pop()
+            kept = bisect_right(self._bases, offset)
+            removed = self._segments[kept:]
+            del self._segments[kept:], self._bases[kept:]
+            if removed:
+                self._discard(removed[::-1])  # from the end, so that a crash leaves no hole
+                self._disk.sync_directory(self.directory)
             self._active = self._segments[-1]
             if len(self._active.offset_index) and self._active.offset_index.on_disk_only:
                 self._active.offset_index.load()
@@ -103,8 +120,7 @@ class SegmentedLog(SyncedLog):
         self._producers_rebuilt = False
 
     def _start_over(self, offset: int) -> None:
-        for segment in self._segments:
-            segment.remove()
+        self._discard(self._segments[::-1])
         self._active = Segment.create(self._disk, self.directory, offset, self._time_ms())
         self._segments = [self._active]
         self._bases = [offset]

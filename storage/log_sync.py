@@ -24,6 +24,20 @@ logger = logging.getLogger("barnabas.storage")
 class SyncedLog(ReadableLog):
     """The syncing part of `Log`, which sets these attributes."""
 
+    __slots__ = (
+        "_disk",
+        "_flush_pending",
+        "_new_names",
+        "_released",
+        "_runtime",
+        "_truncations",
+        "config",
+        "directory",
+        "failure",
+        "log_dir",
+        "recovery_point",
+    )
+
     config: LogConfig
     directory: str
     log_dir: str
