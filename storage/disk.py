@@ -71,13 +71,20 @@ class Disk(Protocol):
 
     def size(self, path: str) -> int: ...
 
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written to, in ms since the epoch."""
+        ...
+
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
         ...
 
     def is_directory(self, path: str) -> bool: ...
 
-    def make_directory(self, path: str, *, parents: bool = False) -> None: ...
+    def make_directory(self, path: str, *, parents: bool = False) -> None:
+        """With `parents` those above are made where missing, one that exists is none the worse, and each new
+        name is synced."""
+        ...
 
     def rename(self, source: str, target: str) -> None: ...
 
@@ -207,6 +214,9 @@ class RealDisk:
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))
 
@@ -214,10 +224,16 @@ class RealDisk:
         return os.path.isdir(path)
 
     def make_directory(self, path: str, *, parents: bool = False) -> None:
-        if parents:
-            os.makedirs(path, exist_ok=True)
-        else:
+        if not parents:
             os.mkdir(path)
+            return
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(os.path.abspath(path))
+        for name in reversed(missing):
+            os.mkdir(name)
+            self.sync_directory(os.path.dirname(os.path.abspath(name)))
 
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)

@@ -117,9 +117,16 @@ class Segment:
             self._disk.open_files.discard(self)
 
     def remove(self) -> None:
+        """Unlink its files at once; for what an interrupted start finds. deletion.py is for the rest."""
         self.release()
         for path in (self.path, self.offset_index.path, self.time_index.path):
             self._disk.remove(path)
+
+    @property
+    def files(self) -> list[str]:
+        """The paths that belong to it, whether there is a file or not."""
+        stem = self.path.removesuffix(LOG_SUFFIX)
+        return [stem + suffix for suffix in SEGMENT_SUFFIXES]
 
     # --- writing
 
@@ -171,6 +178,11 @@ class Segment:
     # --- looking up
 
     @property
+    def knows_timestamps(self) -> bool:
+        """Whether `max_timestamp` can be had without reading."""
+        return self._max_timestamp != _UNKNOWN
+
+    @property
     def max_timestamp(self) -> int:
         """Largest batch timestamp, -1 when there is none."""
         if self._max_timestamp == _UNKNOWN:
@@ -192,13 +204,22 @@ class Segment:
 
     def raise_max_timestamp(self) -> None:
         """Learn the largest timestamp from the time index and the batches behind its last entry."""
+        self._max_timestamp, self._max_timestamp_offset = self.find_max_timestamp()
+
+    def learn_timestamps(self, found: tuple[int, int]) -> None:
+        """Take what `find_max_timestamp` found in a thread, unless it is known by now."""
+        if self._max_timestamp == _UNKNOWN:
+            self._max_timestamp, self._max_timestamp_offset = found
+
+    def find_max_timestamp(self) -> tuple[int, int]:
+        """(largest timestamp, last offset of its batch), read and not remembered."""
         last = self.time_index.last()
         timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
         offset = self.base_offset + relative
         for _, header in self.headers(self.index_position(offset)):
             if header.max_timestamp > timestamp:
                 timestamp, offset = header.max_timestamp, header.last_offset
-        self._max_timestamp, self._max_timestamp_offset = timestamp, offset
+        return timestamp, offset
 
     def index_position(self, offset: int) -> int:
         """A position at or before the batch that holds `offset`."""
