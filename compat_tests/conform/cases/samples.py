@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.describe_acls import DescribeAclsRequest
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
@@ -69,6 +72,28 @@ def sample_requests(name: str) -> dict[str, object]:
         "InitProducerId": InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
         "OffsetForLeaderEpoch": OffsetForLeaderEpochRequest(
             replica_id=-2, topics=[OffsetForLeaderTopic(topic=name)]
+        ),
+        "DescribeAcls": DescribeAclsRequest(
+            resource_type_filter=2, resource_name_filter=name, operation=1, permission_type=1
+        ),
+        "CreateAcls": CreateAclsRequest(
+            creations=[
+                AclCreation(
+                    resource_type=2,
+                    resource_name=name,
+                    principal="User:a",
+                    host="*",
+                    operation=3,
+                    permission_type=3,
+                )
+            ]
+        ),
+        "DeleteAcls": DeleteAclsRequest(
+            filters=[
+                DeleteAclsFilter(
+                    resource_type_filter=2, resource_name_filter=name, operation=1, permission_type=1
+                )
+            ]
         ),
         "DescribeConfigs": DescribeConfigsRequest(
             resources=[DescribeConfigsResource(resource_type=2, resource_name=name, configuration_keys=[])]

@@ -1,0 +1,20 @@
+"""DeleteAcls (31), versions 1-3: there is no authorizer, and Kafka without one refuses with SECURITY_DISABLED."""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import api
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+
+
+@api(31, 1, 3)
+def delete_acls(_context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+    return DeleteAclsResponse(
+        filter_results=[
+            DeleteAclsFilterResult(
+                error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
+            )
+            for _ in request.filters
+        ]
+    )
