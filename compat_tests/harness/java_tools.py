@@ -20,7 +20,7 @@ from pathlib import Path
 from compat_tests.harness.kafka_jars import ensure_jars, java_executable
 
 _SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
-_JAVA_FLAGS = (
+JAVA_FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xmx512m",
@@ -122,7 +122,7 @@ class RunningTool:
             self._changed.notify_all()
 
 
-def _janino_class_path() -> list[str]:
+def janino_class_path() -> list[str]:
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -137,14 +137,14 @@ class JavaTools:
         jars = ensure_jars()
         tools_jar = next(jars.glob("kafka-tools-[0-9]*.jar"))
         # the tools' own jar is loaded anew for each run (ToolServer says why)
-        class_path = _janino_class_path() + [
+        class_path = janino_class_path() + [
             str(jar) for jar in sorted(jars.glob("*.jar")) if jar != tools_jar
         ]
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the JVM
         self._process = subprocess.Popen(
             [
                 java_executable(),
-                *_JAVA_FLAGS,
+                *JAVA_FLAGS,
                 "--add-opens=java.base/java.lang=ALL-UNNAMED",
                 "-cp",
                 ":".join(class_path),
@@ -234,7 +234,7 @@ def run_as_process(
 ) -> ToolResult:
     """Run one tool in a JVM of its own, as a user's shell does."""
     data = stdin.encode() if isinstance(stdin, str) else stdin
-    command = [java_executable(), *_JAVA_FLAGS, "-cp", f"{ensure_jars()}/*", TOOLS[tool], *arguments]
+    command = [java_executable(), *JAVA_FLAGS, "-cp", f"{ensure_jars()}/*", TOOLS[tool], *arguments]
     started = time.monotonic()
     done = subprocess.run(command, input=data, capture_output=True, timeout=timeout, check=False)
     result = ToolResult(

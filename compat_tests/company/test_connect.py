@@ -1,0 +1,116 @@
+"""Kafka Connect, distributed, with the file connectors: its own compacted topics, its group, its REST side."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from compat_tests.company.read import read_all
+from compat_tests.harness.broker import Broker, free_port
+from compat_tests.harness.fixture_types import TopicFactory, UniqueName
+from compat_tests.harness.java_program import JavaProgram
+
+pytestmark = pytest.mark.jvm
+
+WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
+FILE_CONNECTOR = "org.apache.kafka.connect.file.FileStream{}Connector"
+
+
+class Rest:
+    """The worker's REST side."""
+
+    def __init__(self, port: int) -> None:
+        self._base = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str) -> object:
+        """The decoded answer; None while there is none."""
+        try:
+            with urllib.request.urlopen(self._base + path, timeout=10) as answer:
+                return json.load(answer)
+        except (OSError, urllib.error.URLError):
+            return None
+
+    def put(self, path: str, body: Mapping[str, str]) -> None:
+        """PUT JSON."""
+        request = urllib.request.Request(
+            self._base + path,
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+        urllib.request.urlopen(request, timeout=60).close()
+
+    def runs(self, connector: str) -> bool:
+        """Whether the connector and its task run."""
+        status = self.get(f"/connectors/{connector}/status")
+        if not isinstance(status, dict):
+            return False
+        tasks = [task["state"] for task in status["tasks"]]
+        return status["connector"]["state"] == "RUNNING" and tasks == ["RUNNING"]
+
+
+def test_files_through_a_topic_and_back_and_on_after_a_restart(
+    broker: Broker, topic: TopicFactory, unique: UniqueName, tmp_path: Path
+) -> None:
+    name, group = topic(), unique("connect")
+    source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
+    lines = [f"line {number}" for number in range(500)]
+    _append(source, lines[:300])
+    port = free_port()
+    rest = Rest(port)
+    properties = _worker_properties(broker, group, port, tmp_path)
+
+    with JavaProgram(WORKER, [str(properties)], tmp_path) as worker:
+        worker.wait_until(lambda: rest.get("/connectors") == [])
+        rest.put("/connectors/in/config", _file_connector("Source", source, topic=name))
+        rest.put("/connectors/out/config", _file_connector("Sink", sink, topics=name))
+        worker.wait_until(lambda: rest.runs("in") and rest.runs("out"))
+        worker.wait_until(lambda: _lines(sink) == lines[:300])
+
+    _append(source, lines[300:])
+    with JavaProgram(WORKER, [str(properties)], tmp_path) as worker:
+        worker.wait_until(lambda: _lines(sink) == lines)  # neither doubled nor lost: positions were kept
+        assert rest.get("/connectors") == ["in", "out"]
+
+    assert [value for _, value in read_all(broker.bootstrap, name)] == [line.encode() for line in lines]
+    configs = {key.decode() for key, _ in read_all(broker.bootstrap, f"{group}-configs")}
+    assert {"connector-in", "connector-out"} <= configs
+
+
+def _worker_properties(broker: Broker, group: str, port: int, directory: Path) -> Path:
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group,
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "offset.flush.interval.ms": "500",
+        "session.timeout.ms": "6000",
+        "heartbeat.interval.ms": "1000",
+        "scheduled.rebalance.max.delay.ms": "0",
+        "plugin.discovery": "service_load",
+        "listeners": f"http://127.0.0.1:{port}",
+        **{f"{kind}.storage.topic": f"{group}-{kind}s" for kind in ("config", "offset")},
+        "status.storage.topic": f"{group}-status",
+        **{f"{kind}.storage.replication.factor": "1" for kind in ("config", "offset", "status")},
+    }
+    path = directory / "worker.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return path
+
+
+def _file_connector(kind: str, file: Path, **topic: str) -> dict[str, str]:
+    return {"connector.class": FILE_CONNECTOR.format(kind), "tasks.max": "1", "file": str(file), **topic}
+
+
+def _append(path: Path, lines: list[str]) -> None:
+    with path.open("a") as file:
+        file.writelines(line + "\n" for line in lines)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
