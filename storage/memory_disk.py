@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from barnabas.storage.memory_file import Choose, MemoryContent, MemoryFile, ProcessKilled
 from barnabas.storage.memory_names import Directory, Names
+from barnabas.storage.open_files import OpenFiles
 from barnabas.wire.compression import Bytes
 
 _HARMLESS = ("read", "open")  # a process that is killed there has changed nothing
@@ -38,7 +39,9 @@ class MemoryDisk:
 
     def __init__(self) -> None:
         self._names = Names()
+        self.open_files = OpenFiles()
         self.locks: set[str] = set()
+        self.modification_times: dict[str, int] = {}  # what `modified_ms` shall say; 0 for the others
         self.capacity: int | None = None
         self.short_write: int | None = None
         # (operation, path) -> errno to raise, or None; operations: write read truncate sync open rename remove
@@ -46,7 +49,9 @@ class MemoryDisk:
         self.kill_after: int | None = None
         self.torn_bytes = 0
         self.sector = 512  # bytes that reach the medium together
-        self.ordered_names = False  # whether names survive in the order in which they were changed, as on ext4
+        self.ordered_names = (
+            False  # whether names survive in the order in which they were changed, as on ext4
+        )
 
     @property
     def files(self) -> Mapping[str, MemoryContent]:
@@ -55,14 +60,17 @@ class MemoryDisk:
 
     def check(self, operation: str, path: str) -> None:
         """Fail here if it is time to. OSError, ProcessKilled."""
-        if self.kill_after is not None:
-            if self.kill_after <= 0 and (operation not in _HARMLESS or self.kill_after < 0):
-                self.kill_after = -1
-                raise ProcessKilled
-            self.kill_after -= operation not in _HARMLESS
+        self._live(changes=operation not in _HARMLESS)
         code = self.fault(operation, path) if self.fault is not None else None
         if code is not None:
             raise OSError(code, os.strerror(code), path)
+
+    def _live(self, *, changes: bool = True) -> None:
+        if self.kill_after is not None:
+            if self.kill_after < changes:
+                self.kill_after = -1
+                raise ProcessKilled
+            self.kill_after -= changes
 
     def room(self) -> int:
         """Bytes that still fit."""
@@ -93,21 +101,28 @@ class MemoryDisk:
         if node is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            self.check("create", path)
+            self._live()
             node = MemoryContent()
             self._names.bind(path, node)
         return MemoryFile(self, path, node)
 
     def exists(self, path: str) -> bool:
+        self._live(changes=False)
         return self._names.find(path) is not None
 
     def size(self, path: str) -> int:
         return self.open(path).size()
 
+    def modified_ms(self, path: str) -> int:
+        self.open(path)
+        return self.modification_times.get(path, 0)
+
     def list(self, path: str) -> list[str]:
+        self._live(changes=False)
         return sorted(self._names.directory(path).entries)
 
     def is_directory(self, path: str) -> bool:
+        self._live(changes=False)
         return isinstance(self._names.find(path), Directory)
 
     def make_directory(self, path: str, *, parents: bool = False) -> None:
@@ -119,7 +134,7 @@ class MemoryDisk:
         parent = os.path.dirname(path)
         if parents and not self.exists(parent):
             self.make_directory(parent, parents=True)
-        self.check("create", path)
+        self._live()
         self._names.bind(path, Directory())
         if parents:
             self.sync_directory(parent)
@@ -153,7 +168,7 @@ class MemoryDisk:
         temporary = path + ".tmp"
         replacement = MemoryContent()
         try:
-            self.check("create", path)
+            self._live()
             self._names.bind(temporary, replacement)
             self.check("write", path)
             if len(content) > self.room():

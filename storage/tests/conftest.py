@@ -85,7 +85,7 @@ class Workshop:
     def __init__(self) -> None:
         self.disk = MemoryDisk()
         self.disk.make_directory("/logs", parents=True)
-        self.disk.make_directory("/logs/t-0")
+        self.disk.make_directory("/logs/t-0", parents=True)
         self.runtime = ManualRuntime()
 
     def log(self, *, clean: bool = True, recovery_point: int = 0, start: int = 0, **settings: Any) -> Log:

@@ -49,7 +49,7 @@ def test_a_lost_file_is_found_again_in_the_batches(workshop: Any) -> None:
     log = workshop.log()
     for epoch in (1, 1, 3):
         log.append_as_leader(workshop.batch(2), epoch)
-    del workshop.disk.files["/logs/t-0/leader-epoch-checkpoint"]
+    workshop.disk.remove("/logs/t-0/leader-epoch-checkpoint")
     log = workshop.log(clean=False)
     assert log.epoch_end_offset(1) == (1, 4)
     assert workshop.disk.read_file("/logs/t-0/leader-epoch-checkpoint") == b"0\n2\n1 0\n3 4\n"

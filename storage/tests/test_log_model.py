@@ -218,7 +218,7 @@ def test_wrong_indexes_are_rebuilt(workshop: Any, clean: bool, damage: str, suff
     right = {name: bytes(workshop.disk.files[name].data) for name in names}
     for name in names:
         if damage == "missing":
-            del workshop.disk.files[name]
+            workshop.disk.remove(name)
         else:
             data = workshop.disk.files[name].data
             data[:] = {"empty": b"", "odd": data + b"abc", "wild": b"\x7f" * len(data), "old": data[:12]}[
