@@ -47,16 +47,19 @@ class Segment:
         "torn",
     )
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, size: int, *, fresh: bool) -> None:
-        """`fresh`: its indexes start empty in memory instead of lying on the disk."""
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, size: int, *, fresh: bool, suffix: str = ""
+    ) -> None:
+        """`fresh`: its indexes start empty in memory instead of lying on the disk. `suffix`: what stands behind
+        the usual names, until `rename`, while the segment is not part of the log yet."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self._file: File | None = None
-        self.path = stem + LOG_SUFFIX
+        self.path = stem + LOG_SUFFIX + suffix
         self.base_offset = base_offset
         self.size = size
-        self.offset_index = SparseIndex(disk, stem + INDEX_SUFFIX, OFFSET_ENTRY, loaded=fresh)
-        self.time_index = SparseIndex(disk, stem + TIME_INDEX_SUFFIX, TIME_ENTRY, loaded=fresh)
+        self.offset_index = SparseIndex(disk, stem + INDEX_SUFFIX + suffix, OFFSET_ENTRY, loaded=fresh)
+        self.time_index = SparseIndex(disk, stem + TIME_INDEX_SUFFIX + suffix, TIME_ENTRY, loaded=fresh)
         self.bytes_since_index_entry = 0
         self.index_full = False
         self.created_ms = 0
@@ -125,8 +128,21 @@ class Segment:
     @property
     def files(self) -> list[str]:
         """The paths that belong to it, whether there is a file or not."""
-        stem = self.path.removesuffix(LOG_SUFFIX)
-        return [stem + suffix for suffix in SEGMENT_SUFFIXES]
+        stem, _, behind = self.path.rpartition(LOG_SUFFIX)
+        return [stem + suffix + behind for suffix in SEGMENT_SUFFIXES]
+
+    def rename(self, suffix: str) -> None:
+        """Give its files other names: the usual ones with `suffix` behind them. OSError when one can't have it;
+        tried again, the rest follows."""
+        stem, _, behind = self.path.rpartition(LOG_SUFFIX)
+        for kind in SEGMENT_SUFFIXES:
+            try:
+                self._disk.rename(stem + kind + behind, stem + kind + suffix)
+            except FileNotFoundError:
+                continue  # has no such file, or has been renamed before
+        self.path = stem + LOG_SUFFIX + suffix
+        self.offset_index.path = stem + INDEX_SUFFIX + suffix
+        self.time_index.path = stem + TIME_INDEX_SUFFIX + suffix
 
     # --- writing
 
