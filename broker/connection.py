@@ -14,6 +14,7 @@ The rules:
 from __future__ import annotations
 
 import logging
+import struct
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.context import RequestContext
-    from barnabas.broker.dispatch import Dispatcher
+    from barnabas.broker.dispatch import Answer, Dispatcher
     from barnabas.storage.runtime import Runtime, Timer
     from barnabas.wire.primitives import Part
 
@@ -34,6 +35,7 @@ log = logging.getLogger("barnabas.connection")
 
 SHARED_BUFFER_BYTES = 128 * 1024  # larger reads hold the loop too long (a full 256 KB is 10 ms of requests)
 STASH_LIMIT_BYTES = 128 * 1024  # pipelined requests kept while one waits, before reading pauses
+_unpack_size = struct.Struct(">i").unpack_from
 KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
 
@@ -74,8 +76,8 @@ class Connection(BufferedProtocol):
     """One client. Called by the event loop; the loop itself stays behind the runtime."""
 
     __slots__ = (
-        "_abandoned", "_buffer", "_closing", "_filled", "_last_active", "_out", "_paused", "_pending", "_processing",
-        "_shared", "_transport", "_writer", "client_host", "listener", "peer",
+        "_abandoned", "_buffer", "_closing", "_filled", "_last_active", "_out", "_out_regions", "_paused", "_pending",
+        "_processing", "_shared", "_transport", "_writer", "client_host", "listener", "peer",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str) -> None:
@@ -86,6 +88,7 @@ class Connection(BufferedProtocol):
         self._buffer: bytearray | None = None  # own buffer: unfinished frame or waiting requests
         self._filled = 0  # bytes of it that are in use
         self._out: list[Part] = []
+        self._out_regions = False  # whether anything but bytes is in it
         self._pending = False  # a handler said PENDING
         self._processing = False
         self._paused = False
@@ -163,7 +166,7 @@ class Connection(BufferedProtocol):
         self._pending = False
         self._abandoned = None
         try:
-            self._out.extend(self._shared.dispatcher.encode(context, response))
+            self._queue(self._shared.dispatcher.encode(context, response))
         except Exception:
             log.exception("an answer for %s on %s cannot be sent; closing", self.peer, self.listener)
             self.close()
@@ -206,19 +209,33 @@ class Connection(BufferedProtocol):
                 start = position + 4
                 if start > end:
                     break
-                size = int.from_bytes(data[position:start], "big", signed=True)
+                (size,) = _unpack_size(data, position)
+                stop = start + size
                 if size < 0 or size > request_max_bytes:
                     self._flush()  # what came before was in order
                     self.close(f"a frame of {size} bytes (socket.request.max.bytes={request_max_bytes})")
                     break
-                if start + size > end:
+                if stop > end:
                     break
-                position = start + size
-                self._serve(dispatch, data[start:position])
+                position = stop
+                self._pending = True  # so that a handler may complete before it returns
+                answer = dispatch(self, data, start, stop)
+                if type(answer) is bytes:
+                    self._pending = False
+                    self._out.append(answer)
+                else:
+                    self._take(answer)
                 if len(self._out) > OUTPUT_BATCH_PARTS:
                     self._flush()
                     if self._writer.blocked:
                         break
+        except DecodeError as error:
+            self._flush()
+            self.close(f"a request that cannot be read: {error}")
+        except Exception:
+            log.exception("request of %s on %s failed; closing its connection", self.peer, self.listener)
+            self._flush()
+            self.close()
         finally:
             self._processing = False
         self._flush()
@@ -226,27 +243,23 @@ class Connection(BufferedProtocol):
             return None
         return data[position:]
 
-    def _serve(self, dispatch: Any, frame: memoryview) -> None:
-        self._pending = True  # so that a handler may complete before it returns
-        try:
-            outcome = dispatch(self, frame)
-        except DecodeError as error:
-            self._flush()
-            self.close(f"a request that cannot be read: {error}")
-            return
-        except Exception:
-            log.exception("request of %s on %s failed; closing its connection", self.peer, self.listener)
-            self._flush()
-            self.close()
-            return
-        if outcome is Outcome.PENDING:
+    def _take(self, answer: Answer | Outcome) -> None:
+        """What came back for a request, when it is not simply bytes."""
+        if answer is Outcome.PENDING:
             return
         self._pending = False
-        if outcome is Outcome.CLOSE:
+        if answer is Outcome.CLOSE:
             self._flush()
             self.close()
-        elif outcome is not Outcome.NO_RESPONSE:
-            self._out.extend(outcome)
+        elif not isinstance(answer, Outcome):
+            self._queue(answer)
+
+    def _queue(self, answer: Answer) -> None:
+        if isinstance(answer, bytes):
+            self._out.append(answer)
+        else:
+            self._out.extend(answer)
+            self._out_regions = True
 
     def _process_own(self) -> None:
         """Serve from the connection's own buffer, then move what remains to its front."""
@@ -310,13 +323,17 @@ class Connection(BufferedProtocol):
     # -- answers --------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        if not self._out or self._closing:
+        """Send what has been collected: one piece, unless file regions are among it."""
+        parts = self._out
+        if not parts or self._closing:
             return
-        parts, self._out = self._out, []
-        if len(parts) > 1 and all(type(part) is bytes for part in parts):
-            parts = [b"".join(parts)]  # type: ignore[arg-type]
+        self._out = []
         try:
-            self._writer.send(parts)
+            if self._out_regions:
+                self._out_regions = False
+                self._writer.send(parts)
+            else:
+                self._writer.send_bytes(b"".join(parts))  # type: ignore[arg-type]
         except OSError as error:
             log.debug("%s went away: %s", self.peer, error)
             self.close()

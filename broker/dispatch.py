@@ -11,7 +11,7 @@ client can fall back, KIP-511), a header or body that cannot be read.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from barnabas.broker.context import RequestContext
@@ -26,9 +26,12 @@ if TYPE_CHECKING:
     from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Part
 
-_HEADER = struct.Struct(">hhih")  # api key, api version, correlation id, length of the client id
-_RESPONSE_HEADER = struct.Struct(">ii")  # frame size, correlation id
-_FLEXIBLE_RESPONSE_HEADER = struct.Struct(">iib")  # ... and an empty tagged-field section
+_unpack_header = struct.Struct(">hhih").unpack_from  # API key, version, correlation id, length of client id
+_HEADER_SIZE = 10
+_pack_response_header = struct.Struct(">ii").pack  # frame size, correlation id
+_pack_flexible_response_header = struct.Struct(">iix").pack  # ... and an empty tagged-field section
+
+Answer: TypeAlias = "bytes | list[Part]"  # a whole frame: in pieces when file regions are among them
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -39,6 +42,7 @@ class Route(msgspec.Struct, frozen=True):
     handler: Handler
     flexible_request: bool
     flexible_response_header: bool
+    answers_records: bool  # the response may hold file regions, which only the writer can turn into bytes
 
 
 class Dispatcher:
@@ -48,23 +52,24 @@ class Dispatcher:
         self._services = services
         self._routes: dict[int, Route] = {}
 
-    def dispatch(self, connection: Connection, frame: memoryview) -> list[Part] | Outcome:
-        """Serve one request frame (without its size): the encoded response, or what the handler said
-        instead. DecodeError when the frame is not a request that is served."""
-        if len(frame) < _HEADER.size:
-            raise DecodeError(f"a frame of {len(frame)} bytes holds no request header")
-        api_key, api_version, correlation_id, client_id_length = _HEADER.unpack_from(frame)
+    def dispatch(self, connection: Connection, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
+        """Serve the request frame (without its size) in buffer[start:end]: the encoded response, or what the
+        handler said instead. DecodeError when the frame is not a request that is served."""
+        position = start + _HEADER_SIZE
+        if position > end:
+            raise DecodeError(f"a frame of {end - start} bytes holds no request header")
+        api_key, api_version, correlation_id, client_id_length = _unpack_header(buffer, start)
         route = self._routes.get(api_key << 16 | (api_version & 0xFFFF))
         if route is None:
             route = self._make_route(api_key, api_version)
-        position = 10
         client_id = None
         if client_id_length >= 0:
+            client_id_start = position
             position += client_id_length
-            if position > len(frame):
+            if position > end:
                 raise DecodeError("the client id is longer than the frame")
             try:
-                client_id = str(frame[10:position], "utf-8")
+                client_id = str(buffer[client_id_start:position], "utf-8")
             except UnicodeDecodeError:
                 raise DecodeError("the client id is not UTF-8") from None
         context = RequestContext(
@@ -80,14 +85,19 @@ class Dispatcher:
         if route is None:
             return self._unsupported_api_versions(context)
         if route.flexible_request:
-            position = _skip_tagged_fields(frame, position)
-        request, _ = route.read(frame, position, len(frame))
+            if position >= end:
+                raise DecodeError("the request header ends early")
+            count = buffer[position]
+            position += 1
+            if count:
+                position = skip_tagged_fields(buffer, position, end, count)
+        request, _ = route.read(buffer, position, end)
         response = route.handler(context, request)
         if isinstance(response, Outcome):
             return response
         return _frame(route, correlation_id, response)
 
-    def encode(self, context: RequestContext, response: msgspec.Struct) -> list[Part]:
+    def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
         """The frame of a response that comes after its handler returned PENDING."""
         route = self._routes[context.api_key << 16 | context.api_version]
         return _frame(route, context.correlation_id, response)
@@ -109,11 +119,12 @@ class Dispatcher:
             flexible_request=request.flexible(api_version),
             # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
             flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,
+            answers_records=response.has_records,
         )
         self._routes[api_key << 16 | api_version] = route
         return route
 
-    def _unsupported_api_versions(self, context: RequestContext) -> list[Part] | Outcome:
+    def _unsupported_api_versions(self, context: RequestContext) -> Answer | Outcome:
         registration = REGISTRATIONS[API_VERSIONS]
         response = registration.handler(context, None)
         if isinstance(response, Outcome):
@@ -123,22 +134,18 @@ class Dispatcher:
         return _frame(route, context.correlation_id, response)
 
 
-def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> list[Part]:
+def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> Answer:
     parts: list[Part] = []
     route.write(response, parts.append)
-    size = 4
-    for part in parts:
-        size += len(part)
+    if route.answers_records:
+        size = sum(map(len, parts))
+        parts.insert(0, _response_header(route, size, correlation_id))
+        return parts
+    body = b"".join(parts)  # type: ignore[arg-type]  # without records, every part is bytes
+    return _response_header(route, len(body), correlation_id) + body
+
+
+def _response_header(route: Route, size: int, correlation_id: int) -> bytes:
     if route.flexible_response_header:
-        parts.insert(0, _FLEXIBLE_RESPONSE_HEADER.pack(size + 1, correlation_id, 0))
-    else:
-        parts.insert(0, _RESPONSE_HEADER.pack(size, correlation_id))
-    return parts
-
-
-def _skip_tagged_fields(frame: memoryview, position: int) -> int:
-    """The request header's tagged fields; none are known, so all are skipped (KIP-482)."""
-    try:
-        return skip_tagged_fields(frame, position + 1, len(frame), frame[position])
-    except IndexError:
-        raise DecodeError("the request header ends early") from None
+        return _pack_flexible_response_header(size + 5, correlation_id)
+    return _pack_response_header(size + 4, correlation_id)

@@ -31,6 +31,7 @@ class ResponseWriter:
         self._runtime = runtime
         self._socket = socket.socket(fileno=os.dup(transport_socket.fileno()))
         self._socket.setblocking(False)
+        self._socket_send = self._socket.send
         self._drained = drained
         self._waiting: deque[Part] = deque()  # what the socket has not taken yet
         self._region_sent = 0  # bytes of the first waiting region that have gone already
@@ -49,15 +50,22 @@ class ResponseWriter:
         if self._waiting:
             self._waiting.extend(parts)
             return
-        if len(parts) == 1 and type(parts[0]) is bytes:
-            data = parts[0]
-            sent = self._send_bytes(data, 0)
-            if sent != len(data):
-                self._waiting.append(memoryview(data)[sent:])
-                self._runtime.add_writer(self._socket.fileno(), self._writable)
-            return
         self._waiting.extend(parts)
         if not self._send_waiting():
+            self._runtime.add_writer(self._socket.fileno(), self._writable)
+
+    def send_bytes(self, data: bytes) -> None:
+        """As `send` with nothing but bytes."""
+        if self._waiting or self.closed:
+            self.send([data])
+            return
+        try:
+            sent = self._socket_send(data)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        self.bytes_sent += sent
+        if sent != len(data):
+            self._waiting.append(memoryview(data)[sent:])
             self._runtime.add_writer(self._socket.fileno(), self._writable)
 
     def close(self) -> None:

@@ -144,6 +144,8 @@ def _message_type(message: Message, readers: dict[int, str], writers: dict[int, 
     def table(functions: dict[int, str]) -> str:
         return "{" + ", ".join(f"{version}: {name}" for version, name in functions.items()) + "}"
 
+    has_records = any(field.type == "records" for struct in message.structs for field in struct.fields)
+    records = "    has_records=True,\n" if has_records else ""
     return (
         f"{_constant(message)} = MessageType(\n"
         f'    "{message.name}",\n'
@@ -153,7 +155,7 @@ def _message_type(message: Message, readers: dict[int, str], writers: dict[int, 
         f"    {message.flexible_since},\n"
         f"    {table(readers)},\n"
         f"    {table(writers)},\n"
-        ")"
+        f"{records})"
     )
 
 

@@ -24,6 +24,7 @@ class MessageType(Generic[M]):
     __slots__ = (
         "api_key",
         "flexible_since",
+        "has_records",
         "max_version",
         "message_class",
         "min_version",
@@ -41,6 +42,7 @@ class MessageType(Generic[M]):
         flexible_since: int | None,
         readers: dict[int, Reader[M]],
         writers: dict[int, Writer[M]],
+        has_records: bool = False,
     ) -> None:
         """`readers` and `writers` name each function once, under the first version of every run that shares it."""
         self.name = name
@@ -48,6 +50,7 @@ class MessageType(Generic[M]):
         self.api_key = api_key  # -1 for messages without one
         self.min_version, self.max_version = versions
         self.flexible_since = flexible_since
+        self.has_records = has_records  # so that its encoding may hold parts other than bytes
         self.readers: list[Reader[M]] = []
         self.writers: list[Writer[M]] = []
         reader: Reader[M] = _refuse_to_read

@@ -2536,4 +2536,5 @@ FETCH_RESPONSE = MessageType(
     12,
     {4: read_fetch_response_4, 5: read_fetch_response_5, 7: read_fetch_response_7, 11: read_fetch_response_11, 12: read_fetch_response_12, 13: read_fetch_response_13, 16: read_fetch_response_16},
     {4: write_fetch_response_4, 5: write_fetch_response_5, 7: write_fetch_response_7, 11: write_fetch_response_11, 12: write_fetch_response_12, 13: write_fetch_response_13, 16: write_fetch_response_16},
+    has_records=True,
 )

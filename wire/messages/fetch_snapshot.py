@@ -755,4 +755,5 @@ FETCH_SNAPSHOT_RESPONSE = MessageType(
     0,
     {0: read_fetch_snapshot_response_0, 1: read_fetch_snapshot_response_1},
     {0: write_fetch_snapshot_response_0, 1: write_fetch_snapshot_response_1},
+    has_records=True,
 )

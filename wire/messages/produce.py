@@ -1303,6 +1303,7 @@ PRODUCE_REQUEST = MessageType(
     9,
     {3: read_produce_request_3, 9: read_produce_request_9, 13: read_produce_request_13},
     {3: write_produce_request_3, 9: write_produce_request_9, 13: write_produce_request_13},
+    has_records=True,
 )
 PRODUCE_RESPONSE = MessageType(
     "ProduceResponse",

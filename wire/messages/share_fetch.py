@@ -748,4 +748,5 @@ SHARE_FETCH_RESPONSE = MessageType(
     1,
     {1: read_share_fetch_response_1},
     {1: write_share_fetch_response_1},
+    has_records=True,
 )
