@@ -16,7 +16,9 @@ import barnabas.broker.api  # noqa: F401 - registers the handlers
 from barnabas.broker.connection import Connection, Connections
 from barnabas.broker.coordinator_log import CoordinatorLog
 from barnabas.broker.dispatch import Dispatcher
+from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
+from barnabas.broker.kafka_metadata import KafkaMetadata
 from barnabas.broker.partitions import PartitionManager
 from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.node")
 
-METADATA_DIRECTORY = "barnabas-metadata"  # inside the first log directory; no partition can have that name
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
 
 
@@ -54,6 +55,7 @@ class Node:
             node_id=config.node_id,
             config=LogConfig.from_properties(config.topic_properties({})),
         )
+        self._kafka_metadata = KafkaMetadata(RealDisk(), config, self._log_manager, runtime)
         self.endpoints: list[
             Endpoint
         ] = []  # where each listener listens, which may not be what it advertises
@@ -71,17 +73,19 @@ class Node:
             self._start_services()
             self._listen()
         except BaseException:
+            self._kafka_metadata.unlock()
             self._log_manager.close()
             raise
 
     def _start_services(self) -> None:
         config, runtime = self._config, self._runtime
-        controller = Controller(
-            LocalMetadataLog(RealDisk(), f"{config.log_dirs[0]}/{METADATA_DIRECTORY}", runtime),
-            config,
-            runtime,
+        self._kafka_metadata.enter()
+        self._metadata_log = LocalMetadataLog(
+            RealDisk(), self._kafka_metadata.journal_directory, runtime
         )
+        controller = Controller(self._metadata_log, config, runtime)
         controller.start()
+        self._kafka_metadata.warn_of_carried(controller.image)
         partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties)
         partitions.load(controller.image)
         groups = GroupCoordinator(
@@ -94,6 +98,7 @@ class Node:
             log_manager=self._log_manager,
             partitions=partitions,
             purgatory=FetchPurgatory(runtime),
+            fetch_sessions=FetchSessionCache(runtime, config.max_incremental_fetch_session_cache_slots),
             groups=groups,
             producer_ids=ProducerIdAllocator(controller.run, config.node_id),
             cluster_id=self.cluster_id,
@@ -124,7 +129,11 @@ class Node:
             server.close()
         self._connections.close_all()
         self.services.groups.stop()
+        at_rest = self._metadata_log.at_rest
         self.services.controller.close()
+        if at_rest:
+            self._kafka_metadata.leave(self.services.controller.image)
+        self._kafka_metadata.unlock()
         self._log_manager.close()
 
     def _listen(self) -> None:

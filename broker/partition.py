@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.purgatory import FetchWaiter
+    from barnabas.broker.purgatory import PartitionListener
     from barnabas.storage.log import AppendResult, Log
 
 
@@ -26,7 +26,7 @@ class Partition:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.log = log
-        self.fetch_waiters: set[FetchWaiter] = set()
+        self.fetch_waiters: set[PartitionListener] = set()
 
     @property
     def high_watermark(self) -> int:
@@ -48,13 +48,13 @@ class Partition:
         if self.fetch_waiters:
             byte_count = len(records)
             for waiter in tuple(self.fetch_waiters):
-                waiter.appended(byte_count)
+                waiter.appended(self, byte_count)
         return result
 
     def interrupt_waiters(self) -> None:
         """Something other than an append changed: let every waiting fetch look again."""
         for waiter in tuple(self.fetch_waiters):
-            waiter.interrupt()
+            waiter.changed(self)
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) when there is none.

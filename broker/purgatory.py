@@ -1,16 +1,16 @@
 """Fetches that wait for data (KIP-541 calls the place a purgatory).
 
-A waiting fetch stands in the waiter set of every partition it asked for; an append to a partition tells
-the waiters how many bytes came, and one that has collected its min_bytes is answered on the next turn of
-the loop. So an append costs what waits on that partition, and nothing scans. A timer answers the fetch
-when max_wait has passed, whatever is there.
+A waiting fetch, or its session, stands in the waiter set of every partition it asked for; an append to a
+partition tells the waiters how many bytes came, and one that has collected its min_bytes is answered on the
+next turn of the loop. So an append costs what waits on that partition, and nothing scans. A timer answers the
+fetch when max_wait has passed, whatever is there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
@@ -20,50 +20,65 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.purgatory")
 
 
-class FetchWaiter:
-    """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens."""
+class PartitionListener(Protocol):
+    """Who stands in `Partition.fetch_waiters`: told of every append and of every other change."""
 
-    __slots__ = ("_abandoned", "_answer", "_missing_bytes", "_partitions", "_purgatory", "_timer", "done")
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """The partition grew by byte_count readable bytes."""
+        ...
+
+    def changed(self, partition: Partition) -> None:
+        """The partition was deleted, or its start, its leader or its health changed."""
+        ...
+
+
+class FetchWaiter:
+    """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens.
+    `touched` are the partitions that changed meanwhile."""
+
+    __slots__ = ("_abandoned", "_answer", "_missing_bytes", "_purgatory", "_timer", "done", "touched")
 
     def __init__(
         self,
         purgatory: FetchPurgatory,
-        partitions: Sequence[Partition],
         missing_bytes: int,
         answer: Callable[[], object],
         abandoned: Callable[[], bool],
     ) -> None:
         self._purgatory = purgatory
-        self._partitions = partitions
         self._missing_bytes = missing_bytes
         self._answer = answer
         self._abandoned = abandoned
         self._timer: Timer | None = None
         self.done = False
+        self.touched: set[Partition] = set()
 
     def start(self, max_wait_s: float, runtime: Runtime) -> None:
-        for partition in self._partitions:
-            partition.fetch_waiters.add(self)
         self._timer = runtime.call_later(max_wait_s, self.finish)
 
-    def appended(self, byte_count: int) -> None:
+    def appended(self, partition: Partition, byte_count: int) -> None:
         """A partition of ours grew by byte_count readable bytes."""
+        self.touched.add(partition)
         self._missing_bytes -= byte_count
         if self._missing_bytes <= 0:
-            self._purgatory.wake(self)
+            self.wake()
 
-    def interrupt(self) -> None:
+    def changed(self, partition: Partition) -> None:
         """A partition of ours changed in another way (deleted, truncated, leader moved): answer now."""
+        self.touched.add(partition)
+        self.wake()
+
+    def wake(self) -> None:
+        """Answer on the next turn of the loop."""
         self._purgatory.wake(self)
 
     def finish(self) -> None:
+        """Answer now."""
         if self.done:
             return
         self.done = True
         if self._timer is not None:
             self._timer.cancel()
-        for partition in self._partitions:
-            partition.fetch_waiters.discard(self)
         self._purgatory.waiting -= 1
         if not self._abandoned():
             self._answer()
@@ -79,16 +94,16 @@ class FetchPurgatory:
 
     def wait(
         self,
-        partitions: Sequence[Partition],
         missing_bytes: int,
         max_wait_s: float,
         answer: Callable[[], object],
         abandoned: Callable[[], bool],
     ) -> FetchWaiter:
-        """Call `answer()` once missing_bytes more have been appended to the partitions, or after max_wait_s.
-        When the client has gone by then (`abandoned()`), nothing is called; `finish()` ends the wait at once."""
+        """Call `answer()` once the waiter has heard of missing_bytes more, or after max_wait_s. When the client
+        has gone by then (`abandoned()`), nothing is called; `finish()` ends the wait at once. The caller puts
+        the waiter where it hears of appends, and takes it away again."""
         self.waiting += 1
-        waiter = FetchWaiter(self, partitions, missing_bytes, answer, abandoned)
+        waiter = FetchWaiter(self, missing_bytes, answer, abandoned)
         waiter.start(max_wait_s, self._runtime)
         return waiter
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.fetch_sessions import FetchSessionCache
     from barnabas.broker.groups.coordinator import GroupCoordinator
     from barnabas.broker.partitions import PartitionManager
     from barnabas.broker.purgatory import FetchPurgatory
@@ -36,6 +37,7 @@ class Services:
     log_manager: LogManager
     partitions: PartitionManager
     purgatory: FetchPurgatory
+    fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
     producer_ids: ProducerIdAllocator
     cluster_id: str

@@ -1,0 +1,132 @@
+"""What a fetch answers about one partition: its records as file regions, or why there are none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import (
+    DEFAULT_EpochEndOffset,
+    DEFAULT_LeaderIdAndEpoch,
+    DEFAULT_SnapshotId,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.partition import Partition
+    from barnabas.controller.image import MetadataImage
+
+READ_COMMITTED: Final = 1
+
+
+class PartitionReader:
+    """Reads partitions one behind the other until max_bytes is used up.
+
+    max_bytes and partition_max_bytes are soft: the first partition that has data always gives one batch, so
+    that a batch larger than the limit never stops a consumer. `failed` says that an answer should not wait
+    for more data.
+    """
+
+    __slots__ = ("_committed", "_room", "failed", "size")
+
+    def __init__(self, request: FetchRequest, max_bytes: int) -> None:
+        self._committed = request.isolation_level == READ_COMMITTED
+        self._room = max_bytes
+        self.size = 0
+        self.failed = False
+
+    def read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
+        """The batches from wanted.fetch_offset on, or the error that stands in their way."""
+        epoch = wanted.current_leader_epoch
+        if epoch > -1 and epoch != partition.leader_epoch:
+            return self._error(wanted, partition.check_leader_epoch(epoch))
+        log = partition.log
+        high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
+        answer = PartitionData(
+            wanted.partition,
+            0,
+            high_watermark,
+            last_stable_offset,
+            log.log_start_offset,
+            DEFAULT_EpochEndOffset,
+            DEFAULT_LeaderIdAndEpoch,
+            DEFAULT_SnapshotId,
+            [] if self._committed else None,
+            -1,
+            b"",
+        )
+        if wanted.last_fetched_epoch >= 0:
+            diverging = _diverging_epoch(partition, wanted)
+            if diverging is not None:
+                if diverging.epoch < 0:  # an epoch later than any we know
+                    return self._error(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
+                self.failed = True
+                answer.diverging_epoch = diverging
+                return answer
+        end_offset = last_stable_offset if self._committed else high_watermark
+        if wanted.fetch_offset == end_offset and log.failure is None:
+            return answer  # most partitions, most of the time
+        try:
+            result = log.read(
+                wanted.fetch_offset,
+                min(wanted.partition_max_bytes, self._room),
+                min_one_batch=self.size == 0,
+                end_offset=end_offset,
+            )
+        except StorageError as failure:
+            return self._error(wanted, failure.error)
+        if result.regions:
+            answer.records = result.regions
+            self.size += result.size
+            self._room = max(0, self._room - result.size)
+        return answer
+
+    def _error(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+        self.failed = True
+        return error_answer(wanted, error)
+
+
+def error_answer(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+    """The answer where reading failed."""
+    return PartitionData(
+        partition_index=wanted.partition,
+        error_code=error,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
+    )
+
+
+def absent_answer(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+    """The answer where there is nothing to read; Kafka's differs from a failed read's in one null."""
+    answer = error_answer(wanted, error)
+    answer.aborted_transactions = []
+    return answer
+
+
+def why_absent(
+    image: MetadataImage, by_id: bool, topic: str | None, topic_id: bytes, partition: int
+) -> ErrorCode:
+    """Why no such partition is led here. `topic` is the name that a session knows its id by, if it does."""
+    if not by_id:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if image.topic_by_id(topic_id) is not None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    namesake = image.topics.get(topic)
+    if namesake is not None and partition in namesake.partitions:
+        return ErrorCode.INCONSISTENT_TOPIC_ID  # deleted and made anew under the same name
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
+    """KIP-595: where the reader's history and ours part, if they do."""
+    epoch, end_offset = partition.epoch_end_offset(wanted.last_fetched_epoch)
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None

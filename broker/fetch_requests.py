@@ -1,0 +1,263 @@
+"""A fetch being served: read, wait for more if need be, answer.
+
+Two kinds. A full fetch names all its partitions and may found a session; an incremental one goes on with a
+session and looks only at the partitions that may have something to say. While either waits it holds no file
+open, and when it is woken it reads again only what had records or has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from barnabas.broker.fetch_read import READ_COMMITTED, PartitionReader, absent_answer, why_absent
+from barnabas.broker.fetch_sessions import FetchSession
+from barnabas.broker.registry import PENDING, Outcome
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.context import RequestContext
+    from barnabas.broker.fetch_sessions import SessionPartition
+    from barnabas.broker.partition import Partition
+    from barnabas.broker.purgatory import FetchWaiter
+
+TOPIC_IDS_FROM = 13  # the first version that names topics by id (KIP-516)
+
+
+class Fetch:
+    """What both kinds do. `serve` once; the answer is its result, or goes out through the context."""
+
+    __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_waiter")
+
+    def __init__(self, context: RequestContext, request: FetchRequest) -> None:
+        self._context = context
+        self._request = request
+        self._by_id = context.api_version >= TOPIC_IDS_FROM
+        self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
+        self._reader = PartitionReader(request, self._max_bytes)
+        self._waiter: FetchWaiter | None = None
+
+    def serve(self) -> FetchResponse | Outcome:
+        request, reader = self._request, self._reader
+        self._read()
+        missing_bytes = min(request.min_bytes, self._max_bytes) - reader.size
+        if request.max_wait_ms <= 0 or missing_bytes <= 0 or reader.failed or not self._can_grow():
+            return self._response()
+        context = self._context
+        self._waiter = waiter = context.services.purgatory.wait(
+            missing_bytes, request.max_wait_ms / 1000, self._answer_late, lambda: context.closed
+        )
+        context.when_abandoned(self._abandon)
+        self._watch(waiter)
+        return PENDING
+
+    def _answer_late(self) -> None:
+        assert self._waiter is not None
+        self._unwatch(self._waiter)
+        self._reader = PartitionReader(self._request, self._max_bytes)
+        self._read_again(self._waiter.touched)
+        self._context.complete(self._response())
+
+    def _abandon(self) -> None:
+        assert self._waiter is not None
+        self._unwatch(self._waiter)
+        self._waiter.finish()
+
+    def _read(self) -> None:
+        """Read everything that may have something to say."""
+        raise NotImplementedError
+
+    def _can_grow(self) -> bool:
+        """Whether anything that was asked for exists, so that more of it may come."""
+        raise NotImplementedError
+
+    def _watch(self, waiter: FetchWaiter) -> None:
+        """Let the waiter hear of all partitions, and go of the regions: they hold their files open."""
+        raise NotImplementedError
+
+    def _unwatch(self, waiter: FetchWaiter) -> None:
+        raise NotImplementedError
+
+    def _read_again(self, touched: set[Partition]) -> None:
+        """Read what had records or is among the touched."""
+        raise NotImplementedError
+
+    def _response(self) -> FetchResponse:
+        raise NotImplementedError
+
+
+class FullFetch(Fetch):
+    """A request that names all its partitions. With `found_session` the answer may begin a session."""
+
+    __slots__ = ("_answers", "_found", "_found_session")
+
+    def __init__(self, context: RequestContext, request: FetchRequest, found_session: bool) -> None:
+        super().__init__(context, request)
+        self._found_session = found_session
+        self._found: list[Partition | None] = []  # for each wanted partition, in the order of the request
+        self._answers: list[FetchableTopicResponse] = []
+
+    def _read(self) -> None:
+        partitions = self._context.services.partitions
+        found, read = self._found, self._reader.read
+        for topic in self._request.topics:
+            answers: list[PartitionData] = []
+            for wanted in topic.partitions:
+                if self._by_id:
+                    partition = partitions.by_id(topic.topic_id, wanted.partition)
+                else:
+                    partition = partitions.get(topic.topic, wanted.partition)
+                found.append(partition)
+                answers.append(
+                    read(partition, wanted) if partition is not None else self._absent(topic, wanted)
+                )
+            self._answers.append(FetchableTopicResponse(topic.topic, topic.topic_id, answers))
+
+    def _absent(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
+        image = self._context.services.controller.image
+        return absent_answer(wanted, why_absent(image, self._by_id, None, topic.topic_id, wanted.partition))
+
+    def _can_grow(self) -> bool:
+        return any(partition is not None for partition in self._found)
+
+    def _watch(self, waiter: FetchWaiter) -> None:
+        for partition in self._found:
+            if partition is not None:
+                partition.fetch_waiters.add(waiter)
+        for topic in self._answers:
+            for answer in topic.partitions:
+                if answer.records:
+                    answer.records = None  # to be read again
+
+    def _unwatch(self, waiter: FetchWaiter) -> None:
+        for partition in self._found:
+            if partition is not None:
+                partition.fetch_waiters.discard(waiter)
+
+    def _read_again(self, touched: set[Partition]) -> None:
+        manager = self._context.services.partitions
+        read = self._reader.read
+        place = 0
+        for topic, answered in zip(self._request.topics, self._answers, strict=True):
+            answers = answered.partitions
+            for index, wanted in enumerate(topic.partitions):
+                partition = self._found[place]
+                if answers[index].records is None or partition in touched:
+                    partition = self._found[place] = (
+                        manager.by_id(topic.topic_id, wanted.partition)
+                        if self._by_id
+                        else manager.get(topic.topic, wanted.partition)
+                    )
+                    answers[index] = (
+                        read(partition, wanted) if partition is not None else self._absent(topic, wanted)
+                    )
+                place += 1
+
+    def _response(self) -> FetchResponse:
+        response = FetchResponse(responses=self._answers)
+        if self._found_session and self._found:
+            cache = self._context.services.fetch_sessions
+            privileged = is_follower(self._request)
+            if cache.make_room(privileged, len(self._found)):
+                session = self._new_session(privileged)
+                cache.add(session)
+                response.session_id = session.id
+        return response
+
+    def _new_session(self, privileged: bool) -> FetchSession:
+        session = FetchSession(self._by_id, privileged, self._request.isolation_level == READ_COMMITTED)
+        image = self._context.services.controller.image
+        found = iter(self._found)
+        for topic, answered in zip(self._request.topics, self._answers, strict=True):
+            name: str | None = topic.topic
+            if self._by_id:
+                known = image.topic_by_id(topic.topic_id)
+                name = known.name if known is not None else None
+            for wanted, answer, partition in zip(topic.partitions, answered.partitions, found, strict=False):
+                session.settle(session.add(name, topic.topic_id, wanted), partition, answer)
+        return session
+
+
+class IncrementalFetch(Fetch):
+    """A request that goes on with a session, which has taken in what the request says."""
+
+    __slots__ = ("_answers", "_epoch", "_session")
+
+    def __init__(self, context: RequestContext, request: FetchRequest, session: FetchSession) -> None:
+        super().__init__(context, request)
+        self._session = session
+        self._epoch = session.epoch  # after this request; another number says that another one overtook it
+        self._answers: list[tuple[SessionPartition, Partition | None, PartitionData]] = []
+
+    def _read(self) -> None:
+        self._session.use_isolation(self._request.isolation_level == READ_COMMITTED)
+        self._answers = list(self._read_active())
+
+    def _read_active(self) -> Iterator[tuple[SessionPartition, Partition | None, PartitionData]]:
+        services = self._context.services
+        for one in self._session.to_read():
+            wanted = one.wanted
+            if self._by_id:
+                partition = services.partitions.by_id(one.topic_id, wanted.partition)
+            else:
+                partition = services.partitions.get(one.topic or "", wanted.partition)
+            if partition is None:
+                answer = self._absent(one)
+            else:
+                one.topic = partition.topic
+                answer = self._reader.read(partition, wanted)
+            yield one, partition, answer
+
+    def _absent(self, one: SessionPartition) -> PartitionData:
+        image = self._context.services.controller.image
+        if one.topic is None:
+            known = image.topic_by_id(one.topic_id)
+            one.topic = known.name if known is not None else None
+        error = why_absent(image, self._by_id, one.topic, one.topic_id, one.wanted.partition)
+        if error == ErrorCode.INCONSISTENT_TOPIC_ID:
+            self._reader.failed = True  # for Kafka this one is a failed read
+        return absent_answer(one.wanted, error)
+
+    def _can_grow(self) -> bool:
+        idle = len(self._session.partitions) - len(self._answers)
+        return idle > 0 or any(partition is not None for _, partition, _ in self._answers)
+
+    def _watch(self, waiter: FetchWaiter) -> None:
+        for one, partition, _ in self._answers:
+            one.partition = partition
+        self._answers = []
+        self._session.wait(waiter)
+
+    def _unwatch(self, waiter: FetchWaiter) -> None:
+        self._session.stop_waiting(waiter)
+
+    def _read_again(self, touched: set[Partition]) -> None:  # noqa: ARG002 - the session has noted them
+        if self._session.epoch == self._epoch:
+            self._answers = list(self._read_active())
+
+    def _response(self) -> FetchResponse:
+        session = self._session
+        if session.epoch != self._epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
+        topics: list[FetchableTopicResponse] = []
+        for one, partition, answer in self._answers:
+            if not session.settle(one, partition, answer):
+                continue
+            topic = one.topic or ""
+            if not topics or topics[-1].topic_id != one.topic_id or topics[-1].topic != topic:
+                topics.append(FetchableTopicResponse(topic, one.topic_id, []))
+            topics[-1].partitions.append(answer)
+        return FetchResponse(session_id=session.id, responses=topics)
+
+
+def is_follower(request: FetchRequest) -> bool:
+    """Whether another broker fetches; since version 15 it says so in another field (KIP-903)."""
+    return request.replica_id >= 0 or request.replica_state.replica_id >= 0
