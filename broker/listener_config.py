@@ -63,6 +63,17 @@ def _parse_endpoints(property_name: str, entries: list[str]) -> dict[str, tuple[
     return endpoints
 
 
+def controller_endpoint(names: list[str], *sources: list[str]) -> tuple[str, str, int] | None:
+    """(name, host, port) of the first controller listener that a list of `listeners` entries names; earlier
+    lists go before later ones. The loopback host where it listens everywhere. None when no list has one."""
+    wanted = [name.upper() for name in names]
+    for entries in sources:
+        for match in filter(None, map(_ENDPOINT.match, map(str.strip, entries))):
+            if match["name"].upper() in wanted:
+                return match["name"].upper(), match["v6"] or match["host"] or "localhost", int(match["port"])
+    return None
+
+
 def _parse_protocol_map(text: str) -> dict[str, str]:
     mapping: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
+from barnabas.controller.carried import CARRIED_RECORDS, Carried, replay_carried
 from barnabas.controller.errors import MetadataError
 from barnabas.wire.messages import metadata_records as wire
 
@@ -100,6 +101,7 @@ class MetadataImage:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
+        self.carried: Carried = {}  # kept for Kafka; nothing here acts on it
         self._topics_by_id: dict[bytes, TopicImage] = {}
         self._producer_id_block = (-1, -1)  # broker id and epoch that took the last block
 
@@ -141,6 +143,7 @@ class MetadataImage:
             yield wire.ProducerIdsRecord(
                 broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=self.next_producer_id
             )
+        yield from self.carried.values()
 
     # Replaying
 
@@ -276,6 +279,9 @@ class MetadataImage:
         self.next_producer_id = record.next_producer_id
         self._producer_id_block = (record.broker_id, record.broker_epoch)
 
+    def _replay_carried(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
+        replay_carried(self.carried, record)
+
     def _replay_nothing(self, record: wire.NoOpRecord, _delta: MetadataDelta) -> None:
         """Kafka's heartbeat of the log."""
 
@@ -342,4 +348,5 @@ _REPLAYERS: Final[dict[type, Callable[..., None]]] = {
     wire.FeatureLevelRecord: MetadataImage._replay_feature,
     wire.ProducerIdsRecord: MetadataImage._replay_producer_ids,
     wire.NoOpRecord: MetadataImage._replay_nothing,
+    **dict.fromkeys(CARRIED_RECORDS, MetadataImage._replay_carried),
 }

@@ -71,6 +71,12 @@ class LocalMetadataLog:
     def term(self) -> int:
         return 1
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether the files hold what has been applied, no more and no less: no write is under way or has
+        failed."""
+        return not self._writing and self._failure is None
+
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """The only node leads from the start and for ever: nothing will call back."""
 

@@ -53,5 +53,6 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest | None) ->
         finalized_features=[
             FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
             for name, level in sorted(features.items())
+            if name in SUPPORTED_FEATURES  # metadata that Kafka wrote may name more
         ],
     )
