@@ -3,119 +3,188 @@
 `.index`      8 bytes: offset relative to the segment's base (i32), position of that batch in the log (i32)
 `.timeindex` 12 bytes: timestamp in ms (i64), relative offset (i32) of the record that raised it so far
 
-The active segment's entries live in memory and reach the disk when the segment is rolled, flushed or closed:
-after a crash they are rebuilt from the log anyway. An older segment's index is searched where it lies, a
-few preads each, so it costs neither memory nor a descriptor while nobody asks.
+What an index holds in memory is bounded: the entries made last, up to TAIL_BYTES_MAX. The older ones lie in the
+file and are searched there with a few preads, so a partition costs neither more memory the more it holds nor a
+descriptor while nobody asks. The file is neither synced nor replaced in one step while its segment is written
+to: after a crash the entries are made anew from the log.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable
+from typing import Final
 
-from barnabas.storage.disk import Disk
+from barnabas.storage.disk import Disk, File, write_rest
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
+TAIL_BYTES_MAX: Final = 2048
+
+_PAGE_BYTES: Final = 4096  # a search in the file reads one, when it has found out which
 
 
 class SparseIndex:
-    """Entries of one fixed size. `None` as the entries means that they lie on the disk alone."""
+    """Entries of one fixed size: the first `_saved` of them in the file, the rest in memory.
 
-    __slots__ = ("_disk", "_entries", "_entry", "path", "unsaved")
+    A reader in a thread finds either of the two as it was or as it is: `save` raises the count before it lets
+    go of the entries.
+    """
 
-    def __init__(self, disk: Disk, path: str, entry: struct.Struct, *, loaded: bool) -> None:
+    __slots__ = ("_disk", "_entry", "_saved", "_stem", "_suffix", "_tail")
+
+    def __init__(self, disk: Disk, stem: str, suffix: str, entry: struct.Struct, *, fresh: bool) -> None:
+        """`stem` and `suffix` make the path. `fresh`: what may lie there does not count."""
         self._disk = disk
+        self._stem = stem
+        self._suffix = suffix
         self._entry = entry
-        self._entries: bytearray | None = bytearray() if loaded else None
-        self.path = path
-        self.unsaved = loaded
+        self._saved = _FRESH if fresh else _UNCOUNTED
+        self._tail: bytearray | None = None
 
-    def load(self) -> None:
-        """Take the file's entries into memory. OSError when there is no such file."""
-        self._entries = bytearray(self._disk.read_file(self.path))
-        self.unsaved = False
+    @property
+    def path(self) -> str:
+        return self._stem + self._suffix
+
+    def renamed(self, suffix: str) -> None:
+        """The file has another name now."""
+        self._suffix = suffix
+
+    def __len__(self) -> int:
+        tail = self._tail
+        return self._count_saved() + (len(tail) // self._entry.size if tail is not None else 0)
+
+    def _count_saved(self) -> int:
+        if self._saved == _UNCOUNTED:
+            self._saved = self._disk.size(self.path) // self._entry.size
+        return max(0, self._saved)
 
     def entries(self) -> list[tuple[int, int]]:
         """Every entry, oldest first."""
-        data = self._entries if self._entries is not None else self._disk.read_file(self.path)
-        return list(self._entry.iter_unpack(data))
-
-    def __len__(self) -> int:
-        if self._entries is not None:
-            return len(self._entries) // self._entry.size
-        return self._disk.size(self.path) // self._entry.size
-
-    @property
-    def on_disk_only(self) -> bool:
-        return self._entries is None
+        tail = bytes(self._tail or b"")
+        saved = self._count_saved() * self._entry.size
+        data = self._disk.read_file(self.path)[:saved] if saved else b""
+        return list(self._entry.iter_unpack(data + tail))
 
     def is_well_formed(self) -> bool:
-        """Whole entries, the last not before the first. OSError when there is no file."""
+        """Whole entries in the file, the last not before the first. OSError when there is no file."""
         size = self._disk.size(self.path)
         if size % self._entry.size:
             return False
         if size == 0:
             return True
-        read = self._reader()
-        return read(size // self._entry.size - 1)[0] >= read(0)[0]
+        file = self._disk.open(self.path)
+        return self._read(file, size // self._entry.size - 1)[0] >= self._read(file, 0)[0]
 
     def append(self, first: int, second: int) -> None:
-        """Add an entry; the caller keeps them ascending."""
-        if self._entries is None:
-            self.load()
-        assert self._entries is not None
-        self._entries += self._entry.pack(first, second)
-        self.unsaved = True
+        """Add an entry; the caller keeps them ascending. OSError when the file can't be counted."""
+        self._count_saved()
+        tail = self._tail
+        if tail is None:
+            tail = self._tail = bytearray()
+        elif len(tail) >= TAIL_BYTES_MAX:
+            self._spill(tail)
+        tail += self._entry.pack(first, second)
 
     def last(self) -> tuple[int, int] | None:
-        count = len(self)
-        return self._reader()(count - 1) if count else None
+        tail = self._tail
+        if tail:
+            return self._unpack(tail, len(tail) - self._entry.size)
+        count = self._count_saved()
+        return self._read(self._disk.open(self.path), count - 1) if count else None
 
     def floor(self, first: int) -> tuple[int, int] | None:
         """The last entry whose first field is at most `first`; None when there is none."""
-        low, high = 0, len(self)
-        if high == 0:
+        tail = self._tail
+        if tail and self._unpack(tail, 0)[0] <= first:
+            return self._search(bytes(tail), first)
+        count = self._count_saved()
+        if count == 0:
             return None
-        read = self._reader()
-        while low < high:
-            middle = (low + high) // 2
-            if read(middle)[0] <= first:
-                low = middle + 1
-            else:
-                high = middle
-        return read(low - 1) if low else None
+        file = self._disk.open(self.path)
+        page = _PAGE_BYTES // self._entry.size
+        pages = range(0, count, page)
+        number = (
+            bisect_right(pages, first, key=lambda start: self._read(file, start)[0]) if count > page else 1
+        )
+        if number == 0:
+            return None
+        start = pages[number - 1]
+        size = self._entry.size
+        return self._search(file.pread(min(page, count - start) * size, start * size), first)
 
     def truncate(self, keep: Callable[[int, int], bool]) -> None:
-        """Drop every entry from the first on that `keep(first, second)` refuses."""
-        entries = self.entries()
-        kept = bytearray()
-        for first, second in entries:
+        """Drop every entry from the first on that `keep(first, second)` refuses. OSError when the file can't be
+        cut."""
+        kept = 0
+        for first, second in self.entries():
             if not keep(first, second):
                 break
-            kept += self._entry.pack(first, second)
-        self._entries = kept
-        self.unsaved = True
+            kept += 1
+        saved = self._count_saved()
+        if kept > saved:
+            assert self._tail is not None
+            del self._tail[(kept - saved) * self._entry.size :]
+            return
+        if kept < saved:
+            self._disk.open(self.path, writable=True).truncate(kept * self._entry.size)
+            self._saved = kept
+        self._tail = None
 
     def clear(self) -> None:
-        self._entries = bytearray()
-        self.unsaved = True
+        """Forget every entry; what the file holds counts no more."""
+        self._saved = _FRESH
+        self._tail = None
 
     def save(self, *, sync: bool = False) -> None:
-        """Write the entries to the file, whole. OSError leaves them in memory."""
-        if self.unsaved and self._entries is not None:
-            self._disk.write_file(self.path, bytes(self._entries), sync=sync)
-            self.unsaved = False
+        """Bring everything into the file. OSError leaves it in memory."""
+        tail = self._tail
+        if tail or self._saved == _FRESH:
+            file = self._write(tail or b"")
+            if file.size() > self._saved * self._entry.size:  # a write that failed half-way
+                file.truncate(self._saved * self._entry.size)
+            if sync:
+                file.sync()
+            self._tail = None
+        elif sync:
+            self._disk.open(self.path, writable=True).sync()
 
-    def unload(self) -> None:
-        """Give the memory back, unless it is the only place that has the entries."""
-        if not self.unsaved:
-            self._entries = None
+    def _spill(self, tail: bytearray) -> None:
+        """Bring all but the last entry into the file; that one will be asked for. Goes on without when the disk
+        refuses."""
+        size = self._entry.size
+        try:
+            self._write(tail[:-size])
+        except OSError:
+            return
+        del tail[:-size]
 
-    def _reader(self) -> Callable[[int], tuple[int, int]]:
-        entry = self._entry
-        data = self._entries
-        if data is not None:
-            return lambda index: entry.unpack_from(data, index * entry.size)
-        file = self._disk.open(self.path)
-        return lambda index: entry.unpack(file.pread(entry.size, index * entry.size))
+    def _write(self, entries: bytes | bytearray) -> File:
+        file = self._disk.open(self.path, create=True, writable=True)
+        if self._saved == _FRESH:
+            file.truncate(0)
+            self._saved = 0
+        write_rest(file, entries, 0, self._saved * self._entry.size)
+        self._saved += len(entries) // self._entry.size
+        return file
+
+    def _search(self, data: bytes, first: int) -> tuple[int, int] | None:
+        size = self._entry.size
+        number = bisect_right(
+            range(0, len(data), size), first, key=lambda position: self._unpack(data, position)[0]
+        )
+        return self._unpack(data, (number - 1) * size) if number else None
+
+    def _read(self, file: File, number: int) -> tuple[int, int]:
+        size = self._entry.size
+        return self._unpack(file.pread(size, number * size), 0)
+
+    def _unpack(self, data: bytes | bytearray, position: int) -> tuple[int, int]:
+        first, second = self._entry.unpack_from(data, position)
+        return first, second
+
+
+# `_saved` before it is a count
+_UNCOUNTED: Final = -1  # as many as the file holds
+_FRESH: Final = -2  # none, and the file, if there is one, has to be emptied first

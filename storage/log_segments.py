@@ -104,9 +104,6 @@ class SegmentedLog(SyncedLog):
                 self._discard(removed[::-1])  # from the end, so that a crash leaves no hole
                 self._disk.sync_directory(self.directory)
             self._active = self._segments[-1]
-            if len(self._active.offset_index) and self._active.offset_index.on_disk_only:
-                self._active.offset_index.load()
-                self._active.time_index.load()
             located = self._active.locate(offset)
             if located is not None:
                 self._active.truncate(located[0])

@@ -101,11 +101,7 @@ class SyncedLog(ReadableLog):
             except OSError as error:  # they are rebuilt, should memory be lost
                 logger.warning("%s: indexes stay in memory: %s", segment.path, error)
 
-        def synced() -> None:
-            segment.offset_index.unload()
-            segment.time_index.unload()
-
-        self._sync_in_thread(work, segment, end_offset, synced)
+        self._sync_in_thread(work, segment, end_offset, lambda: None)
 
     def _sync_in_thread(
         self, work: Callable[[], object], segment: Segment, end_offset: int, synced: Callable[[], object]

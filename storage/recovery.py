@@ -119,16 +119,12 @@ def _load(
     if next_base is not None:
         segment.add_time_index_entry()
         segment.save_indexes(sync=True)
-        segment.offset_index.unload()
-        segment.time_index.unload()
         segment.release()
     return cut
 
 
 def _find_end(segment: Segment) -> int:
-    """The offset after the last batch, from the last index entry on; the indexes come into memory."""
-    segment.offset_index.load()
-    segment.time_index.load()
+    """The offset after the last batch, from the last index entry on."""
     last = segment.offset_index.last()
     position = last[1] if last is not None else 0
     next_offset = segment.base_offset

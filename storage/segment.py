@@ -7,6 +7,7 @@ counts: what a failed write left behind it is cut off before the next one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from barnabas.storage.disk import Disk, File
@@ -36,12 +37,13 @@ class Segment:
         "_max_timestamp",
         "_max_timestamp_offset",
         "_rolling_timestamp",
+        "_stem",
+        "_suffix",
         "base_offset",
         "bytes_since_index_entry",
         "created_ms",
         "index_full",
         "offset_index",
-        "path",
         "size",
         "time_index",
         "torn",
@@ -50,16 +52,17 @@ class Segment:
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, size: int, *, fresh: bool, suffix: str = ""
     ) -> None:
-        """`fresh`: its indexes start empty in memory instead of lying on the disk. `suffix`: what stands behind
+        """`fresh`: its indexes start empty, whatever lies on the disk. `suffix`: what stands behind
         the usual names, until `rename`, while the segment is not part of the log yet."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self._file: File | None = None
-        self.path = stem + LOG_SUFFIX + suffix
+        self._stem = stem
+        self._suffix = suffix
         self.base_offset = base_offset
         self.size = size
-        self.offset_index = SparseIndex(disk, stem + INDEX_SUFFIX + suffix, OFFSET_ENTRY, loaded=fresh)
-        self.time_index = SparseIndex(disk, stem + TIME_INDEX_SUFFIX + suffix, TIME_ENTRY, loaded=fresh)
+        self.offset_index = SparseIndex(disk, stem, INDEX_SUFFIX + suffix, OFFSET_ENTRY, fresh=fresh)
+        self.time_index = SparseIndex(disk, stem, TIME_INDEX_SUFFIX + suffix, TIME_ENTRY, fresh=fresh)
         self.bytes_since_index_entry = 0
         self.index_full = False
         self.created_ms = 0
@@ -79,6 +82,11 @@ class Segment:
         return segment
 
     # --- the file
+
+    @property
+    def path(self) -> str:
+        """Of the log file."""
+        return self._stem + LOG_SUFFIX + self._suffix
 
     def open_for_append(self) -> File:
         """The file, kept open until too many are."""
@@ -128,21 +136,19 @@ class Segment:
     @property
     def files(self) -> list[str]:
         """The paths that belong to it, whether there is a file or not."""
-        stem, _, behind = self.path.rpartition(LOG_SUFFIX)
-        return [stem + suffix + behind for suffix in SEGMENT_SUFFIXES]
+        return [self._stem + kind + self._suffix for kind in SEGMENT_SUFFIXES]
 
     def rename(self, suffix: str) -> None:
         """Give its files other names: the usual ones with `suffix` behind them. OSError when one can't have it;
         tried again, the rest follows."""
-        stem, _, behind = self.path.rpartition(LOG_SUFFIX)
         for kind in SEGMENT_SUFFIXES:
             try:
-                self._disk.rename(stem + kind + behind, stem + kind + suffix)
+                self._disk.rename(self._stem + kind + self._suffix, self._stem + kind + suffix)
             except FileNotFoundError:
                 continue  # has no such file, or has been renamed before
-        self.path = stem + LOG_SUFFIX + suffix
-        self.offset_index.path = stem + INDEX_SUFFIX + suffix
-        self.time_index.path = stem + TIME_INDEX_SUFFIX + suffix
+        self._suffix = suffix
+        self.offset_index.renamed(INDEX_SUFFIX + suffix)
+        self.time_index.renamed(TIME_INDEX_SUFFIX + suffix)
 
     # --- writing
 
@@ -163,8 +169,11 @@ class Segment:
         self.size = position + size
 
     def _add_index_entries(self, last_offset: int, position: int, index_max_bytes: int) -> None:
-        self.offset_index.append(last_offset - self.base_offset, position)
-        self.add_time_index_entry()
+        try:
+            self.offset_index.append(last_offset - self.base_offset, position)
+            self.add_time_index_entry()
+        except OSError:  # the batch is in the log; the next one asks the disk again
+            return
         self.bytes_since_index_entry = 0
         self.index_full = (
             len(self.offset_index) >= index_max_bytes // OFFSET_ENTRY.size
@@ -187,9 +196,13 @@ class Segment:
         return now_ms - self.created_ms
 
     def save_indexes(self, *, sync: bool = False) -> None:
-        """Write the indexes as of now. OSError leaves them in memory, where they still serve."""
-        self.offset_index.save(sync=sync)
-        self.time_index.save(sync=sync)
+        """Write the indexes as of now; an empty segment needs none. OSError leaves the entries in memory, where
+        they still serve."""
+        if self.size:
+            self.offset_index.save(sync=sync)
+            self.time_index.save(sync=sync)
+            if sync:
+                self._disk.sync_directory(os.path.dirname(self._stem))
 
     # --- looking up
 
