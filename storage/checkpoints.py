@@ -15,6 +15,8 @@ class CheckpointError(ValueError):
 
 def parse_checkpoint(content: bytes) -> list[list[str]]:
     """The fields of every entry. CheckpointError when version, count or encoding are wrong."""
+    if content[-1:] != b"\n":  # or a number that has lost its last digits would pass for one
+        raise CheckpointError("the last line is not complete")
     try:
         lines = content.decode().splitlines()
         version, count = int(lines[0]), int(lines[1])
@@ -51,5 +53,8 @@ def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
 def write_offsets(
     disk: Disk, path: str, offsets: Mapping[tuple[str, int], int], *, sync: bool = True
 ) -> None:
-    content = format_checkpoint((topic, partition, offset) for (topic, partition), offset in offsets.items())
-    disk.write_file(path, content, sync=sync)
+    disk.write_file(path, format_offsets(offsets), sync=sync)
+
+
+def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
+    return format_checkpoint((topic, partition, offset) for (topic, partition), offset in offsets.items())

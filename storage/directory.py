@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from barnabas.storage.checkpoints import CheckpointError, read_offsets, write_offsets
 from barnabas.storage.disk import Disk, Lock
-from barnabas.storage.errors import LogDirectoryError
+from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline
 from barnabas.storage.runtime import Runtime
 
 logger = logging.getLogger("barnabas.storage")
@@ -25,6 +25,9 @@ LOG_START_OFFSET_FILE = "log-start-offset-checkpoint"
 REPLICATION_OFFSET_FILE = "replication-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+FUTURE_SUFFIX = "-future"
+FILE_NAME_MAX = 255
 
 Offsets = Mapping[tuple[str, int], int]
 
@@ -76,7 +79,8 @@ class LogDirectory:
                 "or give this one a directory of its own (log.dirs)."
             ) from None
         except OSError as error:
-            raise LogDirectoryError(
+            self.unlock()
+            raise LogDirectoryOffline(
                 f"{self.path} can't be used as a log directory (log.dirs): {error}"
             ) from error
 
@@ -121,13 +125,18 @@ class LogDirectory:
         try:
             self._disk.write_file(f"{self.path}/{META_PROPERTIES}", content.encode())
         except OSError as error:
-            raise LogDirectoryError(f"{self.path} can't be written (log.dirs): {error}") from error
+            raise LogDirectoryOffline(f"{self.path} can't be written (log.dirs): {error}") from error
 
     def take_clean_shutdown_marker(self) -> None:
-        """Note whether the last stop was clean; from now on the next one is not until it is marked."""
+        """Note whether the last stop was clean; from now on the next one is not until it is marked.
+
+        Synced, or the marker would be found again after a power failure and the torn logs be believed.
+        """
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         self.clean = self._disk.exists(path)
-        self._disk.remove(path)
+        if self.clean:
+            self._disk.remove(path)
+            self._disk.sync_directory(self.path)
 
     def mark_clean_shutdown(self) -> None:
         content = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
@@ -148,6 +157,20 @@ class LogDirectory:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def parse_directory_name(name: str) -> tuple[str, int] | None:
+    """(topic, partition) of `<topic>-<partition>`; None for anything else."""
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not topic or not partition.isdecimal():
+        return None
+    return topic, int(partition)
+
+
+def suffixed_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
+    """`<topic>-<partition>.<32 hex digits><suffix>`, the topic cut so that a file system takes the name."""
+    rest = f"-{partition}.{unique.hex()}{suffix}"
+    return topic[: FILE_NAME_MAX - len(rest)] + rest
 
 
 def format_partition_metadata(topic_id: bytes) -> bytes:
