@@ -12,8 +12,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import msgspec
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
@@ -32,6 +33,13 @@ Failed = Callable[[ErrorCode, str], object]
 log = logging.getLogger("barnabas.controller")
 
 
+class _Group(NamedTuple):
+    """Records that are committed together, as the log gets them and as they are read from there."""
+
+    encoded: list[bytes]
+    records: list[msgspec.Struct]
+
+
 class Controller:
     """Owns the metadata of the cluster. All calls on the loop's thread."""
 
@@ -43,7 +51,7 @@ class Controller:
         self._runtime = runtime
         self._topic_listeners: list[TopicListener] = []
         self._config_listeners: list[ConfigListener] = []
-        self._under_way: deque[list[bytes]] = deque()  # groups proposed on top of `image`, in order
+        self._under_way: deque[_Group] = deque()  # proposed on top of `image`, in order
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
         self._started = False
 
@@ -102,12 +110,14 @@ class Controller:
             done(decision.response)
             return
         encoded = [encode_record(record) for record in decision.records]
+        # What is replayed is what was read from the bytes, here as after a restart.
+        group = _Group(encoded, [decode_record(record) for record in encoded])
         try:
-            self._speculate(encoded)
+            self._speculate(group)
         except MetadataError:
             self._reset_decided()
             raise
-        self._under_way.append(encoded)
+        self._under_way.append(group)
         generation = self._generation
 
         def finished(error: Exception | None) -> None:
@@ -128,25 +138,28 @@ class Controller:
 
         self._log.propose(encoded, finished)
 
-    def _speculate(self, encoded: Sequence[bytes]) -> None:
+    def _speculate(self, group: _Group) -> None:
         delta = MetadataDelta()
-        for record in encoded:
-            self._decided.replay(decode_record(record), delta)
-        self._decided.offset += len(encoded)
+        for record in group.records:
+            self._decided.replay(record, delta)
+        self._decided.offset += len(group.records)
 
     def _reset_decided(self) -> None:
         """Start again from what is committed and under way."""
-        self._decided = MetadataImage()
-        self._speculate(self._snapshot())
-        self._decided.offset = self.image.offset
-        for encoded in self._under_way:
-            self._speculate(encoded)
+        self._decided = self.image.copy()
+        for group in self._under_way:
+            self._speculate(group)
 
     def _apply(self, records: Sequence[bytes]) -> None:
         """One committed group, here or at start."""
         delta = MetadataDelta()
-        for record in records:
-            self.image.replay(decode_record(record), delta)
+        under_way = self._under_way[0] if self._under_way else None
+        if under_way is not None and under_way.encoded is records:
+            decoded = under_way.records
+        else:
+            decoded = [decode_record(record) for record in records]
+        for record in decoded:
+            self.image.replay(record, delta)
         self.image.offset += len(records)
         if self._started:
             if self._under_way:
