@@ -15,9 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from compat_tests.bench import startup, workloads
+from compat_tests.bench import kafka_tools, startup, workloads
+from compat_tests.bench.picture import draw
 from compat_tests.bench.report import Results
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.java_tools import JavaTools
 
 _WARM_UP_ROUNDS = {"Apache Kafka": 3, "Barnabas": 1}
 
@@ -32,6 +34,22 @@ def measure_starts(brokers: dict[str, Broker], results: Results, times: int) -> 
                 broker.stop()
             results.add(name, startup.start_to_first_produce(broker, f"first-{turn}"))
             results.add(name, startup.idle_memory(broker))
+    for name, broker in brokers.items():
+        results.add(name, startup.connection_memory(broker))
+
+
+def measure_tools(brokers: dict[str, Broker], results: Results, rounds: int, scale: float) -> None:
+    """Kafka's own tools, after a round that warms them up."""
+    tools = JavaTools()
+    try:
+        for number in range(rounds + 1):
+            for name, broker in brokers.items():
+                measures = kafka_tools.perf_tools(broker, tools, scale)
+                if number:
+                    results.add(name, measures)
+            say(f"Kafka's own tools, round {number} of {rounds}")
+    finally:
+        tools.close()
 
 
 def measure_rounds(brokers: dict[str, Broker], results: Results, rounds: int, scale: float) -> None:
@@ -60,6 +78,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
     parser.add_argument("--starts", type=int, default=3, help="times that each broker is started (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of each workload (default 1.0)")
+    parser.add_argument("--picture", help="also draw the ratios into this SVG file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         brokers = startup.make_brokers(Path(folder))
@@ -68,15 +87,18 @@ def main() -> int:
             measure_starts(brokers, results, options.starts)
             say("starts are measured")
             measure_rounds(brokers, results, options.rounds, options.scale)
+            measure_tools(brokers, results, min(options.rounds, 3), options.scale)
         finally:
             for broker in brokers.values():
                 if broker.alive():
                     broker.stop()
-    print(
+    circumstances = (
         f"Medians of {options.rounds} rounds (lowest - highest); {os.cpu_count()} cores, "
-        f"{platform.system()} {platform.release()}, Python {platform.python_version()}\n"
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     )
-    print(results.table())
+    print(f"{circumstances}\n\n{results.table()}")
+    if options.picture:
+        Path(options.picture).write_text(draw(results.ratios(), circumstances))
     return 0
 
 

@@ -10,7 +10,6 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
 
 from compat_tests.bench import prepared
 
@@ -20,11 +19,11 @@ _RECEIVE_BUFFER = 4 << 20
 class Connection:
     """One connection to a broker at host:port."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, receive_buffer: int = _RECEIVE_BUFFER) -> None:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._buffer = memoryview(bytearray(_RECEIVE_BUFFER))
+        self._buffer = memoryview(bytearray(receive_buffer))
 
     def send(self, request: bytes) -> None:
         """Hand all of it to the kernel."""
@@ -57,20 +56,33 @@ class Connection:
 
 
 def produce_many(
-    address: str, topic: str, batch: bytes, records: int, requests: int, in_flight: int
+    address: str,
+    topic: str,
+    batch: bytes,
+    records: int,
+    requests: int,
+    *,
+    acks: int = 1,
+    connections: int = 1,
 ) -> float:
-    """Produce the same batch of `records` records `requests` times over one connection; seconds taken."""
-    connection = Connection(address)
-    request = prepared.produce(topic, batch)
+    """Produce the same batch of `records` records `requests` times, in turn over the connections; seconds taken.
+
+    Five are in flight on one connection, one on each of several.
+    """
+    opened = [Connection(address) for _ in range(connections)]
+    request = prepared.produce(topic, batch, acks)
+    window = 5 if connections == 1 else connections
     offset = -1
     started = time.perf_counter()
-    for sent in range(requests + in_flight):
-        if sent >= in_flight:
-            offset = _acknowledged(topic, connection.receive())
+    for sent in range(requests + window):
+        connection = opened[sent % connections]
+        if sent >= window:
+            offset = max(offset, _acknowledged(topic, connection.receive()))
         if sent < requests:
             connection.send(request)
     seconds = time.perf_counter() - started
-    connection.close()
+    for connection in opened:
+        connection.close()
     assert offset == (requests - 1) * records, f"the last batch got offset {offset}"
     return seconds
 
@@ -141,40 +153,31 @@ def produce_small(
     return seconds
 
 
-def produce_latencies(address: str, topic: str, batch: bytes, samples: int) -> list[float]:
-    """Seconds from sending to the acknowledgement, one request in flight."""
-    connection = Connection(address)
-    request = prepared.produce(topic, batch)
-    latencies: list[float] = []
-    for _ in range(samples):
-        started = time.perf_counter()
-        response = connection.ask(request)
-        latencies.append(time.perf_counter() - started)
-        _acknowledged(topic, response)
-    connection.close()
-    return latencies
+def feed_tail(address: str, topic: str, batch: bytes, records: int, batches: int, consumers: int) -> float:
+    """Produce batches one by one to consumers whose fetches wait for them; seconds taken.
 
-
-def produce_to_fetch_latencies(address: str, topic: str, batch: bytes, samples: int) -> list[float]:
-    """Seconds from sending a record to its arrival at a consumer on another connection, whose fetch waits."""
-    producer, consumer = Connection(address), Connection(address)
+    Two batches are under way: while the consumers receive one, the next comes in.
+    """
+    producer = Connection(address)
+    opened = [Connection(address) for _ in range(consumers)]
     request = prepared.produce(topic, batch)
-    offset = _acknowledged(topic, producer.ask(request)) + 1
-    latencies: list[float] = []
-    for _ in range(samples):
-        consumer.send(prepared.fetch(topic, offset, 1 << 20, max_wait_ms=10_000))
-        time.sleep(0.0005)  # let the fetch arrive and wait
-        started = time.perf_counter()
-        producer.send(request)
-        response = consumer.receive()
-        latencies.append(time.perf_counter() - started)
-        assert prepared.fetched_error(topic, response) == 0
-        assert len(response) > len(batch), "the fetch came back empty"
-        assert _acknowledged(topic, producer.receive()) == offset
-        offset += 1
-    producer.close()
-    consumer.close()
-    return latencies
+    started = time.perf_counter()
+    producer.send(request)
+    for number in range(batches):
+        fetch = prepared.fetch(topic, number * records, len(batch), max_wait_ms=10_000)
+        for consumer in opened:
+            consumer.send(fetch)
+        if number + 1 < batches:
+            producer.send(request)
+        for consumer in opened:
+            response = consumer.receive()
+            assert prepared.fetched_error(topic, response) == 0
+            assert len(response) > len(batch), "the fetch came back empty"
+        _acknowledged(topic, producer.receive())
+    seconds = time.perf_counter() - started
+    for connection in (producer, *opened):
+        connection.close()
+    return seconds
 
 
 def wait_until_served(address: str, topic: str, patience: float = 30) -> None:
@@ -203,12 +206,6 @@ def first_produce(address: str, topic: str, batch: bytes, patience: float = 60) 
             pass
         assert time.perf_counter() < deadline, f"no produce was acknowledged within {patience} s"
         time.sleep(0.001)
-
-
-def percentile(samples: Sequence[float], fraction: float) -> float:
-    """The sample below which that fraction of them lies."""
-    ordered = sorted(samples)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * fraction))]
 
 
 def _acknowledged(topic: str, response: bytes | memoryview) -> int:

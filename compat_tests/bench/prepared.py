@@ -13,7 +13,7 @@ from crc32c import crc32c
 CLIENT_ID = b"bench"
 # Where a response's body starts: behind its size and, in flexible versions, the correlation id and no tags.
 _BODY = 4 + 4 + 1
-_PRODUCE, _FETCH, _METADATA = 0, 1, 3
+_PRODUCE, _FETCH, _METADATA, _API_VERSIONS = 0, 1, 3, 18
 
 
 def batch(records: int, value_size: int) -> bytes:
@@ -62,6 +62,11 @@ def metadata(topic: str) -> bytes:
     name = topic.encode()
     body = struct.pack(f">ih{len(name)}s?", 1, len(name), name, True)
     return _frame(_header(_METADATA, 4) + body)
+
+
+def api_versions() -> bytes:
+    """An ApiVersions request (version 0), the smallest there is."""
+    return _frame(_header(_API_VERSIONS, 0))
 
 
 def _record(offset_delta: int, value: bytes) -> bytes:

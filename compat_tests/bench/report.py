@@ -20,13 +20,22 @@ class Results:
             samples = self._samples.setdefault(measure, {name: [] for name in self.brokers})
             samples[broker].append(value)
 
+    def ratios(self) -> dict[str, float]:
+        """The second broker's median over the first's, by measure."""
+        first, second = self.brokers
+        medians = {
+            measure: (statistics.median(samples[first]), statistics.median(samples[second]))
+            for measure, samples in self._samples.items()
+        }
+        return {measure: other / base for measure, (base, other) in medians.items() if base}
+
     def table(self) -> str:
         """A Markdown table: medians, lowest and highest in brackets, and the second broker over the first."""
         first, second = self.brokers
         rows = [("", first, second, "ratio")]
+        ratios = self.ratios()
         for measure, samples in self._samples.items():
-            base, other = statistics.median(samples[first]), statistics.median(samples[second])
-            ratio = f"{other / base:.2f}" if base else "-"
+            ratio = f"{ratios[measure]:.2f}" if measure in ratios else "-"
             rows.append((measure, _cell(samples[first]), _cell(samples[second]), ratio))
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         lines = [

@@ -56,3 +56,22 @@ def idle_memory(broker: Broker) -> Measures:
     """Resident memory of a broker that has just started and does nothing."""
     time.sleep(1)
     return {"idle memory, MB": broker.resident_bytes() / 1e6}
+
+
+def connection_memory(broker: Broker, count: int = 1000) -> Measures:
+    """What a connection that has said hello and then does nothing adds to resident memory.
+
+    The first hundred are not counted: they fill what the broker keeps anyway.
+    """
+    hello = prepared.api_versions()
+    opened = [driver.Connection(broker.bootstrap, receive_buffer=1 << 12) for _ in range(100)]
+    for connection in opened:
+        connection.ask(hello)
+    before = broker.resident_bytes()
+    for _ in range(count):
+        opened.append(driver.Connection(broker.bootstrap, receive_buffer=1 << 12))
+        opened[-1].ask(hello)
+    added = broker.resident_bytes() - before
+    for connection in opened:
+        connection.close()
+    return {"memory of an idle connection, KB": added / count / 1e3}

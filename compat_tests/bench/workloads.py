@@ -16,13 +16,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     NewTopic,
 )
 
-from compat_tests.bench import driver, prepared
+from compat_tests.bench import driver, latency, prepared
 from compat_tests.harness.broker import Broker
 
 Measures = dict[str, float]
 
+_ACKS = {1: "acks=1", -1: "acks=all"}
 _LARGE = prepared.batch(1000, 1000)  # 1 MB
-_MEDIUM = prepared.batch(16, 1000)  # 16 KB
+# name, records of 1 KB in a batch, batches of a full-scale run
+_SIZES = (("1 MB", 1000, 400), ("64 KB", 64, 4000), ("16 KB", 16, 8000))
 _KILOBYTE = prepared.batch(1, 1000)
 _SMALL = prepared.batch(1, 100)
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -57,36 +59,47 @@ def topic_of(broker: Broker) -> Iterator[str]:
     admin.delete_topics([name])[name].result(30)
 
 
-def large_batches(broker: Broker, scale: float) -> Measures:
-    """1 MB batches in, acks=1, 5 in flight; then out again, one a request."""
-    requests = max(50, int(1500 * scale))
-    volume = requests * len(_LARGE)
-    with topic_of(broker) as topic:
-        before = cpu_seconds(broker.pid)
-        produced = driver.produce_many(broker.bootstrap, topic, _LARGE, 1000, requests, 5)
-        between = cpu_seconds(broker.pid)
-        fetched = driver.fetch_many(broker.bootstrap, topic, len(_LARGE), 1000, requests, 5)
-        after = cpu_seconds(broker.pid)
-    return {
-        "produce 1 MB batches, MB/s": volume / produced / 1e6,
-        "produce 1 MB batches, CPU-s/GB": (between - before) / volume * 1e9,
-        "fetch 1 MB a request, MB/s": volume / fetched / 1e6,
-        "fetch 1 MB a request, CPU-s/GB": (after - between) / volume * 1e9,
-    }
+def _rates(name: str, volume: int, seconds: float, cpu: float) -> Measures:
+    return {f"{name}, MB/s": volume / seconds / 1e6, f"{name}, CPU-s/GB": cpu / volume * 1e9}
 
 
-def medium_batches(broker: Broker, scale: float) -> Measures:
-    """16 KB batches, acks=1, 5 in flight."""
-    requests = max(500, int(20_000 * scale))
-    volume = requests * len(_MEDIUM)
-    with topic_of(broker) as topic:
-        before = cpu_seconds(broker.pid)
-        seconds = driver.produce_many(broker.bootstrap, topic, _MEDIUM, 16, requests, 5)
-        used = cpu_seconds(broker.pid) - before
-    return {
-        "produce 16 KB batches, MB/s": volume / seconds / 1e6,
-        "produce 16 KB batches, CPU-s/GB": used / volume * 1e9,
-    }
+def produce_and_fetch(broker: Broker, scale: float) -> Measures:
+    """Batches of every size in over 1 and 10 connections, acks=1 and all; then out again, one a request."""
+    measures: Measures = {}
+    for size, records, full in _SIZES:
+        batch = prepared.batch(records, 1000)
+        requests = max(50, int(full * scale)) // 10 * 10
+        volume = requests * len(batch)
+        for acks, promise in _ACKS.items():
+            for connections in (1, 10):
+                with topic_of(broker) as topic:
+                    before = cpu_seconds(broker.pid)
+                    seconds = driver.produce_many(
+                        broker.bootstrap, topic, batch, records, requests, acks=acks, connections=connections
+                    )
+                    used = cpu_seconds(broker.pid) - before
+                    many = "10 connections" if connections > 1 else "1 connection"
+                    measures |= _rates(f"produce {size}, {promise}, {many}", volume, seconds, used)
+                    if acks == 1 and connections == 1 and size != "16 KB":
+                        before = cpu_seconds(broker.pid)
+                        seconds = driver.fetch_many(broker.bootstrap, topic, len(batch), records, requests, 5)
+                        used = cpu_seconds(broker.pid) - before
+                        measures |= _rates(f"fetch {size} a request", volume, seconds, used)
+    return measures
+
+
+def tail(broker: Broker, scale: float) -> Measures:
+    """1 MB batches to consumers that wait at the tail: MB delivered, and the CPU of bringing them in and out."""
+    measures: Measures = {}
+    for consumers in (1, 10):
+        batches = max(20, int(300 * scale) // consumers)
+        with topic_of(broker) as topic:
+            before = cpu_seconds(broker.pid)
+            seconds = driver.feed_tail(broker.bootstrap, topic, _LARGE, 1000, batches, consumers)
+            used = cpu_seconds(broker.pid) - before
+        many = "10 consumers" if consumers > 1 else "1 consumer"
+        measures |= _rates(f"{many} at the tail", batches * consumers * len(_LARGE), seconds, used)
+    return measures
 
 
 def small_requests(broker: Broker, scale: float) -> Measures:
@@ -104,25 +117,27 @@ def small_requests(broker: Broker, scale: float) -> Measures:
 
 def latencies(broker: Broker, scale: float) -> Measures:
     """One record of 1 KB at a time: to its acknowledgement, and to a waiting consumer."""
+    samples = max(200, int(4000 * scale))
+    measures: Measures = {}
+    for acks, name in ((0, "acks=0, to the next answer"), (1, "acks=1"), (-1, "acks=all")):
+        with topic_of(broker) as topic:
+            found = latency.acknowledged(broker.bootstrap, topic, _KILOBYTE, samples, acks)
+        measures |= _percentiles(f"produce 1 KB, {name}", found)
     with topic_of(broker) as topic:
-        acknowledged = driver.produce_latencies(
-            broker.bootstrap, topic, _KILOBYTE, max(200, int(4000 * scale))
-        )
-    with topic_of(broker) as topic:
-        arrived = driver.produce_to_fetch_latencies(
-            broker.bootstrap, topic, _KILOBYTE, max(100, int(1000 * scale))
-        )
+        found = latency.arrived(broker.bootstrap, topic, _KILOBYTE, max(100, samples // 4))
+    return measures | _percentiles("produce to fetch", found)
+
+
+def _percentiles(name: str, samples: list[float]) -> Measures:
     return {
-        "produce 1 KB, one in flight, p50 ms": driver.percentile(acknowledged, 0.5) * 1e3,
-        "produce 1 KB, one in flight, p99 ms": driver.percentile(acknowledged, 0.99) * 1e3,
-        "produce to fetch, p50 ms": driver.percentile(arrived, 0.5) * 1e3,
-        "produce to fetch, p99 ms": driver.percentile(arrived, 0.99) * 1e3,
+        f"{name}, {label} ms": latency.percentile(samples, fraction) * 1e3
+        for label, fraction in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999))
     }
 
 
 ROUND: tuple[Callable[[Broker, float], Measures], ...] = (
-    large_batches,
-    medium_batches,
+    produce_and_fetch,
+    tail,
     small_requests,
     latencies,
 )
