@@ -43,7 +43,7 @@ class PartitionReader:
         """The batches from wanted.fetch_offset on, or the error that stands in their way."""
         epoch = wanted.current_leader_epoch
         if epoch > -1 and epoch != partition.leader_epoch:
-            return self._error(wanted, partition.check_leader_epoch(epoch))
+            return self.failure(wanted, partition.check_leader_epoch(epoch))
         log = partition.log
         high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
         answer = PartitionData(
@@ -63,7 +63,7 @@ class PartitionReader:
             diverging = _diverging_epoch(partition, wanted)
             if diverging is not None:
                 if diverging.epoch < 0:  # an epoch later than any we know
-                    return self._error(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
+                    return self.failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
                 self.failed = True
                 answer.diverging_epoch = diverging
                 return answer
@@ -78,34 +78,28 @@ class PartitionReader:
                 end_offset=end_offset,
             )
         except StorageError as failure:
-            return self._error(wanted, failure.error)
+            return self.failure(wanted, failure.error)
         if result.regions:
             answer.records = result.regions
             self.size += result.size
             self._room = max(0, self._room - result.size)
         return answer
 
-    def _error(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+    def failure(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+        """The answer where reading failed; the fetch does not wait then."""
         self.failed = True
-        return error_answer(wanted, error)
-
-
-def error_answer(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
-    """The answer where reading failed."""
-    return PartitionData(
-        partition_index=wanted.partition,
-        error_code=error,
-        high_watermark=-1,
-        aborted_transactions=None,
-        records=b"",
-    )
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=error,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
+        )
 
 
 def absent_answer(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
-    """The answer where there is nothing to read; Kafka's differs from a failed read's in one null."""
-    answer = error_answer(wanted, error)
-    answer.aborted_transactions = []
-    return answer
+    """The answer where there is nothing to read, which keeps no fetch from waiting for the others."""
+    return PartitionData(partition_index=wanted.partition, error_code=error, high_watermark=-1, records=b"")
 
 
 def why_absent(

@@ -163,7 +163,7 @@ class FullFetch(Fetch):
 
     def _response(self) -> FetchResponse:
         response = FetchResponse(responses=self._answers)
-        if self._found_session and self._found:
+        if self._found_session:
             cache = self._context.services.fetch_sessions
             privileged = is_follower(self._request)
             if cache.make_room(privileged, len(self._found)):
@@ -223,7 +223,7 @@ class IncrementalFetch(Fetch):
             one.topic = known.name if known is not None else None
         error = why_absent(image, self._by_id, one.topic, one.topic_id, one.wanted.partition)
         if error == ErrorCode.INCONSISTENT_TOPIC_ID:
-            self._reader.failed = True  # for Kafka this one is a failed read
+            return self._reader.failure(one.wanted, error)
         return absent_answer(one.wanted, error)
 
     def _can_grow(self) -> bool:

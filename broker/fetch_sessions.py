@@ -172,7 +172,9 @@ class FetchSession:
         if answer.log_start_offset != one.log_start_offset:
             respond = True
             one.log_start_offset = answer.log_start_offset
-        if answer.error_code or answer.diverging_epoch.epoch != -1:
+        if answer.diverging_epoch.epoch != -1:
+            respond = True
+        if answer.error_code:
             respond = True
             one.high_watermark = -1  # so that it is told again when it works again
         self._place(one, partition, answer)
