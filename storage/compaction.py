@@ -1,0 +1,238 @@
+"""One cleaning of one log: read its dirty section, then write its segments anew without what is superseded.
+
+It runs in a thread, slice by slice, on segments that no longer change, and touches nothing of the log: what it
+makes are files named `.cleaned`, synced, which the loop then swaps in (segment_swap.py). A generator is the
+slicing: it yields after every window read, so a stop, a throttle or a deleted log takes effect there; closing
+it removes what is half written. The steps are those of Kafka's Cleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+import msgspec
+from barnabas.storage.batch_filter import BatchFilter, FilterSettings, LastRecords, control_type
+from barnabas.storage.cleaned_segment import CleanedSegmentWriter
+from barnabas.storage.cleaned_transactions import CleanedTransactions
+from barnabas.storage.cleaner_offset_map import OffsetMap
+from barnabas.storage.disk import Disk, File
+from barnabas.storage.log_config import LogConfig
+from barnabas.storage.record_walk import put_keys
+from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from barnabas.storage.transaction_index import AbortedTransaction
+from barnabas.storage.validation import DECOMPRESSED_LIMIT
+from barnabas.wire.record_batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    CorruptBatch,
+    iterate_records,
+    read_header,
+    verify_crc,
+)
+from barnabas.wire.records import records_payload
+
+WINDOW_BYTES = 1 << 20  # read at once, and then yielded
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A segment to be cleaned, as it was when the cleaning began. `end_offset` is the next one's base."""
+
+    segment: Segment
+    path: str
+    base_offset: int
+    end_offset: int
+    size: int
+    index_size: int
+    time_index_size: int
+
+
+class Cleaning(msgspec.Struct, kw_only=True):
+    """What to clean and by what rules; made on the loop, used in a thread, counted up there."""
+
+    disk: Disk
+    directory: str
+    config: LogConfig
+    sources: Sequence[Source]  # all of the log below the first uncleanable segment, ascending, not empty
+    first_dirty_offset: int
+    first_dirty_position: int  # at or before it in its segment
+    now_ms: int
+    map_bytes: int
+    map_load_factor: float
+    last_records: LastRecords
+    aborted: Sequence[AbortedTransaction]
+    end_offset: int = -1  # first offset that is still dirty afterwards; known when the map is
+    map_utilization: float = 0.0
+    bytes_mapped: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    records_read: int = 0
+    records_kept: int = 0
+
+
+class Slice(msgspec.Struct, gc=False):
+    """A piece of work that is done: bytes read and written, and perhaps a new segment to swap in for `old`."""
+
+    bytes_moved: int
+    cleaned: Segment | None = None
+    old: tuple[Segment, ...] = ()
+
+
+Slices = Generator[Slice, None, None]
+
+
+def clean(cleaning: Cleaning) -> Slices:
+    """The whole cleaning. RecordBatchError when the log holds what can't be read, OSError as the disk gives it."""
+    offsets = OffsetMap(cleaning.map_bytes, cleaning.map_load_factor)
+    yield from _build_offset_map(cleaning, offsets)
+    offsets.seal()
+    cleaning.end_offset = offsets.latest_offset + 1
+    cleaning.map_utilization = offsets.utilization
+    transactions = CleanedTransactions()
+    first_base = cleaning.sources[0].base_offset
+    transactions.add_aborted(one for one in cleaning.aborted if one.last_offset >= first_base)
+    settings = FilterSettings(
+        cleaning.now_ms,
+        cleaning.config.delete_retention_ms,
+        cleaning.first_dirty_offset,
+        cleaning.sources[-1].end_offset,
+        cleaning.last_records,
+    )
+    batch_filter = BatchFilter(settings, offsets, transactions)
+    reached = [source for source in cleaning.sources if source.base_offset < cleaning.end_offset]
+    for group in group_sources(reached, cleaning.config.segment_bytes, cleaning.config.segment_index_bytes):
+        yield from _clean_group(cleaning, group, batch_filter, transactions)
+    cleaning.records_read = batch_filter.records_read
+    cleaning.records_kept = batch_filter.records_kept
+
+
+def _build_offset_map(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
+    """The dirty section's keys, as far as the map has room. Aborted records and markers have none to offer."""
+    start = cleaning.first_dirty_offset
+    transactions = CleanedTransactions()
+    transactions.add_aborted(one for one in cleaning.aborted if one.last_offset >= start)
+    for source in cleaning.sources:
+        if source.end_offset <= start:
+            continue
+        position = cleaning.first_dirty_position if source.base_offset <= start else 0
+        for data, headers in read_windows(cleaning.disk, source, position):
+            for at, header in headers:
+                batch = data[at : at + header.size]
+                if header.is_control:
+                    transactions.marker_may_go(header, control_type(batch))
+                elif not transactions.is_aborted(header) and header.record_count:
+                    verify_crc(batch, 0, header)
+                    if not _put_batch(batch, header, start, offsets):
+                        return
+                if header.last_offset >= start:
+                    offsets.latest_offset = header.last_offset
+            cleaning.bytes_mapped += len(data)
+            yield Slice(len(data))
+        offsets.latest_offset = source.end_offset - 1
+
+
+def _put_batch(batch: memoryview, header: BatchHeader, start: int, offsets: OffsetMap) -> bool:
+    """False when the map became full on the way, and the section ends inside this batch."""
+    if len(offsets.values) + header.record_count <= offsets.entries_max:
+        put_keys(records_payload(batch, header, DECOMPRESSED_LIMIT), header, start, offsets)
+        return True
+    for record in iterate_records(batch, DECOMPRESSED_LIMIT):
+        if record.key is None or record.offset < start:
+            continue
+        if not offsets.put(record.key, record.offset, record.value is None):
+            return False
+    return True
+
+
+def _clean_group(
+    cleaning: Cleaning,
+    group: Sequence[Source],
+    batch_filter: BatchFilter,
+    transactions: CleanedTransactions,
+) -> Slices:
+    """Several segments into one."""
+    writer = CleanedSegmentWriter(cleaning.disk, cleaning.directory, group[0].base_offset, cleaning.config)
+    try:
+        for source in group:
+            for data, headers in read_windows(cleaning.disk, source, 0):
+                written = 0
+                for at, header in headers:
+                    left = batch_filter.filter(data[at : at + header.size], header)
+                    if left is not None:
+                        writer.append(*left)
+                        written += left[1].size
+                cleaning.bytes_read += len(data)
+                cleaning.bytes_written += written
+                yield Slice(len(data) + written)
+        cleaned = writer.finish(transactions.take_retained(), group[-1].path)
+    except BaseException:  # GeneratorExit too: somebody has given up on this cleaning
+        writer.discard()
+        raise
+    yield Slice(0, cleaned, tuple(source.segment for source in group))
+
+
+def group_sources(
+    sources: Sequence[Source], segment_bytes: int, segment_index_bytes: int
+) -> list[list[Source]]:
+    """Neighbours that fit into one segment together: by log, by either index, and by relative offset."""
+    groups: list[list[Source]] = []
+    size = index_size = time_index_size = 0
+    for source in sources:
+        size += source.size
+        index_size += source.index_size
+        time_index_size += source.time_index_size
+        if (
+            groups
+            and size <= segment_bytes
+            and index_size <= segment_index_bytes
+            and time_index_size <= segment_index_bytes
+            and (source.size == 0 or source.end_offset - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET)
+        ):
+            groups[-1].append(source)
+        else:
+            groups.append([source])
+            size, index_size, time_index_size = source.size, source.index_size, source.time_index_size
+    return groups
+
+
+def read_windows(
+    disk: Disk, source: Source, position: int
+) -> Iterator[tuple[memoryview, list[tuple[int, BatchHeader]]]]:
+    """(bytes, [(position in them, header)]) of whole batches, about WINDOW_BYTES at a time.
+
+    CorruptBatch where no whole batch stands, or offsets go back.
+    """
+    file = disk.open(source.path)
+    last_offset = source.base_offset - 1
+    while position < source.size:
+        data, headers = _read_window(file, position, source)
+        for _, header in headers:
+            if header.base_offset <= last_offset or header.last_offset_delta < 0:
+                raise CorruptBatch(f"{source.path}: offset {header.base_offset} behind {last_offset}")
+            last_offset = header.last_offset
+        if last_offset >= source.end_offset:
+            raise CorruptBatch(f"{source.path}: offset {last_offset} belongs to the next segment")
+        yield data, headers
+        position += len(data)
+
+
+def _read_window(
+    file: File, position: int, source: Source
+) -> tuple[memoryview, list[tuple[int, BatchHeader]]]:
+    rest = source.size - position
+    data = memoryview(file.pread(min(WINDOW_BYTES, rest), position))
+    first = read_header(data).size
+    if first > rest:
+        raise CorruptBatch(f"{source.path}: a batch of {first} bytes at {position}, {rest} remain")
+    if first > len(data):
+        data = memoryview(file.pread(first, position))
+    headers: list[tuple[int, BatchHeader]] = []
+    at = 0
+    while len(data) - at >= HEADER_SIZE:
+        header = read_header(data, at)
+        if header.size > len(data) - at:
+            break
+        headers.append((at, header))
+        at += header.size
+    if not headers:
+        raise CorruptBatch(f"{source.path}: no whole batch at {position}")
+    return data[:at], headers
