@@ -20,7 +20,7 @@ def draw(ratios: Mapping[str, float], note: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
         f'font-size="12" fill="{_INK}">',
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
-        '<text x="12" y="20" font-size="15">Cost relative to Apache Kafka 4.3.1 (less is better)</text>',
+        '<text x="12" y="20" font-size="15">Cost relative to Apache Kafka 4.3.1 (less is better; rates are turned over)</text>',
         f'<text x="12" y="38" fill="#666">{escape(note)}</text>',
     ]
     for mark in _MARKS:
