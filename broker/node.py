@@ -80,12 +80,11 @@ class Node:
     def _start_services(self) -> None:
         config, runtime = self._config, self._runtime
         self._kafka_metadata.enter()
-        self._metadata_log = LocalMetadataLog(
-            RealDisk(), self._kafka_metadata.journal_directory, runtime
-        )
+        self._metadata_log = LocalMetadataLog(RealDisk(), self._kafka_metadata.journal_directory, runtime)
         controller = Controller(self._metadata_log, config, runtime)
         controller.start()
         self._kafka_metadata.warn_of_carried(controller.image)
+        self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
         partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties)
         partitions.load(controller.image)
         groups = GroupCoordinator(

@@ -48,6 +48,7 @@ _RESERVED = {
         "message",
         "append",
         "data",
+        "view",
     ),
     *("str", "bytes", "list", "len", "range", "memoryview", "sum", "map", "pack", "unpack_from", "Struct"),
     *("from", "in", "is", "not", "class", "global", "lambda", "pass", "raise", "import", "None"),
@@ -93,14 +94,23 @@ def split_fields(struct: Struct, version: int, compact: bool) -> tuple[list[Fiel
     return plain, sorted(tagged, key=lambda field: field.tag or 0)
 
 
+def is_plain(struct: Struct) -> bool:
+    """Whether a struct holds nothing that could be changed inside, so that all messages may share its default."""
+    return all(
+        not field.is_array and field.type != "records" and (field.struct is None or is_plain(field.struct))
+        for field in struct.fields
+    )
+
+
 def default_of(field: Field) -> str:
-    """The Python expression of a field's default; containers and structs are made anew each time."""
+    """The Python expression of a field's default; containers and what holds one are made anew each time."""
     if field.default == "null" or field.type == "records":
         return "None"
     if field.is_array:
         return "[]"
     if field.struct is not None:
-        return f"{field.struct.class_name}()"
+        name = field.struct.class_name
+        return f"DEFAULT_{name}" if is_plain(field.struct) else f"{name}()"
     match field.type:
         case "string":
             return repr(field.default or "").replace("'", '"')

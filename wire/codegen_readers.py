@@ -41,6 +41,10 @@ class _ReaderGenerator:
         emit("if pos > end:")
         emit(f'    raise overrun("{self._message.name}")')
         emit(f"return {result}, pos")
+        if any("view[" in line for line in self._source.lines):
+            self._source.lines.insert(
+                0, "        view = buffer if type(buffer) is memoryview else memoryview(buffer)"
+            )
         return [
             "    try:",
             *self._source.lines,
@@ -251,7 +255,7 @@ _PYTHON_TYPES = {"string": "str", "bytes": "bytes", "records": "memoryview"}
 _SLICES = {
     "string": 'str(buffer[pos:stop], "utf-8")',
     "bytes": "bytes(buffer[pos:stop])",
-    "records": "memoryview(buffer)[pos:stop]",
+    "records": "view[pos:stop]",
 }
 
 

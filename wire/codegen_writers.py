@@ -52,23 +52,33 @@ class _WriterGenerator:
             self._run.append(("x", ""))
 
     def _tagged(self, struct: Struct, tagged: list[Field], variable: str) -> None:
+        """A section that is empty nearly always ends the run with its count of 0."""
         emit = self._source.emit
+        values = [f"{variable}.{_attribute(field)}" for field in tagged]
+        differences = [self._differs(field, value) for field, value in zip(tagged, values, strict=True)]
+        run = list(self._run)
+        emit(f"if {' or '.join(differences)}:")
+        self._source.depth += 1
         self._flush()
         tags, count = self._source.unique("tags"), self._source.unique("count")
         emit(f"{tags}: list[Part] = []")
         emit(f"{count} = 0")
-        for field in tagged:
-            value = f"{variable}.{_attribute(field)}"
-            emit(f"if {self._differs(field, value)}:")
+        for field, value, difference in zip(tagged, values, differences, strict=True):
+            emit(f"if {difference}:")
             self._source.depth += 1
             emit(f"{count} += 1")
             self._tagged_value(field, value, tags, f"{struct.name}.{field.name}")
             self._source.depth -= 1
         emit(f"{self._append}(BYTES[{count}])")
-        emit(f"if {count}:")
         part = self._source.unique("part")
-        emit(f"    for {part} in {tags}:")
-        emit(f"        {self._append}({part})")
+        emit(f"for {part} in {tags}:")
+        emit(f"    {self._append}({part})")
+        self._source.depth -= 1
+        emit("else:")
+        self._source.depth += 1
+        self._run = [*run, ("x", "")]
+        self._flush()
+        self._source.depth -= 1
 
     def _tagged_value(self, field: Field, value: str, tags: str, path: str) -> None:
         if field.type in FIXED and not field.is_array:
@@ -140,8 +150,6 @@ class _WriterGenerator:
         self._source.depth -= 1
 
     def _sized(self, kind: str, value: str, path: str, nullable: bool, compact: bool) -> None:
-        if compact:
-            self._flush()
         if nullable or kind == "records":
             self._sized_or_null(kind, value, path, nullable, compact)
             return
@@ -161,10 +169,8 @@ class _WriterGenerator:
         if not nullable:
             emit(f'raise null_field("{path}")')
         run = list(self._run)
-        if nullable and compact:
-            emit(f'{self._append}(b"\\0")')
-        elif nullable:
-            self._run.append(("h" if kind == "string" else "i", "-1"))
+        if nullable:
+            self._run.append(("x", "") if compact else ("h" if kind == "string" else "i", "-1"))
             self._flush()
         self._source.depth -= 1
         emit("else:")
@@ -189,8 +195,7 @@ class _WriterGenerator:
             self._flush()
         else:
             emit(f"n = {size} + 1")
-            long = "string_size(n - 1)" if kind == "string" else "uvarint(n)"
-            emit(f"{self._append}(BYTES[n] if n < 128 else {long})")
+            self._compact_length("string_size(n - 1)" if kind == "string" else "uvarint(n)")
         if kind == "records":
             emit(f"append_records({self._append}, {content})")
         else:
@@ -199,8 +204,6 @@ class _WriterGenerator:
     def _array(self, field: Field, value: str, path: str, nullable: bool, compact: bool) -> None:
         emit = self._source.emit
         local = self._source.unique(field.python_name)
-        if compact:
-            self._flush()
         if not nullable:
             self._check_null(local, value, path)
             self._filled(field, local, path, compact)
@@ -209,11 +212,8 @@ class _WriterGenerator:
         emit(f"if {local} is None:")
         self._source.depth += 1
         run = list(self._run)
-        if compact:
-            emit(f'{self._append}(b"\\0")')
-        else:
-            self._run.append(("i", "-1"))
-            self._flush()
+        self._run.append(("x", "") if compact else ("i", "-1"))
+        self._flush()
         self._source.depth -= 1
         emit("else:")
         self._source.depth += 1
@@ -226,7 +226,7 @@ class _WriterGenerator:
         emit = self._source.emit
         if compact:
             emit(f"n = len({local}) + 1")
-            emit(f"{self._append}(BYTES[n] if n < 128 else uvarint(n))")
+            self._compact_length("uvarint(n)")
         else:
             self._run.append(("i", f"len({local})"))
             self._flush()
@@ -253,16 +253,26 @@ class _WriterGenerator:
         self._source.emit(f"if {local} is None:")
         self._source.emit(f'    raise null_field("{path}")')
 
-    def _flush(self) -> None:
+    def _compact_length(self, long: str) -> None:
+        """The varint `n`; its one byte ends the run, where one byte is enough."""
         if not self._run:
+            self._source.emit(f"{self._append}(BYTES[n] if n < 128 else {long})")
             return
+        run = self._packed()
+        self._run.append(("B", "n"))
+        self._source.emit(f"{self._append}({self._packed()} if n < 128 else {run} + {long})")
+        self._run = []
+
+    def _packed(self) -> str:
+        """The expression of the run's bytes."""
         codes = [code for code, _ in self._run]
         values = ", ".join(expression for code, expression in self._run if code != "x")
-        self._run = []
-        if codes == ["x"]:
-            self._source.emit(f'{self._append}(b"\\0")')
-        else:
-            self._source.emit(f"{self._append}({self._source.bound('pack', codes)}({values}))")
+        return 'b"\\0"' if codes == ["x"] else f"{self._source.bound('pack', codes)}({values})"
+
+    def _flush(self) -> None:
+        if self._run:
+            self._source.emit(f"{self._append}({self._packed()})")
+            self._run = []
 
 
 def _attribute(field: Field) -> str:

@@ -61,7 +61,14 @@ def generate_module(schema: Schema) -> str:
     """The source of one module."""
     structs: dict[str, str] = {}
     defaults: set[str] = set()
-    classes = [text for message in schema.messages for text in _classes(message)]
+    shared = {
+        field.struct.class_name
+        for message in schema.messages
+        for struct in message.structs
+        for field in struct.fields
+        if default_of(field).startswith("DEFAULT_") and field.struct is not None
+    }
+    classes = [_class(message, struct, shared) for message in schema.messages for struct in message.structs]
     functions: list[str] = []
     types: list[str] = []
     for message in schema.messages:
@@ -69,7 +76,7 @@ def generate_module(schema: Schema) -> str:
         writers = _functions(message, "write", structs, defaults, functions)
         types.append(_message_type(message, readers, writers))
     constants = [f"{name} = {text}" for name, text in sorted(structs.items())]
-    constants += [f"DEFAULT_{name} = {name}()" for name in sorted(defaults)]
+    constants += [f"DEFAULT_{name} = {name}()" for name in sorted(defaults - shared)]
     if any(message.kind == "record" for message in schema.messages):
         entries = "".join(f"    {m.api_key}: {_constant(m)},\n" for m in schema.messages)
         types.append("RECORD_TYPES: dict[int, MessageType[Any]] = {\n" + entries + "}")
@@ -96,12 +103,10 @@ def _head(schema: Schema, body: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _classes(message: Message) -> list[str]:
-    return [_class(message, struct) for struct in message.structs]
-
-
-def _class(message: Message, struct: Struct) -> str:
-    lines = [f"class {struct.class_name}(msgspec.Struct, gc=False):"]
+def _class(message: Message, struct: Struct, shared: set[str]) -> str:
+    """One message class; one whose default value all messages share is frozen, with that value behind it."""
+    name = struct.class_name
+    lines = [f"class {name}(msgspec.Struct, {'frozen=True, ' if name in shared else ''}gc=False):"]
     for field in struct.fields:
         default = default_of(field)
         if field.struct is not None and default.endswith("()"):
@@ -110,6 +115,8 @@ def _class(message: Message, struct: Struct) -> str:
         lines.append(f"    {field.python_name}: {kind} = {default}")
     if not struct.fields:
         lines.append("    pass")
+    if name in shared:
+        lines += ["", "", f"DEFAULT_{name} = {name}()"]
     return "\n".join(lines)
 
 

@@ -95,8 +95,12 @@ def read_uvarint(buffer: Buffer, pos: int) -> tuple[int, int]:
 
 def long_uvarint(first: int, buffer: Buffer, pos: int) -> tuple[int, int]:
     """The rest of an unsigned varint whose first byte, `first`, has its continuation bit set."""
-    value = first & 0x7F
-    for shift in (7, 14, 21, 28):
+    byte = buffer[pos]
+    value = first & 0x7F | (byte & 0x7F) << 7
+    pos += 1
+    if byte < 128:  # up to 16,383: most that are longer than one byte
+        return value, pos
+    for shift in (14, 21, 28):
         byte = buffer[pos]
         pos += 1
         value |= (byte & 0x7F) << shift

@@ -43,6 +43,7 @@ pack_h = Struct(">h").pack
 pack_ih = Struct(">ih").pack
 pack_ihx = Struct(">ihx").pack
 pack_qh = Struct(">qh").pack
+pack_qhB = Struct(">qhB").pack
 pack_qhh = Struct(">qhh").pack
 unpack_h = Struct(">h").unpack_from
 unpack_ih = Struct(">ih").unpack_from
@@ -132,13 +133,12 @@ def write_add_offsets_to_txn_request_3(message: AddOffsetsToTxnRequest, append: 
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_qh(message.producer_id, message.producer_epoch))
         text_2 = message.group_id
         if text_2 is None:
             raise null_field("AddOffsetsToTxnRequest.GroupId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_qhB(message.producer_id, message.producer_epoch, n) if n < 128 else pack_qh(message.producer_id, message.producer_epoch) + string_size(n - 1))
         append(data)
         append(b"\0")
     except UNENCODABLE as error:

@@ -75,12 +75,16 @@ class AddPartitionsToTxnResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
 pack_qh = Struct(">qh").pack
+pack_qhB = Struct(">qhB").pack
 pack_qhi = Struct(">qhi").pack
 pack_qho = Struct(">qh?").pack
+pack_qhoB = Struct(">qh?B").pack
 unpack_h = Struct(">h").unpack_from
 unpack_i = Struct(">i").unpack_from
 unpack_iB = Struct(">iB").unpack_from
@@ -291,12 +295,11 @@ def write_add_partitions_to_txn_request_3(message: AddPartitionsToTxnRequest, ap
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_qh(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch))
         v3_and_below_topics = message.v3_and_below_topics
         if v3_and_below_topics is None:
             raise null_field("AddPartitionsToTxnRequest.V3AndBelowTopics")
         n = len(v3_and_below_topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_qhB(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch, n) if n < 128 else pack_qh(message.v3_and_below_producer_id, message.v3_and_below_producer_epoch) + uvarint(n))
         for item in v3_and_below_topics:
             text_2 = item.name
             if text_2 is None:
@@ -332,12 +335,11 @@ def write_add_partitions_to_txn_request_4(message: AddPartitionsToTxnRequest, ap
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_qho(item.producer_id, item.producer_epoch, item.verify_only))
             topics = item.topics
             if topics is None:
                 raise null_field("AddPartitionsToTxnTransaction.Topics")
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_qhoB(item.producer_id, item.producer_epoch, item.verify_only, n) if n < 128 else pack_qho(item.producer_id, item.producer_epoch, item.verify_only) + uvarint(n))
             for item_2 in topics:
                 text_2 = item_2.name
                 if text_2 is None:
@@ -546,12 +548,11 @@ def write_add_partitions_to_txn_response_0(message: AddPartitionsToTxnResponse, 
 
 def write_add_partitions_to_txn_response_3(message: AddPartitionsToTxnResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results_by_topic_v3_and_below = message.results_by_topic_v3_and_below
         if results_by_topic_v3_and_below is None:
             raise null_field("AddPartitionsToTxnResponse.ResultsByTopicV3AndBelow")
         n = len(results_by_topic_v3_and_below) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results_by_topic_v3_and_below:
             text = item.name
             if text is None:
@@ -575,12 +576,11 @@ def write_add_partitions_to_txn_response_3(message: AddPartitionsToTxnResponse, 
 
 def write_add_partitions_to_txn_response_4(message: AddPartitionsToTxnResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         results_by_transaction = message.results_by_transaction
         if results_by_transaction is None:
             raise null_field("AddPartitionsToTxnResponse.ResultsByTransaction")
         n = len(results_by_transaction) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in results_by_transaction:
             text = item.transactional_id
             if text is None:

@@ -54,7 +54,10 @@ class AddRaftVoterResponse(msgspec.Struct, gc=False):
 
 pack_Hx = Struct(">Hx").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iiu = Struct(">ii16s").pack
+pack_iiuB = Struct(">ii16sB").pack
 pack_ox = Struct(">?x").pack
 unpack_HB = Struct(">HB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
@@ -186,12 +189,11 @@ def write_add_raft_voter_request_0(message: AddRaftVoterRequest, append: Append)
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_iiu(message.timeout_ms, message.voter_id, message.voter_directory_id))
         listeners = message.listeners
         if listeners is None:
             raise null_field("AddRaftVoterRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiuB(message.timeout_ms, message.voter_id, message.voter_directory_id, n) if n < 128 else pack_iiu(message.timeout_ms, message.voter_id, message.voter_directory_id) + uvarint(n))
         for item in listeners:
             text_2 = item.name
             if text_2 is None:
@@ -223,12 +225,11 @@ def write_add_raft_voter_request_1(message: AddRaftVoterRequest, append: Append)
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_iiu(message.timeout_ms, message.voter_id, message.voter_directory_id))
         listeners = message.listeners
         if listeners is None:
             raise null_field("AddRaftVoterRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiuB(message.timeout_ms, message.voter_id, message.voter_directory_id, n) if n < 128 else pack_iiu(message.timeout_ms, message.voter_id, message.voter_directory_id) + uvarint(n))
         for item in listeners:
             text_2 = item.name
             if text_2 is None:
@@ -276,14 +277,13 @@ def read_add_raft_voter_response_0(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def write_add_raft_voter_response_0(message: AddRaftVoterResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         append(b"\0")
     except UNENCODABLE as error:

@@ -70,8 +70,11 @@ class AlterClientQuotasResponse(msgspec.Struct, gc=False):
 pack_do = Struct(">d?").pack
 pack_dox = Struct(">d?x").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_o = Struct(">?").pack
 pack_ox = Struct(">?x").pack
@@ -488,21 +491,19 @@ def write_alter_client_quotas_response_0(message: AlterClientQuotasResponse, app
 
 def write_alter_client_quotas_response_1(message: AlterClientQuotasResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         entries = message.entries
         if entries is None:
             raise null_field("AlterClientQuotasResponse.Entries")
         n = len(entries) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in entries:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             entity = item.entity
             if entity is None:

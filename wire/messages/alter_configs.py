@@ -59,10 +59,14 @@ class AlterConfigsResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bh = Struct(">bh").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_o = Struct(">?").pack
 pack_ox = Struct(">?x").pack
@@ -244,13 +248,12 @@ def write_alter_configs_request_2(message: AlterConfigsRequest, append: Append) 
         n = len(resources) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in resources:
-            append(pack_b(item.resource_type))
             text = item.resource_name
             if text is None:
                 raise null_field("AlterConfigsResource.ResourceName")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(item.resource_type, n) if n < 128 else pack_b(item.resource_type) + string_size(n - 1))
             append(data)
             configs = item.configs
             if configs is None:
@@ -387,29 +390,26 @@ def write_alter_configs_response_0(message: AlterConfigsResponse, append: Append
 
 def write_alter_configs_response_2(message: AlterConfigsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         responses = message.responses
         if responses is None:
             raise null_field("AlterConfigsResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in responses:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
-            append(pack_b(item.resource_type))
             text_2 = item.resource_name
             if text_2 is None:
                 raise null_field("AlterConfigsResourceResponse.ResourceName")
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(item.resource_type, n) if n < 128 else pack_b(item.resource_type) + string_size(n - 1))
             append(data)
             append(b"\0")
         append(b"\0")

@@ -12,7 +12,6 @@ import msgspec
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.primitives import (
     Append,
-    BYTES,
     Buffer,
     MALFORMED,
     UNENCODABLE,
@@ -76,11 +75,16 @@ class AlterPartitionResponse(msgspec.Struct, gc=False):
 
 pack_bix = Struct(">bix").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihii = Struct(">ihii").pack
+pack_ihiiB = Struct(">ihiiB").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_iq = Struct(">iq").pack
+pack_iqB = Struct(">iqB").pack
 pack_iqx = Struct(">iqx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_biB = Struct(">biB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_ihiiB = Struct(">ihiiB").unpack_from
@@ -201,26 +205,23 @@ def read_alter_partition_request_3(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def write_alter_partition_request_2(message: AlterPartitionRequest, append: Append) -> None:
     try:
-        append(pack_iq(message.broker_id, message.broker_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("AlterPartitionRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iqB(message.broker_id, message.broker_epoch, n) if n < 128 else pack_iq(message.broker_id, message.broker_epoch) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("TopicData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ii(item_2.partition_index, item_2.leader_epoch))
                 new_isr = item_2.new_isr
                 if new_isr is None:
                     raise null_field("PartitionData.NewIsr")
                 n = len(new_isr) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iiB(item_2.partition_index, item_2.leader_epoch, n) if n < 128 else pack_ii(item_2.partition_index, item_2.leader_epoch) + uvarint(n))
                 append(pack(f">{len(new_isr)}i", *new_isr))
                 append(pack_bix(item_2.leader_recovery_state, item_2.partition_epoch))
             append(b"\0")
@@ -231,26 +232,23 @@ def write_alter_partition_request_2(message: AlterPartitionRequest, append: Appe
 
 def write_alter_partition_request_3(message: AlterPartitionRequest, append: Append) -> None:
     try:
-        append(pack_iq(message.broker_id, message.broker_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("AlterPartitionRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iqB(message.broker_id, message.broker_epoch, n) if n < 128 else pack_iq(message.broker_id, message.broker_epoch) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("TopicData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ii(item_2.partition_index, item_2.leader_epoch))
                 new_isr_with_epochs = item_2.new_isr_with_epochs
                 if new_isr_with_epochs is None:
                     raise null_field("PartitionData.NewIsrWithEpochs")
                 n = len(new_isr_with_epochs) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iiB(item_2.partition_index, item_2.leader_epoch, n) if n < 128 else pack_ii(item_2.partition_index, item_2.leader_epoch) + uvarint(n))
                 for item_3 in new_isr_with_epochs:
                     append(pack_iqx(item_3.broker_id, item_3.broker_epoch))
                 append(pack_bix(item_2.leader_recovery_state, item_2.partition_epoch))
@@ -314,26 +312,23 @@ def read_alter_partition_response_2(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_alter_partition_response_2(message: AlterPartitionResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("AlterPartitionResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("TopicData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ihii(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch))
                 isr = item_2.isr
                 if isr is None:
                     raise null_field("PartitionData.Isr")
                 n = len(isr) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihiiB(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, n) if n < 128 else pack_ihii(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch) + uvarint(n))
                 append(pack(f">{len(isr)}i", *isr))
                 append(pack_bix(item_2.leader_recovery_state, item_2.partition_epoch))
             append(b"\0")

@@ -66,9 +66,16 @@ class AlterPartitionReassignmentsResponse(msgspec.Struct, gc=False):
 
 
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_io = Struct(">i?").pack
+pack_ioB = Struct(">i?B").pack
 pack_ioh = Struct(">i?h").pack
+pack_iohB = Struct(">i?hB").pack
+pack_iohx = Struct(">i?hx").pack
+pack_ix = Struct(">ix").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_ioB = Struct(">i?B").unpack_from
@@ -207,12 +214,11 @@ def read_alter_partition_reassignments_request_1(buffer: Buffer, pos: int, end: 
 
 def write_alter_partition_reassignments_request_0(message: AlterPartitionReassignmentsRequest, append: Append) -> None:
     try:
-        append(pack_i(message.timeout_ms))
         topics = message.topics
         if topics is None:
             raise null_field("AlterPartitionReassignmentsRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.timeout_ms, n) if n < 128 else pack_i(message.timeout_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -227,13 +233,12 @@ def write_alter_partition_reassignments_request_0(message: AlterPartitionReassig
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_i(item_2.partition_index))
                 replicas = item_2.replicas
                 if replicas is None:
-                    append(b"\0")
+                    append(pack_ix(item_2.partition_index))
                 else:
                     n = len(replicas) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                     append(pack(f">{len(replicas)}i", *replicas))
                 append(b"\0")
             append(b"\0")
@@ -244,12 +249,11 @@ def write_alter_partition_reassignments_request_0(message: AlterPartitionReassig
 
 def write_alter_partition_reassignments_request_1(message: AlterPartitionReassignmentsRequest, append: Append) -> None:
     try:
-        append(pack_io(message.timeout_ms, message.allow_replication_factor_change))
         topics = message.topics
         if topics is None:
             raise null_field("AlterPartitionReassignmentsRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ioB(message.timeout_ms, message.allow_replication_factor_change, n) if n < 128 else pack_io(message.timeout_ms, message.allow_replication_factor_change) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -264,13 +268,12 @@ def write_alter_partition_reassignments_request_1(message: AlterPartitionReassig
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_i(item_2.partition_index))
                 replicas = item_2.replicas
                 if replicas is None:
-                    append(b"\0")
+                    append(pack_ix(item_2.partition_index))
                 else:
                     n = len(replicas) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                     append(pack(f">{len(replicas)}i", *replicas))
                 append(b"\0")
             append(b"\0")
@@ -429,14 +432,13 @@ def read_alter_partition_reassignments_response_1(buffer: Buffer, pos: int, end:
 
 def write_alter_partition_reassignments_response_0(message: AlterPartitionReassignmentsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         responses = message.responses
         if responses is None:
@@ -457,14 +459,13 @@ def write_alter_partition_reassignments_response_0(message: AlterPartitionReassi
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_3 = item_2.error_message
                 if text_3 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_3.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")
@@ -475,14 +476,13 @@ def write_alter_partition_reassignments_response_0(message: AlterPartitionReassi
 
 def write_alter_partition_reassignments_response_1(message: AlterPartitionReassignmentsResponse, append: Append) -> None:
     try:
-        append(pack_ioh(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_iohx(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iohB(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code, n) if n < 128 else pack_ioh(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code) + string_size(n - 1))
             append(data)
         responses = message.responses
         if responses is None:
@@ -503,14 +503,13 @@ def write_alter_partition_reassignments_response_1(message: AlterPartitionReassi
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_3 = item_2.error_message
                 if text_3 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_3.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")

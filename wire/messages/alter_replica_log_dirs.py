@@ -61,6 +61,7 @@ class AlterReplicaLogDirsResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
@@ -372,12 +373,11 @@ def write_alter_replica_log_dirs_response_1(message: AlterReplicaLogDirsResponse
 
 def write_alter_replica_log_dirs_response_2(message: AlterReplicaLogDirsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results = message.results
         if results is None:
             raise null_field("AlterReplicaLogDirsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results:
             text = item.topic_name
             if text is None:

@@ -66,8 +66,11 @@ class AlterShareGroupOffsetsResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iqx = Struct(">iqx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iqB = Struct(">iqB").unpack_from
 unpack_uB = Struct(">16sB").unpack_from
@@ -245,14 +248,13 @@ def read_alter_share_group_offsets_response_0(buffer: Buffer, pos: int, end: int
 
 def write_alter_share_group_offsets_response_0(message: AlterShareGroupOffsetsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         responses = message.responses
         if responses is None:
@@ -267,21 +269,19 @@ def write_alter_share_group_offsets_response_0(message: AlterShareGroupOffsetsRe
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("AlterShareGroupOffsetsResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_3 = item_2.error_message
                 if text_3 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_3.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")

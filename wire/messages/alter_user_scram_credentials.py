@@ -61,9 +61,13 @@ class AlterUserScramCredentialsResponse(msgspec.Struct, gc=False):
 
 
 pack_bi = Struct(">bi").pack
+pack_biB = Struct(">biB").pack
 pack_bx = Struct(">bx").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 unpack_bB = Struct(">bB").unpack_from
 unpack_biB = Struct(">biB").unpack_from
 unpack_hB = Struct(">hB").unpack_from
@@ -182,12 +186,11 @@ def write_alter_user_scram_credentials_request_0(message: AlterUserScramCredenti
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_bi(item_2.mechanism, item_2.iterations))
             bytes_2 = item_2.salt
             if bytes_2 is None:
                 raise null_field("ScramCredentialUpsertion.Salt")
             n = len(bytes_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_biB(item_2.mechanism, item_2.iterations, n) if n < 128 else pack_bi(item_2.mechanism, item_2.iterations) + uvarint(n))
             append(bytes_2)
             bytes_3 = item_2.salted_password
             if bytes_3 is None:
@@ -251,12 +254,11 @@ def read_alter_user_scram_credentials_response_0(buffer: Buffer, pos: int, end: 
 
 def write_alter_user_scram_credentials_response_0(message: AlterUserScramCredentialsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results = message.results
         if results is None:
             raise null_field("AlterUserScramCredentialsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results:
             text = item.user
             if text is None:
@@ -265,14 +267,13 @@ def write_alter_user_scram_credentials_response_0(message: AlterUserScramCredent
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_h(item.error_code))
             text_2 = item.error_message
             if text_2 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

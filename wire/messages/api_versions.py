@@ -71,11 +71,13 @@ class ApiVersionsResponse(msgspec.Struct, gc=False):
 pack_BBo = Struct(">BB?").pack
 pack_BBq = Struct(">BBq").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hhh = Struct(">hhh").pack
 pack_hhhx = Struct(">hhhx").pack
 pack_hhx = Struct(">hhx").pack
 pack_hi = Struct(">hi").pack
 pack_i = Struct(">i").pack
+pack_ix = Struct(">ix").pack
 unpack_hB = Struct(">hB").unpack_from
 unpack_hhB = Struct(">hhB").unpack_from
 unpack_hhh = Struct(">hhh").unpack_from
@@ -317,65 +319,66 @@ def write_api_versions_response_1(message: ApiVersionsResponse, append: Append) 
 
 def write_api_versions_response_3(message: ApiVersionsResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         api_keys = message.api_keys
         if api_keys is None:
             raise null_field("ApiVersionsResponse.ApiKeys")
         n = len(api_keys) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in api_keys:
             append(pack_hhhx(item.api_key, item.min_version, item.max_version))
-        append(pack_i(message.throttle_time_ms))
-        tags: list[Part] = []
-        count = 0
-        if message.supported_features is None or len(message.supported_features):
-            count += 1
-            content: list[Part] = []
-            supported_features = message.supported_features
-            if supported_features is None:
-                raise null_field("ApiVersionsResponse.SupportedFeatures")
-            n = len(supported_features) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_2 in supported_features:
-                text = item_2.name
-                if text is None:
-                    raise null_field("SupportedFeatureKey.Name")
-                data = text.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-                content.append(pack_hhx(item_2.min_version, item_2.max_version))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.finalized_features_epoch != -1:
-            count += 1
-            tags.append(pack_BBq(1, 8, message.finalized_features_epoch))
-        if message.finalized_features is None or len(message.finalized_features):
-            count += 1
-            content_2: list[Part] = []
-            finalized_features = message.finalized_features
-            if finalized_features is None:
-                raise null_field("ApiVersionsResponse.FinalizedFeatures")
-            n = len(finalized_features) + 1
-            content_2.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_3 in finalized_features:
-                text_2 = item_3.name
-                if text_2 is None:
-                    raise null_field("FinalizedFeatureKey.Name")
-                data = text_2.encode()
-                n = len(data) + 1
-                content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content_2.append(data)
-                content_2.append(pack_hhx(item_3.max_version_level, item_3.min_version_level))
-            tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        if message.zk_migration_ready:
-            count += 1
-            tags.append(pack_BBo(3, 1, message.zk_migration_ready))
-        append(BYTES[count])
-        if count:
+        if message.supported_features is None or len(message.supported_features) or message.finalized_features_epoch != -1 or message.finalized_features is None or len(message.finalized_features) or message.zk_migration_ready:
+            append(pack_i(message.throttle_time_ms))
+            tags: list[Part] = []
+            count = 0
+            if message.supported_features is None or len(message.supported_features):
+                count += 1
+                content: list[Part] = []
+                supported_features = message.supported_features
+                if supported_features is None:
+                    raise null_field("ApiVersionsResponse.SupportedFeatures")
+                n = len(supported_features) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_2 in supported_features:
+                    text = item_2.name
+                    if text is None:
+                        raise null_field("SupportedFeatureKey.Name")
+                    data = text.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                    content.append(pack_hhx(item_2.min_version, item_2.max_version))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.finalized_features_epoch != -1:
+                count += 1
+                tags.append(pack_BBq(1, 8, message.finalized_features_epoch))
+            if message.finalized_features is None or len(message.finalized_features):
+                count += 1
+                content_2: list[Part] = []
+                finalized_features = message.finalized_features
+                if finalized_features is None:
+                    raise null_field("ApiVersionsResponse.FinalizedFeatures")
+                n = len(finalized_features) + 1
+                content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_3 in finalized_features:
+                    text_2 = item_3.name
+                    if text_2 is None:
+                        raise null_field("FinalizedFeatureKey.Name")
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content_2.append(data)
+                    content_2.append(pack_hhx(item_3.max_version_level, item_3.min_version_level))
+                tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            if message.zk_migration_ready:
+                count += 1
+                tags.append(pack_BBo(3, 1, message.zk_migration_ready))
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_ix(message.throttle_time_ms))
     except UNENCODABLE as error:
         raise unencodable("ApiVersionsResponse", error) from error
 

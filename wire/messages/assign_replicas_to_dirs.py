@@ -12,7 +12,6 @@ import msgspec
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.primitives import (
     Append,
-    BYTES,
     Buffer,
     MALFORMED,
     UNENCODABLE,
@@ -70,10 +69,13 @@ class AssignReplicasToDirsResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihx = Struct(">ihx").pack
 pack_iq = Struct(">iq").pack
+pack_iqB = Struct(">iqB").pack
 pack_ix = Struct(">ix").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iqB = Struct(">iqB").unpack_from
@@ -140,26 +142,23 @@ def read_assign_replicas_to_dirs_request_0(buffer: Buffer, pos: int, end: int) -
 
 def write_assign_replicas_to_dirs_request_0(message: AssignReplicasToDirsRequest, append: Append) -> None:
     try:
-        append(pack_iq(message.broker_id, message.broker_epoch))
         directories = message.directories
         if directories is None:
             raise null_field("AssignReplicasToDirsRequest.Directories")
         n = len(directories) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iqB(message.broker_id, message.broker_epoch, n) if n < 128 else pack_iq(message.broker_id, message.broker_epoch) + uvarint(n))
         for item in directories:
-            append(pack_u(item.id))
             topics = item.topics
             if topics is None:
                 raise null_field("DirectoryData.Topics")
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.id, n) if n < 128 else pack_u(item.id) + uvarint(n))
             for item_2 in topics:
-                append(pack_u(item_2.topic_id))
                 partitions = item_2.partitions
                 if partitions is None:
                     raise null_field("TopicData.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                 for item_3 in partitions:
                     append(pack_ix(item_3.partition_index))
                 append(b"\0")
@@ -229,26 +228,23 @@ def read_assign_replicas_to_dirs_response_0(buffer: Buffer, pos: int, end: int) 
 
 def write_assign_replicas_to_dirs_response_0(message: AssignReplicasToDirsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         directories = message.directories
         if directories is None:
             raise null_field("AssignReplicasToDirsResponse.Directories")
         n = len(directories) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in directories:
-            append(pack_u(item.id))
             topics = item.topics
             if topics is None:
                 raise null_field("DirectoryData.Topics")
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.id, n) if n < 128 else pack_u(item.id) + uvarint(n))
             for item_2 in topics:
-                append(pack_u(item_2.topic_id))
                 partitions = item_2.partitions
                 if partitions is None:
                     raise null_field("TopicData.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                 for item_3 in partitions:
                     append(pack_ihx(item_3.partition_index, item_3.error_code))
                 append(b"\0")

@@ -161,63 +161,67 @@ def write_broker_heartbeat_request_0(message: BrokerHeartbeatRequest, append: Ap
 
 def write_broker_heartbeat_request_1(message: BrokerHeartbeatRequest, append: Append) -> None:
     try:
-        append(pack_iqqoo(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
-        tags: list[Part] = []
-        count = 0
         if message.offline_log_dirs is None or len(message.offline_log_dirs):
-            count += 1
-            content: list[Part] = []
-            offline_log_dirs = message.offline_log_dirs
-            if offline_log_dirs is None:
-                raise null_field("BrokerHeartbeatRequest.OfflineLogDirs")
-            n = len(offline_log_dirs) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item in offline_log_dirs:
-                content.append(pack_u(item))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            append(pack_iqqoo(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
+            tags: list[Part] = []
+            count = 0
+            if message.offline_log_dirs is None or len(message.offline_log_dirs):
+                count += 1
+                content: list[Part] = []
+                offline_log_dirs = message.offline_log_dirs
+                if offline_log_dirs is None:
+                    raise null_field("BrokerHeartbeatRequest.OfflineLogDirs")
+                n = len(offline_log_dirs) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item in offline_log_dirs:
+                    content.append(pack_u(item))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iqqoox(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
     except UNENCODABLE as error:
         raise unencodable("BrokerHeartbeatRequest", error) from error
 
 
 def write_broker_heartbeat_request_2(message: BrokerHeartbeatRequest, append: Append) -> None:
     try:
-        append(pack_iqqoo(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
-        tags: list[Part] = []
-        count = 0
-        if message.offline_log_dirs is None or len(message.offline_log_dirs):
-            count += 1
-            content: list[Part] = []
-            offline_log_dirs = message.offline_log_dirs
-            if offline_log_dirs is None:
-                raise null_field("BrokerHeartbeatRequest.OfflineLogDirs")
-            n = len(offline_log_dirs) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item in offline_log_dirs:
-                content.append(pack_u(item))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.cordoned_log_dirs is not None:
-            count += 1
-            content_2: list[Part] = []
-            cordoned_log_dirs = message.cordoned_log_dirs
-            if cordoned_log_dirs is None:
-                content_2.append(b"\0")
-            else:
-                n = len(cordoned_log_dirs) + 1
-                content_2.append(BYTES[n] if n < 128 else uvarint(n))
-                for item_2 in cordoned_log_dirs:
-                    content_2.append(pack_u(item_2))
-            tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        append(BYTES[count])
-        if count:
+        if message.offline_log_dirs is None or len(message.offline_log_dirs) or message.cordoned_log_dirs is not None:
+            append(pack_iqqoo(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
+            tags: list[Part] = []
+            count = 0
+            if message.offline_log_dirs is None or len(message.offline_log_dirs):
+                count += 1
+                content: list[Part] = []
+                offline_log_dirs = message.offline_log_dirs
+                if offline_log_dirs is None:
+                    raise null_field("BrokerHeartbeatRequest.OfflineLogDirs")
+                n = len(offline_log_dirs) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item in offline_log_dirs:
+                    content.append(pack_u(item))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.cordoned_log_dirs is not None:
+                count += 1
+                content_2: list[Part] = []
+                cordoned_log_dirs = message.cordoned_log_dirs
+                if cordoned_log_dirs is None:
+                    content_2.append(b"\0")
+                else:
+                    n = len(cordoned_log_dirs) + 1
+                    content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                    for item_2 in cordoned_log_dirs:
+                        content_2.append(pack_u(item_2))
+                tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iqqoox(message.broker_id, message.broker_epoch, message.current_metadata_offset, message.want_fence, message.want_shut_down))
     except UNENCODABLE as error:
         raise unencodable("BrokerHeartbeatRequest", error) from error
 

@@ -66,11 +66,14 @@ class BrokerRegistrationResponse(msgspec.Struct, gc=False):
 pack_Hhx = Struct(">Hhx").pack
 pack_hhx = Struct(">hhx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ihqx = Struct(">ihqx").pack
 pack_o = Struct(">?").pack
+pack_oB = Struct(">?B").pack
 pack_ox = Struct(">?x").pack
 pack_qx = Struct(">qx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_HhB = Struct(">HhB").unpack_from
 unpack_hhB = Struct(">hhB").unpack_from
 unpack_iB = Struct(">iB").unpack_from
@@ -460,20 +463,18 @@ def read_broker_registration_request_3(buffer: Buffer, pos: int, end: int) -> tu
 
 def write_broker_registration_request_0(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
-        append(pack_i(message.broker_id))
         text = message.cluster_id
         if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.broker_id, n) if n < 128 else pack_i(message.broker_id) + string_size(n - 1))
         append(data)
-        append(pack_u(message.incarnation_id))
         listeners = message.listeners
         if listeners is None:
             raise null_field("BrokerRegistrationRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_uB(message.incarnation_id, n) if n < 128 else pack_u(message.incarnation_id) + uvarint(n))
         for item in listeners:
             text_2 = item.name
             if text_2 is None:
@@ -519,20 +520,18 @@ def write_broker_registration_request_0(message: BrokerRegistrationRequest, appe
 
 def write_broker_registration_request_1(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
-        append(pack_i(message.broker_id))
         text = message.cluster_id
         if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.broker_id, n) if n < 128 else pack_i(message.broker_id) + string_size(n - 1))
         append(data)
-        append(pack_u(message.incarnation_id))
         listeners = message.listeners
         if listeners is None:
             raise null_field("BrokerRegistrationRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_uB(message.incarnation_id, n) if n < 128 else pack_u(message.incarnation_id) + uvarint(n))
         for item in listeners:
             text_2 = item.name
             if text_2 is None:
@@ -578,20 +577,18 @@ def write_broker_registration_request_1(message: BrokerRegistrationRequest, appe
 
 def write_broker_registration_request_2(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
-        append(pack_i(message.broker_id))
         text = message.cluster_id
         if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.broker_id, n) if n < 128 else pack_i(message.broker_id) + string_size(n - 1))
         append(data)
-        append(pack_u(message.incarnation_id))
         listeners = message.listeners
         if listeners is None:
             raise null_field("BrokerRegistrationRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_uB(message.incarnation_id, n) if n < 128 else pack_u(message.incarnation_id) + uvarint(n))
         for item in listeners:
             text_2 = item.name
             if text_2 is None:
@@ -630,12 +627,11 @@ def write_broker_registration_request_2(message: BrokerRegistrationRequest, appe
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_o(message.is_migrating_zk_broker))
         log_dirs = message.log_dirs
         if log_dirs is None:
             raise null_field("BrokerRegistrationRequest.LogDirs")
         n = len(log_dirs) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_oB(message.is_migrating_zk_broker, n) if n < 128 else pack_o(message.is_migrating_zk_broker) + uvarint(n))
         for item_3 in log_dirs:
             append(pack_u(item_3))
         append(b"\0")
@@ -645,20 +641,18 @@ def write_broker_registration_request_2(message: BrokerRegistrationRequest, appe
 
 def write_broker_registration_request_3(message: BrokerRegistrationRequest, append: Append) -> None:
     try:
-        append(pack_i(message.broker_id))
         text = message.cluster_id
         if text is None:
             raise null_field("BrokerRegistrationRequest.ClusterId")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.broker_id, n) if n < 128 else pack_i(message.broker_id) + string_size(n - 1))
         append(data)
-        append(pack_u(message.incarnation_id))
         listeners = message.listeners
         if listeners is None:
             raise null_field("BrokerRegistrationRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_uB(message.incarnation_id, n) if n < 128 else pack_u(message.incarnation_id) + uvarint(n))
         for item in listeners:
             text_2 = item.name
             if text_2 is None:
@@ -697,12 +691,11 @@ def write_broker_registration_request_3(message: BrokerRegistrationRequest, appe
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_o(message.is_migrating_zk_broker))
         log_dirs = message.log_dirs
         if log_dirs is None:
             raise null_field("BrokerRegistrationRequest.LogDirs")
         n = len(log_dirs) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_oB(message.is_migrating_zk_broker, n) if n < 128 else pack_o(message.is_migrating_zk_broker) + uvarint(n))
         for item_3 in log_dirs:
             append(pack_u(item_3))
         append(pack_qx(message.previous_broker_epoch))

@@ -78,11 +78,17 @@ class ConsumerGroupDescribeResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_ix = Struct(">ix").pack
 pack_ox = Struct(">?x").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
+pack_xB = Struct(">xB").pack
 pack_xbx = Struct(">xbx").pack
 pack_xx = Struct(">xx").pack
 unpack_bB = Struct(">bB").unpack_from
@@ -622,21 +628,19 @@ def read_consumer_group_describe_response_1(buffer: Buffer, pos: int, end: int) 
 
 def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("ConsumerGroupDescribeResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             text_2 = item.group_id
             if text_2 is None:
@@ -652,13 +656,12 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_ii(item.group_epoch, item.assignment_epoch))
             text_4 = item.assignor_name
             if text_4 is None:
                 raise null_field("DescribedGroup.AssignorName")
             data = text_4.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iiB(item.group_epoch, item.assignment_epoch, n) if n < 128 else pack_ii(item.group_epoch, item.assignment_epoch) + string_size(n - 1))
             append(data)
             members = item.members
             if members is None:
@@ -689,13 +692,12 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                append(pack_i(item_2.member_epoch))
                 text_8 = item_2.client_id
                 if text_8 is None:
                     raise null_field("Member.ClientId")
                 data = text_8.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item_2.member_epoch, n) if n < 128 else pack_i(item_2.member_epoch) + string_size(n - 1))
                 append(data)
                 text_9 = item_2.client_host
                 if text_9 is None:
@@ -734,13 +736,12 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
                 n = len(topic_partitions) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_4 in topic_partitions:
-                    append(pack_u(item_4.topic_id))
                     text_12 = item_4.topic_name
                     if text_12 is None:
                         raise null_field("TopicPartitions.TopicName")
                     data = text_12.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_uB(item_4.topic_id, n) if n < 128 else pack_u(item_4.topic_id) + string_size(n - 1))
                     append(data)
                     partitions = item_4.partitions
                     if partitions is None:
@@ -752,20 +753,18 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
                 target_assignment = item_2.target_assignment
                 if target_assignment is None:
                     raise null_field("Member.TargetAssignment")
-                append(b"\0")
                 topic_partitions_2 = target_assignment.topic_partitions
                 if topic_partitions_2 is None:
                     raise null_field("Assignment.TopicPartitions")
                 n = len(topic_partitions_2) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_xB(n) if n < 128 else b"\0" + uvarint(n))
                 for item_5 in topic_partitions_2:
-                    append(pack_u(item_5.topic_id))
                     text_13 = item_5.topic_name
                     if text_13 is None:
                         raise null_field("TopicPartitions.TopicName")
                     data = text_13.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_uB(item_5.topic_id, n) if n < 128 else pack_u(item_5.topic_id) + string_size(n - 1))
                     append(data)
                     partitions_2 = item_5.partitions
                     if partitions_2 is None:
@@ -783,21 +782,19 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
 
 def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("ConsumerGroupDescribeResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             text_2 = item.group_id
             if text_2 is None:
@@ -813,13 +810,12 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_ii(item.group_epoch, item.assignment_epoch))
             text_4 = item.assignor_name
             if text_4 is None:
                 raise null_field("DescribedGroup.AssignorName")
             data = text_4.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iiB(item.group_epoch, item.assignment_epoch, n) if n < 128 else pack_ii(item.group_epoch, item.assignment_epoch) + string_size(n - 1))
             append(data)
             members = item.members
             if members is None:
@@ -850,13 +846,12 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                append(pack_i(item_2.member_epoch))
                 text_8 = item_2.client_id
                 if text_8 is None:
                     raise null_field("Member.ClientId")
                 data = text_8.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item_2.member_epoch, n) if n < 128 else pack_i(item_2.member_epoch) + string_size(n - 1))
                 append(data)
                 text_9 = item_2.client_host
                 if text_9 is None:
@@ -895,13 +890,12 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
                 n = len(topic_partitions) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_4 in topic_partitions:
-                    append(pack_u(item_4.topic_id))
                     text_12 = item_4.topic_name
                     if text_12 is None:
                         raise null_field("TopicPartitions.TopicName")
                     data = text_12.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_uB(item_4.topic_id, n) if n < 128 else pack_u(item_4.topic_id) + string_size(n - 1))
                     append(data)
                     partitions = item_4.partitions
                     if partitions is None:
@@ -913,20 +907,18 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
                 target_assignment = item_2.target_assignment
                 if target_assignment is None:
                     raise null_field("Member.TargetAssignment")
-                append(b"\0")
                 topic_partitions_2 = target_assignment.topic_partitions
                 if topic_partitions_2 is None:
                     raise null_field("Assignment.TopicPartitions")
                 n = len(topic_partitions_2) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_xB(n) if n < 128 else b"\0" + uvarint(n))
                 for item_5 in topic_partitions_2:
-                    append(pack_u(item_5.topic_id))
                     text_13 = item_5.topic_name
                     if text_13 is None:
                         raise null_field("TopicPartitions.TopicName")
                     data = text_13.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_uB(item_5.topic_id, n) if n < 128 else pack_u(item_5.topic_id) + string_size(n - 1))
                     append(data)
                     partitions_2 = item_5.partitions
                     if partitions_2 is None:

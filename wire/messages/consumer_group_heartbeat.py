@@ -69,9 +69,15 @@ class ConsumerGroupHeartbeatResponse(msgspec.Struct, gc=False):
 
 
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iib = Struct(">iib").pack
+pack_iibB = Struct(">iibB").pack
+pack_ix = Struct(">ix").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iib = Struct(">iib").unpack_from
@@ -333,14 +339,13 @@ def write_consumer_group_heartbeat_request_0(message: ConsumerGroupHeartbeatRequ
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.member_epoch))
         text_3 = message.instance_id
         if text_3 is None:
-            append(b"\0")
+            append(pack_ix(message.member_epoch))
         else:
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(message.member_epoch, n) if n < 128 else pack_i(message.member_epoch) + string_size(n - 1))
             append(data)
         text_4 = message.rack_id
         if text_4 is None:
@@ -350,13 +355,12 @@ def write_consumer_group_heartbeat_request_0(message: ConsumerGroupHeartbeatRequ
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.rebalance_timeout_ms))
         subscribed_topic_names = message.subscribed_topic_names
         if subscribed_topic_names is None:
-            append(b"\0")
+            append(pack_ix(message.rebalance_timeout_ms))
         else:
             n = len(subscribed_topic_names) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iB(message.rebalance_timeout_ms, n) if n < 128 else pack_i(message.rebalance_timeout_ms) + uvarint(n))
             for item in subscribed_topic_names:
                 text_5 = item
                 if text_5 is None:
@@ -380,12 +384,11 @@ def write_consumer_group_heartbeat_request_0(message: ConsumerGroupHeartbeatRequ
             n = len(topic_partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topic_partitions:
-                append(pack_u(item_2.topic_id))
                 partitions = item_2.partitions
                 if partitions is None:
                     raise null_field("TopicPartitions.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                 append(pack(f">{len(partitions)}i", *partitions))
                 append(b"\0")
         append(b"\0")
@@ -409,14 +412,13 @@ def write_consumer_group_heartbeat_request_1(message: ConsumerGroupHeartbeatRequ
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.member_epoch))
         text_3 = message.instance_id
         if text_3 is None:
-            append(b"\0")
+            append(pack_ix(message.member_epoch))
         else:
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(message.member_epoch, n) if n < 128 else pack_i(message.member_epoch) + string_size(n - 1))
             append(data)
         text_4 = message.rack_id
         if text_4 is None:
@@ -426,13 +428,12 @@ def write_consumer_group_heartbeat_request_1(message: ConsumerGroupHeartbeatRequ
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.rebalance_timeout_ms))
         subscribed_topic_names = message.subscribed_topic_names
         if subscribed_topic_names is None:
-            append(b"\0")
+            append(pack_ix(message.rebalance_timeout_ms))
         else:
             n = len(subscribed_topic_names) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iB(message.rebalance_timeout_ms, n) if n < 128 else pack_i(message.rebalance_timeout_ms) + uvarint(n))
             for item in subscribed_topic_names:
                 text_5 = item
                 if text_5 is None:
@@ -464,12 +465,11 @@ def write_consumer_group_heartbeat_request_1(message: ConsumerGroupHeartbeatRequ
             n = len(topic_partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topic_partitions:
-                append(pack_u(item_2.topic_id))
                 partitions = item_2.partitions
                 if partitions is None:
                     raise null_field("TopicPartitions.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                 append(pack(f">{len(partitions)}i", *partitions))
                 append(b"\0")
         append(b"\0")
@@ -549,14 +549,13 @@ def read_consumer_group_heartbeat_response_0(buffer: Buffer, pos: int, end: int)
 
 def write_consumer_group_heartbeat_response_0(message: ConsumerGroupHeartbeatResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         text_2 = message.member_id
         if text_2 is None:
@@ -570,19 +569,17 @@ def write_consumer_group_heartbeat_response_0(message: ConsumerGroupHeartbeatRes
         if assignment is None:
             append(pack_iib(message.member_epoch, message.heartbeat_interval_ms, -1))
         else:
-            append(pack_iib(message.member_epoch, message.heartbeat_interval_ms, 1))
             topic_partitions = assignment.topic_partitions
             if topic_partitions is None:
                 raise null_field("Assignment.TopicPartitions")
             n = len(topic_partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iibB(message.member_epoch, message.heartbeat_interval_ms, 1, n) if n < 128 else pack_iib(message.member_epoch, message.heartbeat_interval_ms, 1) + uvarint(n))
             for item in topic_partitions:
-                append(pack_u(item.topic_id))
                 partitions = item.partitions
                 if partitions is None:
                     raise null_field("TopicPartitions.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
                 append(pack(f">{len(partitions)}i", *partitions))
                 append(b"\0")
             append(b"\0")

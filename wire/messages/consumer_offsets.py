@@ -90,14 +90,20 @@ class GroupMetadataValue(msgspec.Struct, gc=False):
 pack_BBu = Struct(">BB16s").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_iii = Struct(">iii").pack
+pack_ix = Struct(">ix").pack
 pack_q = Struct(">q").pack
+pack_qB = Struct(">qB").pack
 pack_qh = Struct(">qh").pack
 pack_qi = Struct(">qi").pack
+pack_qiB = Struct(">qiB").pack
 pack_qih = Struct(">qih").pack
 pack_qq = Struct(">qq").pack
+pack_qx = Struct(">qx").pack
 unpack_h = Struct(">h").unpack_from
 unpack_i = Struct(">i").unpack_from
 unpack_iB = Struct(">iB").unpack_from
@@ -364,24 +370,25 @@ def write_offset_commit_value_3(message: OffsetCommitValue, append: Append) -> N
 
 def write_offset_commit_value_4(message: OffsetCommitValue, append: Append) -> None:
     try:
-        append(pack_qi(message.offset, message.leader_epoch))
         text = message.metadata
         if text is None:
             raise null_field("OffsetCommitValue.metadata")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_qiB(message.offset, message.leader_epoch, n) if n < 128 else pack_qi(message.offset, message.leader_epoch) + string_size(n - 1))
         append(data)
-        append(pack_q(message.commit_timestamp))
-        tags: list[Part] = []
-        count = 0
         if message.topic_id != ZERO_UUID:
-            count += 1
-            tags.append(pack_BBu(0, 16, message.topic_id))
-        append(BYTES[count])
-        if count:
+            append(pack_q(message.commit_timestamp))
+            tags: list[Part] = []
+            count = 0
+            if message.topic_id != ZERO_UUID:
+                count += 1
+                tags.append(pack_BBu(0, 16, message.topic_id))
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_qx(message.commit_timestamp))
     except UNENCODABLE as error:
         raise unencodable("OffsetCommitValue", error) from error
 
@@ -1118,14 +1125,13 @@ def write_group_metadata_value_4(message: GroupMetadataValue, append: Append) ->
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.generation))
         text_2 = message.protocol
         if text_2 is None:
-            append(b"\0")
+            append(pack_ix(message.generation))
         else:
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(message.generation, n) if n < 128 else pack_i(message.generation) + string_size(n - 1))
             append(data)
         text_3 = message.leader
         if text_3 is None:
@@ -1135,12 +1141,11 @@ def write_group_metadata_value_4(message: GroupMetadataValue, append: Append) ->
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_q(message.current_state_timestamp))
         members = message.members
         if members is None:
             raise null_field("GroupMetadataValue.members")
         n = len(members) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_qB(message.current_state_timestamp, n) if n < 128 else pack_q(message.current_state_timestamp) + uvarint(n))
         for item in members:
             text_4 = item.member_id
             if text_4 is None:
@@ -1171,12 +1176,11 @@ def write_group_metadata_value_4(message: GroupMetadataValue, append: Append) ->
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_ii(item.rebalance_timeout, item.session_timeout))
             bytes_2 = item.subscription
             if bytes_2 is None:
                 raise null_field("MemberMetadata.subscription")
             n = len(bytes_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iiB(item.rebalance_timeout, item.session_timeout, n) if n < 128 else pack_ii(item.rebalance_timeout, item.session_timeout) + uvarint(n))
             append(bytes_2)
             bytes_3 = item.assignment
             if bytes_3 is None:

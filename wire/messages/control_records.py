@@ -67,16 +67,19 @@ class Endpoint(msgspec.Struct, gc=False):
     port: int = 0
 
 
-class KRaftVersionFeature(msgspec.Struct, gc=False):
+class KRaftVersionFeature(msgspec.Struct, frozen=True, gc=False):
     min_supported_version: int = 0
     max_supported_version: int = 0
+
+
+DEFAULT_KRaftVersionFeature = KRaftVersionFeature()
 
 
 class VotersVoter(msgspec.Struct, gc=False):
     voter_id: int = 0
     voter_directory_id: bytes = ZERO_UUID
     endpoints: list[Endpoint] = []
-    k_raft_version_feature: KRaftVersionFeature = msgspec.field(default_factory=KRaftVersionFeature)
+    k_raft_version_feature: KRaftVersionFeature = DEFAULT_KRaftVersionFeature
 
 
 class VotersRecord(msgspec.Struct, gc=False):
@@ -86,13 +89,16 @@ class VotersRecord(msgspec.Struct, gc=False):
 
 pack_Hx = Struct(">Hx").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hhx = Struct(">hhx").pack
 pack_hhxx = Struct(">hhxx").pack
 pack_hi = Struct(">hi").pack
+pack_hiB = Struct(">hiB").pack
 pack_hqx = Struct(">hqx").pack
 pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
 pack_iu = Struct(">i16s").pack
+pack_iuB = Struct(">i16sB").pack
 pack_iux = Struct(">i16sx").pack
 pack_ix = Struct(">ix").pack
 unpack_HB = Struct(">HB").unpack_from
@@ -211,12 +217,11 @@ def read_leader_change_message_1(buffer: Buffer, pos: int, end: int) -> tuple[Le
 
 def write_leader_change_message_0(message: LeaderChangeMessage, append: Append) -> None:
     try:
-        append(pack_hi(message.version, message.leader_id))
         voters = message.voters
         if voters is None:
             raise null_field("LeaderChangeMessage.Voters")
         n = len(voters) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hiB(message.version, message.leader_id, n) if n < 128 else pack_hi(message.version, message.leader_id) + uvarint(n))
         for item in voters:
             append(pack_ix(item.voter_id))
         granting_voters = message.granting_voters
@@ -233,12 +238,11 @@ def write_leader_change_message_0(message: LeaderChangeMessage, append: Append) 
 
 def write_leader_change_message_1(message: LeaderChangeMessage, append: Append) -> None:
     try:
-        append(pack_hi(message.version, message.leader_id))
         voters = message.voters
         if voters is None:
             raise null_field("LeaderChangeMessage.Voters")
         n = len(voters) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hiB(message.version, message.leader_id, n) if n < 128 else pack_hi(message.version, message.leader_id) + uvarint(n))
         for item in voters:
             append(pack_iux(item.voter_id, item.voter_directory_id))
         granting_voters = message.granting_voters
@@ -381,19 +385,17 @@ def read_voters_record_0(buffer: Buffer, pos: int, end: int) -> tuple[VotersReco
 
 def write_voters_record_0(message: VotersRecord, append: Append) -> None:
     try:
-        append(pack_h(message.version))
         voters = message.voters
         if voters is None:
             raise null_field("VotersRecord.Voters")
         n = len(voters) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.version, n) if n < 128 else pack_h(message.version) + uvarint(n))
         for item in voters:
-            append(pack_iu(item.voter_id, item.voter_directory_id))
             endpoints = item.endpoints
             if endpoints is None:
                 raise null_field("Voter.Endpoints")
             n = len(endpoints) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iuB(item.voter_id, item.voter_directory_id, n) if n < 128 else pack_iu(item.voter_id, item.voter_directory_id) + uvarint(n))
             for item_2 in endpoints:
                 text = item_2.name
                 if text is None:

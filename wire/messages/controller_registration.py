@@ -61,7 +61,10 @@ class ControllerRegistrationResponse(msgspec.Struct, gc=False):
 pack_Hhx = Struct(">Hhx").pack
 pack_hhx = Struct(">hhx").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iuo = Struct(">i16s?").pack
+pack_iuoB = Struct(">i16s?B").pack
 unpack_HhB = Struct(">HhB").unpack_from
 unpack_hhB = Struct(">hhB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
@@ -140,12 +143,11 @@ def read_controller_registration_request_0(buffer: Buffer, pos: int, end: int) -
 
 def write_controller_registration_request_0(message: ControllerRegistrationRequest, append: Append) -> None:
     try:
-        append(pack_iuo(message.controller_id, message.incarnation_id, message.zk_migration_ready))
         listeners = message.listeners
         if listeners is None:
             raise null_field("ControllerRegistrationRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iuoB(message.controller_id, message.incarnation_id, message.zk_migration_ready, n) if n < 128 else pack_iuo(message.controller_id, message.incarnation_id, message.zk_migration_ready) + uvarint(n))
         for item in listeners:
             text = item.name
             if text is None:
@@ -207,14 +209,13 @@ def read_controller_registration_response_0(buffer: Buffer, pos: int, end: int) 
 
 def write_controller_registration_response_0(message: ControllerRegistrationResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         append(b"\0")
     except UNENCODABLE as error:

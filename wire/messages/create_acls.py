@@ -55,12 +55,16 @@ class CreateAclsResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bb = Struct(">bb").pack
 pack_bbx = Struct(">bbx").pack
 pack_bh = Struct(">bh").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 unpack_bB = Struct(">bB").unpack_from
 unpack_bb = Struct(">bb").unpack_from
@@ -207,21 +211,19 @@ def write_create_acls_request_2(message: CreateAclsRequest, append: Append) -> N
         n = len(creations) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in creations:
-            append(pack_b(item.resource_type))
             text = item.resource_name
             if text is None:
                 raise null_field("AclCreation.ResourceName")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(item.resource_type, n) if n < 128 else pack_b(item.resource_type) + string_size(n - 1))
             append(data)
-            append(pack_b(item.resource_pattern_type))
             text_2 = item.principal
             if text_2 is None:
                 raise null_field("AclCreation.Principal")
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(item.resource_pattern_type, n) if n < 128 else pack_b(item.resource_pattern_type) + string_size(n - 1))
             append(data)
             text_3 = item.host
             if text_3 is None:
@@ -321,21 +323,19 @@ def write_create_acls_response_1(message: CreateAclsResponse, append: Append) ->
 
 def write_create_acls_response_2(message: CreateAclsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results = message.results
         if results is None:
             raise null_field("CreateAclsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

@@ -58,11 +58,13 @@ class CreateDelegationTokenResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
 pack_i = Struct(">i").pack
 pack_ix = Struct(">ix").pack
 pack_q = Struct(">q").pack
 pack_qqq = Struct(">qqq").pack
+pack_qqqB = Struct(">qqqB").pack
 pack_qqqh = Struct(">qqqh").pack
 pack_qx = Struct(">qx").pack
 unpack_h = Struct(">h").unpack_from
@@ -512,13 +514,12 @@ def write_create_delegation_token_response_1(message: CreateDelegationTokenRespo
 
 def write_create_delegation_token_response_2(message: CreateDelegationTokenResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         text = message.principal_type
         if text is None:
             raise null_field("CreateDelegationTokenResponse.PrincipalType")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + string_size(n - 1))
         append(data)
         text_2 = message.principal_name
         if text_2 is None:
@@ -527,13 +528,12 @@ def write_create_delegation_token_response_2(message: CreateDelegationTokenRespo
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_qqq(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms))
         text_3 = message.token_id
         if text_3 is None:
             raise null_field("CreateDelegationTokenResponse.TokenId")
         data = text_3.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_qqqB(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms, n) if n < 128 else pack_qqq(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms) + string_size(n - 1))
         append(data)
         bytes_2 = message.hmac
         if bytes_2 is None:
@@ -548,13 +548,12 @@ def write_create_delegation_token_response_2(message: CreateDelegationTokenRespo
 
 def write_create_delegation_token_response_3(message: CreateDelegationTokenResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         text = message.principal_type
         if text is None:
             raise null_field("CreateDelegationTokenResponse.PrincipalType")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + string_size(n - 1))
         append(data)
         text_2 = message.principal_name
         if text_2 is None:
@@ -577,13 +576,12 @@ def write_create_delegation_token_response_3(message: CreateDelegationTokenRespo
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_qqq(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms))
         text_5 = message.token_id
         if text_5 is None:
             raise null_field("CreateDelegationTokenResponse.TokenId")
         data = text_5.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_qqqB(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms, n) if n < 128 else pack_qqq(message.issue_timestamp_ms, message.expiry_timestamp_ms, message.max_timestamp_ms) + string_size(n - 1))
         append(data)
         bytes_2 = message.hmac
         if bytes_2 is None:

@@ -58,11 +58,15 @@ class CreatePartitionsResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_io = Struct(">i?").pack
 pack_iox = Struct(">i?x").pack
+pack_ix = Struct(">ix").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
 unpack_hh = Struct(">hh").unpack_from
@@ -224,13 +228,12 @@ def write_create_partitions_request_2(message: CreatePartitionsRequest, append: 
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_i(item.count))
             assignments = item.assignments
             if assignments is None:
-                append(b"\0")
+                append(pack_ix(item.count))
             else:
                 n = len(assignments) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item.count, n) if n < 128 else pack_i(item.count) + uvarint(n))
                 for item_2 in assignments:
                     broker_ids = item_2.broker_ids
                     if broker_ids is None:
@@ -352,12 +355,11 @@ def write_create_partitions_response_0(message: CreatePartitionsResponse, append
 
 def write_create_partitions_response_2(message: CreatePartitionsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results = message.results
         if results is None:
             raise null_field("CreatePartitionsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results:
             text = item.name
             if text is None:
@@ -366,14 +368,13 @@ def write_create_partitions_response_2(message: CreatePartitionsResponse, append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_h(item.error_code))
             text_2 = item.error_message
             if text_2 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

@@ -85,15 +85,22 @@ class CreateTopicsResponse(msgspec.Struct, gc=False):
 
 pack_BBh = Struct(">BBh").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihi = Struct(">ihi").pack
+pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
 pack_io = Struct(">i?").pack
 pack_iox = Struct(">i?x").pack
 pack_obox = Struct(">?b?x").pack
 pack_uh = Struct(">16sh").pack
+pack_uhB = Struct(">16shB").pack
+pack_uhx = Struct(">16shx").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
 unpack_hh = Struct(">hh").unpack_from
@@ -329,19 +336,17 @@ def write_create_topics_request_5(message: CreateTopicsRequest, append: Append) 
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_ih(item.num_partitions, item.replication_factor))
             assignments = item.assignments
             if assignments is None:
                 raise null_field("CreatableTopic.Assignments")
             n = len(assignments) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_ihB(item.num_partitions, item.replication_factor, n) if n < 128 else pack_ih(item.num_partitions, item.replication_factor) + uvarint(n))
             for item_2 in assignments:
-                append(pack_i(item_2.partition_index))
                 broker_ids = item_2.broker_ids
                 if broker_ids is None:
                     raise null_field("CreatableReplicaAssignment.BrokerIds")
                 n = len(broker_ids) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                 append(pack(f">{len(broker_ids)}i", *broker_ids))
                 append(b"\0")
             configs = item.configs
@@ -629,12 +634,11 @@ def write_create_topics_response_2(message: CreateTopicsResponse, append: Append
 
 def write_create_topics_response_5(message: CreateTopicsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("CreateTopicsResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -643,22 +647,20 @@ def write_create_topics_response_5(message: CreateTopicsResponse, append: Append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_h(item.error_code))
             text_2 = item.error_message
             if text_2 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
-            append(pack_ih(item.num_partitions, item.replication_factor))
             configs = item.configs
             if configs is None:
-                append(b"\0")
+                append(pack_ihx(item.num_partitions, item.replication_factor))
             else:
                 n = len(configs) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihB(item.num_partitions, item.replication_factor, n) if n < 128 else pack_ih(item.num_partitions, item.replication_factor) + uvarint(n))
                 for item_2 in configs:
                     text_3 = item_2.name
                     if text_3 is None:
@@ -676,15 +678,17 @@ def write_create_topics_response_5(message: CreateTopicsResponse, append: Append
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(pack_obox(item_2.read_only, item_2.config_source, item_2.is_sensitive))
-            tags: list[Part] = []
-            count = 0
             if item.topic_config_error_code != 0:
-                count += 1
-                tags.append(pack_BBh(0, 2, item.topic_config_error_code))
-            append(BYTES[count])
-            if count:
+                tags: list[Part] = []
+                count = 0
+                if item.topic_config_error_code != 0:
+                    count += 1
+                    tags.append(pack_BBh(0, 2, item.topic_config_error_code))
+                append(BYTES[count])
                 for part in tags:
                     append(part)
+            else:
+                append(b"\0")
         append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("CreateTopicsResponse", error) from error
@@ -692,12 +696,11 @@ def write_create_topics_response_5(message: CreateTopicsResponse, append: Append
 
 def write_create_topics_response_7(message: CreateTopicsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("CreateTopicsResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -706,22 +709,20 @@ def write_create_topics_response_7(message: CreateTopicsResponse, append: Append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_uh(item.topic_id, item.error_code))
             text_2 = item.error_message
             if text_2 is None:
-                append(b"\0")
+                append(pack_uhx(item.topic_id, item.error_code))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_uhB(item.topic_id, item.error_code, n) if n < 128 else pack_uh(item.topic_id, item.error_code) + string_size(n - 1))
                 append(data)
-            append(pack_ih(item.num_partitions, item.replication_factor))
             configs = item.configs
             if configs is None:
-                append(b"\0")
+                append(pack_ihx(item.num_partitions, item.replication_factor))
             else:
                 n = len(configs) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihB(item.num_partitions, item.replication_factor, n) if n < 128 else pack_ih(item.num_partitions, item.replication_factor) + uvarint(n))
                 for item_2 in configs:
                     text_3 = item_2.name
                     if text_3 is None:
@@ -739,15 +740,17 @@ def write_create_topics_response_7(message: CreateTopicsResponse, append: Append
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(pack_obox(item_2.read_only, item_2.config_source, item_2.is_sensitive))
-            tags: list[Part] = []
-            count = 0
             if item.topic_config_error_code != 0:
-                count += 1
-                tags.append(pack_BBh(0, 2, item.topic_config_error_code))
-            append(BYTES[count])
-            if count:
+                tags: list[Part] = []
+                count = 0
+                if item.topic_config_error_code != 0:
+                    count += 1
+                    tags.append(pack_BBh(0, 2, item.topic_config_error_code))
+                append(BYTES[count])
                 for part in tags:
                     append(part)
+            else:
+                append(b"\0")
         append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("CreateTopicsResponse", error) from error

@@ -68,12 +68,17 @@ class DeleteAclsResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bb = Struct(">bb").pack
 pack_bbx = Struct(">bbx").pack
 pack_bh = Struct(">bh").pack
+pack_bx = Struct(">bx").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 unpack_bB = Struct(">bB").unpack_from
 unpack_bb = Struct(">bb").unpack_from
@@ -235,23 +240,21 @@ def write_delete_acls_request_2(message: DeleteAclsRequest, append: Append) -> N
         n = len(filters) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in filters:
-            append(pack_b(item.resource_type_filter))
             text = item.resource_name_filter
             if text is None:
-                append(b"\0")
+                append(pack_bx(item.resource_type_filter))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_bB(item.resource_type_filter, n) if n < 128 else pack_b(item.resource_type_filter) + string_size(n - 1))
                 append(data)
-            append(pack_b(item.pattern_type_filter))
             text_2 = item.principal_filter
             if text_2 is None:
-                append(b"\0")
+                append(pack_bx(item.pattern_type_filter))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_bB(item.pattern_type_filter, n) if n < 128 else pack_b(item.pattern_type_filter) + string_size(n - 1))
                 append(data)
             text_3 = item.host_filter
             if text_3 is None:
@@ -476,21 +479,19 @@ def write_delete_acls_response_1(message: DeleteAclsResponse, append: Append) ->
 
 def write_delete_acls_response_2(message: DeleteAclsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         filter_results = message.filter_results
         if filter_results is None:
             raise null_field("DeleteAclsResponse.FilterResults")
         n = len(filter_results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in filter_results:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             matching_acls = item.matching_acls
             if matching_acls is None:
@@ -498,30 +499,27 @@ def write_delete_acls_response_2(message: DeleteAclsResponse, append: Append) ->
             n = len(matching_acls) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in matching_acls:
-                append(pack_h(item_2.error_code))
                 text_2 = item_2.error_message
                 if text_2 is None:
-                    append(b"\0")
+                    append(pack_hx(item_2.error_code))
                 else:
                     data = text_2.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_hB(item_2.error_code, n) if n < 128 else pack_h(item_2.error_code) + string_size(n - 1))
                     append(data)
-                append(pack_b(item_2.resource_type))
                 text_3 = item_2.resource_name
                 if text_3 is None:
                     raise null_field("DeleteAclsMatchingAcl.ResourceName")
                 data = text_3.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_bB(item_2.resource_type, n) if n < 128 else pack_b(item_2.resource_type) + string_size(n - 1))
                 append(data)
-                append(pack_b(item_2.pattern_type))
                 text_4 = item_2.principal
                 if text_4 is None:
                     raise null_field("DeleteAclsMatchingAcl.Principal")
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_bB(item_2.pattern_type, n) if n < 128 else pack_b(item_2.pattern_type) + string_size(n - 1))
                 append(data)
                 text_5 = item_2.host
                 if text_5 is None:

@@ -47,6 +47,7 @@ class DeleteGroupsResponse(msgspec.Struct, gc=False):
 pack_h = Struct(">h").pack
 pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
@@ -232,12 +233,11 @@ def write_delete_groups_response_0(message: DeleteGroupsResponse, append: Append
 
 def write_delete_groups_response_2(message: DeleteGroupsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results = message.results
         if results is None:
             raise null_field("DeleteGroupsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results:
             text = item.group_id
             if text is None:

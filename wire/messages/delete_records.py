@@ -63,6 +63,7 @@ class DeleteRecordsResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_iq = Struct(">iq").pack
 pack_iqh = Struct(">iqh").pack
@@ -330,12 +331,11 @@ def write_delete_records_response_0(message: DeleteRecordsResponse, append: Appe
 
 def write_delete_records_response_2(message: DeleteRecordsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("DeleteRecordsResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:

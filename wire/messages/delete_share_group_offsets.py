@@ -55,7 +55,11 @@ class DeleteShareGroupOffsetsResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_uh = Struct(">16sh").pack
+pack_uhB = Struct(">16shB").pack
+pack_uhx = Struct(">16shx").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_uhB = Struct(">16shB").unpack_from
 
@@ -195,14 +199,13 @@ def read_delete_share_group_offsets_response_0(buffer: Buffer, pos: int, end: in
 
 def write_delete_share_group_offsets_response_0(message: DeleteShareGroupOffsetsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         responses = message.responses
         if responses is None:
@@ -217,14 +220,13 @@ def write_delete_share_group_offsets_response_0(message: DeleteShareGroupOffsets
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_uh(item.topic_id, item.error_code))
             text_3 = item.error_message
             if text_3 is None:
-                append(b"\0")
+                append(pack_uhx(item.topic_id, item.error_code))
             else:
                 data = text_3.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_uhB(item.topic_id, item.error_code, n) if n < 128 else pack_uh(item.topic_id, item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

@@ -61,8 +61,11 @@ class DeleteShareGroupStateResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_ix = Struct(">ix").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_uB = Struct(">16sB").unpack_from
@@ -135,12 +138,11 @@ def write_delete_share_group_state_request_0(message: DeleteShareGroupStateReque
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("DeleteStateData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
                 append(pack_ix(item_2.partition))
             append(b"\0")
@@ -211,21 +213,19 @@ def write_delete_share_group_state_response_0(message: DeleteShareGroupStateResp
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("DeleteStateResult.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition, item_2.error_code))
                 text = item_2.error_message
                 if text is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition, item_2.error_code))
                 else:
                     data = text.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")

@@ -55,11 +55,15 @@ class DeleteTopicsResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_ix = Struct(">ix").pack
 pack_uh = Struct(">16sh").pack
+pack_uhB = Struct(">16shB").pack
+pack_uhx = Struct(">16shx").pack
 pack_ux = Struct(">16sx").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
@@ -409,12 +413,11 @@ def write_delete_topics_response_1(message: DeleteTopicsResponse, append: Append
 
 def write_delete_topics_response_4(message: DeleteTopicsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         responses = message.responses
         if responses is None:
             raise null_field("DeleteTopicsResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in responses:
             text = item.name
             if text is None:
@@ -431,12 +434,11 @@ def write_delete_topics_response_4(message: DeleteTopicsResponse, append: Append
 
 def write_delete_topics_response_5(message: DeleteTopicsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         responses = message.responses
         if responses is None:
             raise null_field("DeleteTopicsResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in responses:
             text = item.name
             if text is None:
@@ -445,14 +447,13 @@ def write_delete_topics_response_5(message: DeleteTopicsResponse, append: Append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_h(item.error_code))
             text_2 = item.error_message
             if text_2 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")
@@ -462,12 +463,11 @@ def write_delete_topics_response_5(message: DeleteTopicsResponse, append: Append
 
 def write_delete_topics_response_6(message: DeleteTopicsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         responses = message.responses
         if responses is None:
             raise null_field("DeleteTopicsResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in responses:
             text = item.name
             if text is None:
@@ -477,14 +477,13 @@ def write_delete_topics_response_6(message: DeleteTopicsResponse, append: Append
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            append(pack_uh(item.topic_id, item.error_code))
             text_2 = item.error_message
             if text_2 is None:
-                append(b"\0")
+                append(pack_uhx(item.topic_id, item.error_code))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_uhB(item.topic_id, item.error_code, n) if n < 128 else pack_uh(item.topic_id, item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

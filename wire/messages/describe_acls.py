@@ -62,14 +62,18 @@ class DescribeAclsResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bb = Struct(">bb").pack
 pack_bbx = Struct(">bbx").pack
 pack_bh = Struct(">bh").pack
 pack_bi = Struct(">bi").pack
+pack_bx = Struct(">bx").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihh = Struct(">ihh").pack
+pack_ihx = Struct(">ihx").pack
 unpack_bB = Struct(">bB").unpack_from
 unpack_bb = Struct(">bb").unpack_from
 unpack_bbB = Struct(">bbB").unpack_from
@@ -195,23 +199,21 @@ def write_describe_acls_request_1(message: DescribeAclsRequest, append: Append) 
 
 def write_describe_acls_request_2(message: DescribeAclsRequest, append: Append) -> None:
     try:
-        append(pack_b(message.resource_type_filter))
         text = message.resource_name_filter
         if text is None:
-            append(b"\0")
+            append(pack_bx(message.resource_type_filter))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(message.resource_type_filter, n) if n < 128 else pack_b(message.resource_type_filter) + string_size(n - 1))
             append(data)
-        append(pack_b(message.pattern_type_filter))
         text_2 = message.principal_filter
         if text_2 is None:
-            append(b"\0")
+            append(pack_bx(message.pattern_type_filter))
         else:
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(message.pattern_type_filter, n) if n < 128 else pack_b(message.pattern_type_filter) + string_size(n - 1))
             append(data)
         text_3 = message.host_filter
         if text_3 is None:
@@ -408,14 +410,13 @@ def write_describe_acls_response_1(message: DescribeAclsResponse, append: Append
 
 def write_describe_acls_response_2(message: DescribeAclsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         resources = message.resources
         if resources is None:
@@ -423,20 +424,18 @@ def write_describe_acls_response_2(message: DescribeAclsResponse, append: Append
         n = len(resources) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in resources:
-            append(pack_b(item.resource_type))
             text_2 = item.resource_name
             if text_2 is None:
                 raise null_field("DescribeAclsResource.ResourceName")
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(item.resource_type, n) if n < 128 else pack_b(item.resource_type) + string_size(n - 1))
             append(data)
-            append(pack_b(item.pattern_type))
             acls = item.acls
             if acls is None:
                 raise null_field("DescribeAclsResource.Acls")
             n = len(acls) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_bB(item.pattern_type, n) if n < 128 else pack_b(item.pattern_type) + uvarint(n))
             for item_2 in acls:
                 text_3 = item_2.principal
                 if text_3 is None:

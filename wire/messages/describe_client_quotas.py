@@ -64,13 +64,17 @@ class DescribeClientQuotasResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bh = Struct(">bh").pack
+pack_bx = Struct(">bx").pack
 pack_d = Struct(">d").pack
 pack_dx = Struct(">dx").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihh = Struct(">ihh").pack
+pack_ihx = Struct(">ihx").pack
 pack_o = Struct(">?").pack
 pack_ox = Struct(">?x").pack
 unpack_bB = Struct(">bB").unpack_from
@@ -208,14 +212,13 @@ def write_describe_client_quotas_request_1(message: DescribeClientQuotasRequest,
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_b(item.match_type))
             text_2 = item.match
             if text_2 is None:
-                append(b"\0")
+                append(pack_bx(item.match_type))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_bB(item.match_type, n) if n < 128 else pack_b(item.match_type) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(pack_ox(message.strict))
@@ -445,14 +448,13 @@ def write_describe_client_quotas_response_0(message: DescribeClientQuotasRespons
 
 def write_describe_client_quotas_response_1(message: DescribeClientQuotasResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         entries = message.entries
         if entries is None:

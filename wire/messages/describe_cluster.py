@@ -56,8 +56,12 @@ class DescribeClusterResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_ix = Struct(">ix").pack
 pack_obox = Struct(">?b?x").pack
 pack_obx = Struct(">?bx").pack
@@ -336,14 +340,13 @@ def read_describe_cluster_response_2(buffer: Buffer, pos: int, end: int) -> tupl
 
 def write_describe_cluster_response_0(message: DescribeClusterResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         text_2 = message.cluster_id
         if text_2 is None:
@@ -352,29 +355,26 @@ def write_describe_cluster_response_0(message: DescribeClusterResponse, append: 
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.controller_id))
         brokers = message.brokers
         if brokers is None:
             raise null_field("DescribeClusterResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.broker_id))
             text_3 = item.host
             if text_3 is None:
                 raise null_field("DescribeClusterBroker.Host")
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.broker_id, n) if n < 128 else pack_i(item.broker_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_4 = item.rack
             if text_4 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(pack_ix(message.cluster_authorized_operations))
@@ -384,46 +384,41 @@ def write_describe_cluster_response_0(message: DescribeClusterResponse, append: 
 
 def write_describe_cluster_response_1(message: DescribeClusterResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
-        append(pack_b(message.endpoint_type))
         text_2 = message.cluster_id
         if text_2 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_bB(message.endpoint_type, n) if n < 128 else pack_b(message.endpoint_type) + string_size(n - 1))
         append(data)
-        append(pack_i(message.controller_id))
         brokers = message.brokers
         if brokers is None:
             raise null_field("DescribeClusterResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.broker_id))
             text_3 = item.host
             if text_3 is None:
                 raise null_field("DescribeClusterBroker.Host")
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.broker_id, n) if n < 128 else pack_i(item.broker_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_4 = item.rack
             if text_4 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(pack_ix(message.cluster_authorized_operations))
@@ -433,46 +428,41 @@ def write_describe_cluster_response_1(message: DescribeClusterResponse, append: 
 
 def write_describe_cluster_response_2(message: DescribeClusterResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
-        append(pack_b(message.endpoint_type))
         text_2 = message.cluster_id
         if text_2 is None:
             raise null_field("DescribeClusterResponse.ClusterId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_bB(message.endpoint_type, n) if n < 128 else pack_b(message.endpoint_type) + string_size(n - 1))
         append(data)
-        append(pack_i(message.controller_id))
         brokers = message.brokers
         if brokers is None:
             raise null_field("DescribeClusterResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.broker_id))
             text_3 = item.host
             if text_3 is None:
                 raise null_field("DescribeClusterBroker.Host")
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.broker_id, n) if n < 128 else pack_i(item.broker_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_4 = item.rack
             if text_4 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(pack_ox(item.is_fenced))
         append(pack_ix(message.cluster_authorized_operations))

@@ -73,14 +73,19 @@ class DescribeConfigsResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bh = Struct(">bh").pack
 pack_bx = Struct(">bx").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_o = Struct(">?").pack
 pack_obo = Struct(">?b?").pack
+pack_oboB = Struct(">?b?B").pack
 pack_oboi = Struct(">?b?i").pack
 pack_oo = Struct(">??").pack
 pack_oox = Struct(">??x").pack
@@ -316,13 +321,12 @@ def write_describe_configs_request_4(message: DescribeConfigsRequest, append: Ap
         n = len(resources) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in resources:
-            append(pack_b(item.resource_type))
             text = item.resource_name
             if text is None:
                 raise null_field("DescribeConfigsResource.ResourceName")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(item.resource_type, n) if n < 128 else pack_b(item.resource_type) + string_size(n - 1))
             append(data)
             configuration_keys = item.configuration_keys
             if configuration_keys is None:
@@ -779,29 +783,26 @@ def write_describe_configs_response_3(message: DescribeConfigsResponse, append: 
 
 def write_describe_configs_response_4(message: DescribeConfigsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results = message.results
         if results is None:
             raise null_field("DescribeConfigsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
-            append(pack_b(item.resource_type))
             text_2 = item.resource_name
             if text_2 is None:
                 raise null_field("DescribeConfigsResult.ResourceName")
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(item.resource_type, n) if n < 128 else pack_b(item.resource_type) + string_size(n - 1))
             append(data)
             configs = item.configs
             if configs is None:
@@ -824,12 +825,11 @@ def write_describe_configs_response_4(message: DescribeConfigsResponse, append: 
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                append(pack_obo(item_2.read_only, item_2.config_source, item_2.is_sensitive))
                 synonyms = item_2.synonyms
                 if synonyms is None:
                     raise null_field("DescribeConfigsResourceResult.Synonyms")
                 n = len(synonyms) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_oboB(item_2.read_only, item_2.config_source, item_2.is_sensitive, n) if n < 128 else pack_obo(item_2.read_only, item_2.config_source, item_2.is_sensitive) + uvarint(n))
                 for item_3 in synonyms:
                     text_5 = item_3.name
                     if text_5 is None:
@@ -847,14 +847,13 @@ def write_describe_configs_response_4(message: DescribeConfigsResponse, append: 
                         append(BYTES[n] if n < 128 else string_size(n - 1))
                         append(data)
                     append(pack_bx(item_3.source))
-                append(pack_b(item_2.config_type))
                 text_7 = item_2.documentation
                 if text_7 is None:
-                    append(b"\0")
+                    append(pack_bx(item_2.config_type))
                 else:
                     data = text_7.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_bB(item_2.config_type, n) if n < 128 else pack_b(item_2.config_type) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")

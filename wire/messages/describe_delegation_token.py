@@ -65,10 +65,12 @@ class DescribeDelegationTokenResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hi = Struct(">hi").pack
 pack_i = Struct(">i").pack
 pack_ix = Struct(">ix").pack
 pack_qqq = Struct(">qqq").pack
+pack_qqqB = Struct(">qqqB").pack
 pack_qqqh = Struct(">qqqh").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
@@ -556,12 +558,11 @@ def write_describe_delegation_token_response_1(message: DescribeDelegationTokenR
 
 def write_describe_delegation_token_response_2(message: DescribeDelegationTokenResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         tokens = message.tokens
         if tokens is None:
             raise null_field("DescribeDelegationTokenResponse.Tokens")
         n = len(tokens) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in tokens:
             text = item.principal_type
             if text is None:
@@ -577,13 +578,12 @@ def write_describe_delegation_token_response_2(message: DescribeDelegationTokenR
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp))
             text_3 = item.token_id
             if text_3 is None:
                 raise null_field("DescribedDelegationToken.TokenId")
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_qqqB(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp, n) if n < 128 else pack_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp) + string_size(n - 1))
             append(data)
             bytes_2 = item.hmac
             if bytes_2 is None:
@@ -620,12 +620,11 @@ def write_describe_delegation_token_response_2(message: DescribeDelegationTokenR
 
 def write_describe_delegation_token_response_3(message: DescribeDelegationTokenResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         tokens = message.tokens
         if tokens is None:
             raise null_field("DescribeDelegationTokenResponse.Tokens")
         n = len(tokens) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in tokens:
             text = item.principal_type
             if text is None:
@@ -655,13 +654,12 @@ def write_describe_delegation_token_response_3(message: DescribeDelegationTokenR
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp))
             text_5 = item.token_id
             if text_5 is None:
                 raise null_field("DescribedDelegationToken.TokenId")
             data = text_5.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_qqqB(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp, n) if n < 128 else pack_qqq(item.issue_timestamp, item.expiry_timestamp, item.max_timestamp) + string_size(n - 1))
             append(data)
             bytes_2 = item.hmac
             if bytes_2 is None:

@@ -62,8 +62,11 @@ class DescribeGroupsResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_ix = Struct(">ix").pack
 pack_o = Struct(">?").pack
@@ -1169,20 +1172,18 @@ def write_describe_groups_response_4(message: DescribeGroupsResponse, append: Ap
 
 def write_describe_groups_response_5(message: DescribeGroupsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("DescribeGroupsResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
-            append(pack_h(item.error_code))
             text = item.group_id
             if text is None:
                 raise null_field("DescribedGroup.GroupId")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
             append(data)
             text_2 = item.group_state
             if text_2 is None:
@@ -1261,21 +1262,19 @@ def write_describe_groups_response_5(message: DescribeGroupsResponse, append: Ap
 
 def write_describe_groups_response_6(message: DescribeGroupsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("DescribeGroupsResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             text_2 = item.group_id
             if text_2 is None:

@@ -67,9 +67,12 @@ class DescribeLogDirsResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ii = Struct(">ii").pack
 pack_iqqo = Struct(">iqq?").pack
 pack_iqqox = Struct(">iqq?x").pack
@@ -610,20 +613,18 @@ def write_describe_log_dirs_response_1(message: DescribeLogDirsResponse, append:
 
 def write_describe_log_dirs_response_2(message: DescribeLogDirsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         results = message.results
         if results is None:
             raise null_field("DescribeLogDirsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in results:
-            append(pack_h(item.error_code))
             text = item.log_dir
             if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
             append(data)
             topics = item.topics
             if topics is None:
@@ -654,20 +655,18 @@ def write_describe_log_dirs_response_2(message: DescribeLogDirsResponse, append:
 
 def write_describe_log_dirs_response_3(message: DescribeLogDirsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         results = message.results
         if results is None:
             raise null_field("DescribeLogDirsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in results:
-            append(pack_h(item.error_code))
             text = item.log_dir
             if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
             append(data)
             topics = item.topics
             if topics is None:
@@ -698,20 +697,18 @@ def write_describe_log_dirs_response_3(message: DescribeLogDirsResponse, append:
 
 def write_describe_log_dirs_response_4(message: DescribeLogDirsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         results = message.results
         if results is None:
             raise null_field("DescribeLogDirsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in results:
-            append(pack_h(item.error_code))
             text = item.log_dir
             if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
             append(data)
             topics = item.topics
             if topics is None:
@@ -742,20 +739,18 @@ def write_describe_log_dirs_response_4(message: DescribeLogDirsResponse, append:
 
 def write_describe_log_dirs_response_5(message: DescribeLogDirsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         results = message.results
         if results is None:
             raise null_field("DescribeLogDirsResponse.Results")
         n = len(results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in results:
-            append(pack_h(item.error_code))
             text = item.log_dir
             if text is None:
                 raise null_field("DescribeLogDirsResult.LogDir")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
             append(data)
             topics = item.topics
             if topics is None:

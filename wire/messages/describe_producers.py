@@ -66,7 +66,10 @@ class DescribeProducersResponse(msgspec.Struct, gc=False):
 
 
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_qiiqiqx = Struct(">qiiqiqx").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
@@ -226,12 +229,11 @@ def read_describe_producers_response_0(buffer: Buffer, pos: int, end: int) -> tu
 
 def write_describe_producers_response_0(message: DescribeProducersResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("DescribeProducersResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -246,14 +248,13 @@ def write_describe_producers_response_0(message: DescribeProducersResponse, appe
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_2 = item_2.error_message
                 if text_2 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_2.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
                 active_producers = item_2.active_producers
                 if active_producers is None:

@@ -88,10 +88,17 @@ class DescribeQuorumResponse(msgspec.Struct, gc=False):
 
 pack_Hx = Struct(">Hx").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihiiq = Struct(">ihiiq").pack
+pack_ihiiqB = Struct(">ihiiqB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iiq = Struct(">iiq").pack
+pack_iiqB = Struct(">iiqB").pack
 pack_iqqqx = Struct(">iqqqx").pack
 pack_iqx = Struct(">iqx").pack
 pack_iuqqqx = Struct(">i16sqqqx").pack
@@ -505,12 +512,11 @@ def read_describe_quorum_response_2(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_describe_quorum_response_0(message: DescribeQuorumResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("DescribeQuorumResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in topics:
             text = item.topic_name
             if text is None:
@@ -525,12 +531,11 @@ def write_describe_quorum_response_0(message: DescribeQuorumResponse, append: Ap
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_ihiiq(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.high_watermark))
                 current_voters = item_2.current_voters
                 if current_voters is None:
                     raise null_field("PartitionData.CurrentVoters")
                 n = len(current_voters) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihiiqB(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.high_watermark, n) if n < 128 else pack_ihiiq(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.high_watermark) + uvarint(n))
                 for item_3 in current_voters:
                     append(pack_iqx(item_3.replica_id, item_3.log_end_offset))
                 observers = item_2.observers
@@ -549,12 +554,11 @@ def write_describe_quorum_response_0(message: DescribeQuorumResponse, append: Ap
 
 def write_describe_quorum_response_1(message: DescribeQuorumResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("DescribeQuorumResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in topics:
             text = item.topic_name
             if text is None:
@@ -569,12 +573,11 @@ def write_describe_quorum_response_1(message: DescribeQuorumResponse, append: Ap
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_ihiiq(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.high_watermark))
                 current_voters = item_2.current_voters
                 if current_voters is None:
                     raise null_field("PartitionData.CurrentVoters")
                 n = len(current_voters) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihiiqB(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.high_watermark, n) if n < 128 else pack_ihiiq(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.high_watermark) + uvarint(n))
                 for item_3 in current_voters:
                     append(pack_iqqqx(item_3.replica_id, item_3.log_end_offset, item_3.last_fetch_timestamp, item_3.last_caught_up_timestamp))
                 observers = item_2.observers
@@ -593,14 +596,13 @@ def write_describe_quorum_response_1(message: DescribeQuorumResponse, append: Ap
 
 def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_hx(message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + string_size(n - 1))
             append(data)
         topics = message.topics
         if topics is None:
@@ -621,21 +623,19 @@ def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Ap
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_3 = item_2.error_message
                 if text_3 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_3.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
-                append(pack_iiq(item_2.leader_id, item_2.leader_epoch, item_2.high_watermark))
                 current_voters = item_2.current_voters
                 if current_voters is None:
                     raise null_field("PartitionData.CurrentVoters")
                 n = len(current_voters) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iiqB(item_2.leader_id, item_2.leader_epoch, item_2.high_watermark, n) if n < 128 else pack_iiq(item_2.leader_id, item_2.leader_epoch, item_2.high_watermark) + uvarint(n))
                 for item_3 in current_voters:
                     append(pack_iuqqqx(item_3.replica_id, item_3.replica_directory_id, item_3.log_end_offset, item_3.last_fetch_timestamp, item_3.last_caught_up_timestamp))
                 observers = item_2.observers
@@ -653,12 +653,11 @@ def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Ap
         n = len(nodes) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_5 in nodes:
-            append(pack_i(item_5.node_id))
             listeners = item_5.listeners
             if listeners is None:
                 raise null_field("Node.Listeners")
             n = len(listeners) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iB(item_5.node_id, n) if n < 128 else pack_i(item_5.node_id) + uvarint(n))
             for item_6 in listeners:
                 text_4 = item_6.name
                 if text_4 is None:

@@ -73,10 +73,18 @@ class DescribeShareGroupOffsetsResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_iqih = Struct(">iqih").pack
+pack_iqihB = Struct(">iqihB").pack
+pack_iqihx = Struct(">iqihx").pack
 pack_iqiqh = Struct(">iqiqh").pack
+pack_iqiqhB = Struct(">iqiqhB").pack
+pack_iqiqhx = Struct(">iqiqhx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_hB = Struct(">hB").unpack_from
 unpack_iB = Struct(">iB").unpack_from
 unpack_iqihB = Struct(">iqihB").unpack_from
@@ -397,12 +405,11 @@ def read_describe_share_group_offsets_response_1(buffer: Buffer, pos: int, end: 
 
 def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOffsetsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("DescribeShareGroupOffsetsResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
             text = item.group_id
             if text is None:
@@ -424,32 +431,29 @@ def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOff
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                append(pack_u(item_2.topic_id))
                 partitions = item_2.partitions
                 if partitions is None:
                     raise null_field("DescribeShareGroupOffsetsResponseTopic.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                 for item_3 in partitions:
-                    append(pack_iqih(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code))
                     text_3 = item_3.error_message
                     if text_3 is None:
-                        append(b"\0")
+                        append(pack_iqihx(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code))
                     else:
                         data = text_3.encode()
                         n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(pack_iqihB(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code, n) if n < 128 else pack_iqih(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code) + string_size(n - 1))
                         append(data)
                     append(b"\0")
                 append(b"\0")
-            append(pack_h(item.error_code))
             text_4 = item.error_message
             if text_4 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")
@@ -459,12 +463,11 @@ def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOff
 
 def write_describe_share_group_offsets_response_1(message: DescribeShareGroupOffsetsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("DescribeShareGroupOffsetsResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
             text = item.group_id
             if text is None:
@@ -486,32 +489,29 @@ def write_describe_share_group_offsets_response_1(message: DescribeShareGroupOff
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                append(pack_u(item_2.topic_id))
                 partitions = item_2.partitions
                 if partitions is None:
                     raise null_field("DescribeShareGroupOffsetsResponseTopic.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                 for item_3 in partitions:
-                    append(pack_iqiqh(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code))
                     text_3 = item_3.error_message
                     if text_3 is None:
-                        append(b"\0")
+                        append(pack_iqiqhx(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code))
                     else:
                         data = text_3.encode()
                         n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(pack_iqiqhB(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code, n) if n < 128 else pack_iqiqh(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code) + string_size(n - 1))
                         append(data)
                     append(b"\0")
                 append(b"\0")
-            append(pack_h(item.error_code))
             text_4 = item.error_message
             if text_4 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

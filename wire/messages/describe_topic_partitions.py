@@ -79,12 +79,19 @@ class DescribeTopicPartitionsResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hiii = Struct(">hiii").pack
+pack_hiiiB = Struct(">hiiiB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ib = Struct(">ib").pack
+pack_ibB = Struct(">ibB").pack
 pack_ix = Struct(">ix").pack
 pack_uo = Struct(">16s?").pack
+pack_uoB = Struct(">16s?B").pack
 unpack_b = Struct(">b").unpack_from
 unpack_hB = Struct(">hB").unpack_from
 unpack_hiiiB = Struct(">hiiiB").unpack_from
@@ -170,13 +177,12 @@ def write_describe_topic_partitions_request_0(message: DescribeTopicPartitionsRe
         if cursor is None:
             append(pack_ib(message.response_partition_limit, -1))
         else:
-            append(pack_ib(message.response_partition_limit, 1))
             text_2 = cursor.topic_name
             if text_2 is None:
                 raise null_field("Cursor.TopicName")
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ibB(message.response_partition_limit, 1, n) if n < 128 else pack_ib(message.response_partition_limit, 1) + string_size(n - 1))
             append(data)
             append(pack_ix(cursor.partition_index))
         append(b"\0")
@@ -313,35 +319,31 @@ def read_describe_topic_partitions_response_0(buffer: Buffer, pos: int, end: int
 
 def write_describe_topic_partitions_response_0(message: DescribeTopicPartitionsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("DescribeTopicPartitionsResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
-            append(pack_h(item.error_code))
             text = item.name
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
-            append(pack_uo(item.topic_id, item.is_internal))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("DescribeTopicPartitionsResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uoB(item.topic_id, item.is_internal, n) if n < 128 else pack_uo(item.topic_id, item.is_internal) + uvarint(n))
             for item_2 in partitions:
-                append(pack_hiii(item_2.error_code, item_2.partition_index, item_2.leader_id, item_2.leader_epoch))
                 replica_nodes = item_2.replica_nodes
                 if replica_nodes is None:
                     raise null_field("DescribeTopicPartitionsResponsePartition.ReplicaNodes")
                 n = len(replica_nodes) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_hiiiB(item_2.error_code, item_2.partition_index, item_2.leader_id, item_2.leader_epoch, n) if n < 128 else pack_hiii(item_2.error_code, item_2.partition_index, item_2.leader_id, item_2.leader_epoch) + uvarint(n))
                 append(pack(f">{len(replica_nodes)}i", *replica_nodes))
                 isr_nodes = item_2.isr_nodes
                 if isr_nodes is None:
@@ -375,13 +377,12 @@ def write_describe_topic_partitions_response_0(message: DescribeTopicPartitionsR
         if next_cursor is None:
             append(pack_b(-1))
         else:
-            append(pack_b(1))
             text_2 = next_cursor.topic_name
             if text_2 is None:
                 raise null_field("Cursor.TopicName")
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(1, n) if n < 128 else pack_b(1) + string_size(n - 1))
             append(data)
             append(pack_ix(next_cursor.partition_index))
         append(b"\0")

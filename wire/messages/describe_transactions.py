@@ -56,8 +56,11 @@ class DescribeTransactionsResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_iqqh = Struct(">iqqh").pack
+pack_iqqhB = Struct(">iqqhB").pack
 unpack_hB = Struct(">hB").unpack_from
 unpack_iB = Struct(">iB").unpack_from
 unpack_iqqhB = Struct(">iqqhB").unpack_from
@@ -197,20 +200,18 @@ def read_describe_transactions_response_0(buffer: Buffer, pos: int, end: int) ->
 
 def write_describe_transactions_response_0(message: DescribeTransactionsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         transaction_states = message.transaction_states
         if transaction_states is None:
             raise null_field("DescribeTransactionsResponse.TransactionStates")
         n = len(transaction_states) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in transaction_states:
-            append(pack_h(item.error_code))
             text = item.transactional_id
             if text is None:
                 raise null_field("TransactionState.TransactionalId")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
             append(data)
             text_2 = item.transaction_state
             if text_2 is None:
@@ -219,12 +220,11 @@ def write_describe_transactions_response_0(message: DescribeTransactionsResponse
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_iqqh(item.transaction_timeout_ms, item.transaction_start_time_ms, item.producer_id, item.producer_epoch))
             topics = item.topics
             if topics is None:
                 raise null_field("TransactionState.Topics")
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iqqhB(item.transaction_timeout_ms, item.transaction_start_time_ms, item.producer_id, item.producer_epoch, n) if n < 128 else pack_iqqh(item.transaction_timeout_ms, item.transaction_start_time_ms, item.producer_id, item.producer_epoch) + uvarint(n))
             for item_2 in topics:
                 text_3 = item_2.topic
                 if text_3 is None:

@@ -59,7 +59,11 @@ class DescribeUserScramCredentialsResponse(msgspec.Struct, gc=False):
 
 pack_bix = Struct(">bix").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 unpack_biB = Struct(">biB").unpack_from
 unpack_hB = Struct(">hB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
@@ -203,14 +207,13 @@ def read_describe_user_scram_credentials_response_0(buffer: Buffer, pos: int, en
 
 def write_describe_user_scram_credentials_response_0(message: DescribeUserScramCredentialsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         results = message.results
         if results is None:
@@ -225,14 +228,13 @@ def write_describe_user_scram_credentials_response_0(message: DescribeUserScramC
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_h(item.error_code))
             text_3 = item.error_message
             if text_3 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_3.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             credential_infos = item.credential_infos
             if credential_infos is None:

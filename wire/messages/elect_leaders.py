@@ -59,12 +59,16 @@ class ElectLeadersResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bi = Struct(">bi").pack
+pack_bx = Struct(">bx").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihh = Struct(">ihh").pack
 pack_ihi = Struct(">ihi").pack
+pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
 pack_ix = Struct(">ix").pack
 unpack_bB = Struct(">bB").unpack_from
@@ -247,13 +251,12 @@ def write_elect_leaders_request_1(message: ElectLeadersRequest, append: Append) 
 
 def write_elect_leaders_request_2(message: ElectLeadersRequest, append: Append) -> None:
     try:
-        append(pack_b(message.election_type))
         topic_partitions = message.topic_partitions
         if topic_partitions is None:
-            append(b"\0")
+            append(pack_bx(message.election_type))
         else:
             n = len(topic_partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_bB(message.election_type, n) if n < 128 else pack_b(message.election_type) + uvarint(n))
             for item in topic_partitions:
                 text = item.topic
                 if text is None:
@@ -479,12 +482,11 @@ def write_elect_leaders_response_1(message: ElectLeadersResponse, append: Append
 
 def write_elect_leaders_response_2(message: ElectLeadersResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         replica_election_results = message.replica_election_results
         if replica_election_results is None:
             raise null_field("ElectLeadersResponse.ReplicaElectionResults")
         n = len(replica_election_results) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in replica_election_results:
             text = item.topic
             if text is None:
@@ -499,14 +501,13 @@ def write_elect_leaders_response_2(message: ElectLeadersResponse, append: Append
             n = len(partition_result) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partition_result:
-                append(pack_ih(item_2.partition_id, item_2.error_code))
                 text_2 = item_2.error_message
                 if text_2 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_id, item_2.error_code))
                 else:
                     data = text_2.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_id, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_id, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")

@@ -92,11 +92,14 @@ class EndQuorumEpochResponse(msgspec.Struct, gc=False):
 
 pack_Hx = Struct(">Hx").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hi = Struct(">hi").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ihii = Struct(">ihii").pack
 pack_ihiix = Struct(">ihiix").pack
 pack_iii = Struct(">iii").pack
+pack_iiiB = Struct(">iiiB").pack
 pack_iiii = Struct(">iiii").pack
 pack_iux = Struct(">i16sx").pack
 unpack_HB = Struct(">HB").unpack_from
@@ -333,12 +336,11 @@ def write_end_quorum_epoch_request_1(message: EndQuorumEpochRequest, append: App
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_iii(item_2.partition_index, item_2.leader_id, item_2.leader_epoch))
                 preferred_candidates = item_2.preferred_candidates
                 if preferred_candidates is None:
                     raise null_field("PartitionData.PreferredCandidates")
                 n = len(preferred_candidates) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iiiB(item_2.partition_index, item_2.leader_id, item_2.leader_epoch, n) if n < 128 else pack_iii(item_2.partition_index, item_2.leader_id, item_2.leader_epoch) + uvarint(n))
                 for item_3 in preferred_candidates:
                     append(pack_iux(item_3.candidate_id, item_3.candidate_directory_id))
                 append(b"\0")
@@ -514,12 +516,11 @@ def write_end_quorum_epoch_response_0(message: EndQuorumEpochResponse, append: A
 
 def write_end_quorum_epoch_response_1(message: EndQuorumEpochResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("EndQuorumEpochResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in topics:
             text = item.topic_name
             if text is None:
@@ -536,32 +537,33 @@ def write_end_quorum_epoch_response_1(message: EndQuorumEpochResponse, append: A
             for item_2 in partitions:
                 append(pack_ihiix(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch))
             append(b"\0")
-        tags: list[Part] = []
-        count = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count += 1
-            content: list[Part] = []
-            node_endpoints = message.node_endpoints
-            if node_endpoints is None:
-                raise null_field("EndQuorumEpochResponse.NodeEndpoints")
-            n = len(node_endpoints) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_3 in node_endpoints:
-                content.append(pack_i(item_3.node_id))
-                text_2 = item_3.host
-                if text_2 is None:
-                    raise null_field("NodeEndpoint.Host")
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-                content.append(pack_Hx(item_3.port))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.node_endpoints is None or len(message.node_endpoints):
+                count += 1
+                content: list[Part] = []
+                node_endpoints = message.node_endpoints
+                if node_endpoints is None:
+                    raise null_field("EndQuorumEpochResponse.NodeEndpoints")
+                n = len(node_endpoints) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_3 in node_endpoints:
+                    text_2 = item_3.host
+                    if text_2 is None:
+                        raise null_field("NodeEndpoint.Host")
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(pack_iB(item_3.node_id, n) if n < 128 else pack_i(item_3.node_id) + string_size(n - 1))
+                    content.append(data)
+                    content.append(pack_Hx(item_3.port))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("EndQuorumEpochResponse", error) from error
 

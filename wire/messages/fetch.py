@@ -39,9 +39,12 @@ from barnabas.wire.primitives import (
 )
 
 
-class ReplicaState(msgspec.Struct, gc=False):
+class ReplicaState(msgspec.Struct, frozen=True, gc=False):
     replica_id: int = -1
     replica_epoch: int = -1
+
+
+DEFAULT_ReplicaState = ReplicaState()
 
 
 class FetchPartition(msgspec.Struct, gc=False):
@@ -70,7 +73,7 @@ class ForgottenTopic(msgspec.Struct, gc=False):
 class FetchRequest(msgspec.Struct, gc=False):
     cluster_id: str | None = None
     replica_id: int = -1
-    replica_state: ReplicaState = msgspec.field(default_factory=ReplicaState)
+    replica_state: ReplicaState = DEFAULT_ReplicaState
     max_wait_ms: int = 0
     min_bytes: int = 0
     max_bytes: int = 2147483647
@@ -82,19 +85,28 @@ class FetchRequest(msgspec.Struct, gc=False):
     rack_id: str = ""
 
 
-class EpochEndOffset(msgspec.Struct, gc=False):
+class EpochEndOffset(msgspec.Struct, frozen=True, gc=False):
     epoch: int = -1
     end_offset: int = -1
 
 
-class LeaderIdAndEpoch(msgspec.Struct, gc=False):
+DEFAULT_EpochEndOffset = EpochEndOffset()
+
+
+class LeaderIdAndEpoch(msgspec.Struct, frozen=True, gc=False):
     leader_id: int = -1
     leader_epoch: int = -1
 
 
-class SnapshotId(msgspec.Struct, gc=False):
+DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
+
+
+class SnapshotId(msgspec.Struct, frozen=True, gc=False):
     end_offset: int = -1
     epoch: int = -1
+
+
+DEFAULT_SnapshotId = SnapshotId()
 
 
 class AbortedTransaction(msgspec.Struct, gc=False):
@@ -108,9 +120,9 @@ class PartitionData(msgspec.Struct, gc=False):
     high_watermark: int = 0
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    diverging_epoch: EpochEndOffset = msgspec.field(default_factory=EpochEndOffset)
-    current_leader: LeaderIdAndEpoch = msgspec.field(default_factory=LeaderIdAndEpoch)
-    snapshot_id: SnapshotId = msgspec.field(default_factory=SnapshotId)
+    diverging_epoch: EpochEndOffset = DEFAULT_EpochEndOffset
+    current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
+    snapshot_id: SnapshotId = DEFAULT_SnapshotId
     aborted_transactions: list[AbortedTransaction] | None = []
     preferred_read_replica: int = -1
     records: Records = None
@@ -141,15 +153,21 @@ pack_BBq = Struct(">BBq").pack
 pack_BBu = Struct(">BB16s").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ihi = Struct(">ihi").pack
+pack_ihiB = Struct(">ihiB").pack
 pack_ihii = Struct(">ihii").pack
 pack_ihqqi = Struct(">ihqqi").pack
 pack_ihqqq = Struct(">ihqqq").pack
+pack_ihqqqB = Struct(">ihqqqB").pack
 pack_ihqqqi = Struct(">ihqqqi").pack
+pack_ihqqqx = Struct(">ihqqqx").pack
 pack_ii = Struct(">ii").pack
 pack_iiibii = Struct(">iiibii").pack
+pack_iiibiiB = Struct(">iiibiiB").pack
 pack_iiiibi = Struct(">iiiibi").pack
 pack_iiiibii = Struct(">iiiibii").pack
+pack_iiiibiiB = Struct(">iiiibiiB").pack
 pack_iiiibiii = Struct(">iiiibiii").pack
 pack_iiqiqi = Struct(">iiqiqi").pack
 pack_iiqiqix = Struct(">iiqiqix").pack
@@ -158,10 +176,12 @@ pack_iix = Struct(">iix").pack
 pack_iqi = Struct(">iqi").pack
 pack_iqqi = Struct(">iqqi").pack
 pack_iqx = Struct(">iqx").pack
+pack_ix = Struct(">ix").pack
 pack_qix = Struct(">qix").pack
 pack_qq = Struct(">qq").pack
 pack_qqx = Struct(">qqx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_h = Struct(">h").unpack_from
 unpack_i = Struct(">i").unpack_from
 unpack_iB = Struct(">iB").unpack_from
@@ -187,10 +207,6 @@ unpack_qq = Struct(">qq").unpack_from
 unpack_qqB = Struct(">qqB").unpack_from
 unpack_u = Struct(">16s").unpack_from
 unpack_uB = Struct(">16sB").unpack_from
-DEFAULT_EpochEndOffset = EpochEndOffset()
-DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
-DEFAULT_ReplicaState = ReplicaState()
-DEFAULT_SnapshotId = SnapshotId()
 
 
 def read_fetch_request_4(buffer: Buffer, pos: int, end: int) -> tuple[FetchRequest, int]:
@@ -222,7 +238,7 @@ def read_fetch_request_4(buffer: Buffer, pos: int, end: int) -> tuple[FetchReque
             topics.append(FetchTopic(topic, ZERO_UUID, partitions))
         if pos > end:
             raise overrun("FetchRequest")
-        return FetchRequest(None, replica_id, ReplicaState(), max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1, topics, [], ""), pos
+        return FetchRequest(None, replica_id, DEFAULT_ReplicaState, max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1, topics, [], ""), pos
     except MALFORMED as error:
         raise malformed("FetchRequest", error) from None
 
@@ -256,7 +272,7 @@ def read_fetch_request_5(buffer: Buffer, pos: int, end: int) -> tuple[FetchReque
             topics.append(FetchTopic(topic, ZERO_UUID, partitions))
         if pos > end:
             raise overrun("FetchRequest")
-        return FetchRequest(None, replica_id, ReplicaState(), max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1, topics, [], ""), pos
+        return FetchRequest(None, replica_id, DEFAULT_ReplicaState, max_wait_ms, min_bytes, max_bytes, isolation_level, 0, -1, topics, [], ""), pos
     except MALFORMED as error:
         raise malformed("FetchRequest", error) from None
 
@@ -311,7 +327,7 @@ def read_fetch_request_7(buffer: Buffer, pos: int, end: int) -> tuple[FetchReque
             forgotten_topics_data.append(ForgottenTopic(topic_2, ZERO_UUID, partitions_2))
         if pos > end:
             raise overrun("FetchRequest")
-        return FetchRequest(None, replica_id, ReplicaState(), max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, ""), pos
+        return FetchRequest(None, replica_id, DEFAULT_ReplicaState, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, ""), pos
     except MALFORMED as error:
         raise malformed("FetchRequest", error) from None
 
@@ -366,7 +382,7 @@ def read_fetch_request_9(buffer: Buffer, pos: int, end: int) -> tuple[FetchReque
             forgotten_topics_data.append(ForgottenTopic(topic_2, ZERO_UUID, partitions_2))
         if pos > end:
             raise overrun("FetchRequest")
-        return FetchRequest(None, replica_id, ReplicaState(), max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, ""), pos
+        return FetchRequest(None, replica_id, DEFAULT_ReplicaState, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, ""), pos
     except MALFORMED as error:
         raise malformed("FetchRequest", error) from None
 
@@ -428,7 +444,7 @@ def read_fetch_request_11(buffer: Buffer, pos: int, end: int) -> tuple[FetchRequ
         pos = stop
         if pos > end:
             raise overrun("FetchRequest")
-        return FetchRequest(None, replica_id, ReplicaState(), max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, rack_id), pos
+        return FetchRequest(None, replica_id, DEFAULT_ReplicaState, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, rack_id), pos
     except MALFORMED as error:
         raise malformed("FetchRequest", error) from None
 
@@ -543,7 +559,7 @@ def read_fetch_request_12(buffer: Buffer, pos: int, end: int) -> tuple[FetchRequ
                     raise bad_tag_size("FetchRequest")
         if pos > end:
             raise overrun("FetchRequest")
-        return FetchRequest(cluster_id, replica_id, ReplicaState(), max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, rack_id), pos
+        return FetchRequest(cluster_id, replica_id, DEFAULT_ReplicaState, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, rack_id), pos
     except MALFORMED as error:
         raise malformed("FetchRequest", error) from None
 
@@ -640,7 +656,7 @@ def read_fetch_request_13(buffer: Buffer, pos: int, end: int) -> tuple[FetchRequ
                     raise bad_tag_size("FetchRequest")
         if pos > end:
             raise overrun("FetchRequest")
-        return FetchRequest(cluster_id, replica_id, ReplicaState(), max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, rack_id), pos
+        return FetchRequest(cluster_id, replica_id, DEFAULT_ReplicaState, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, topics, forgotten_topics_data, rack_id), pos
     except MALFORMED as error:
         raise malformed("FetchRequest", error) from None
 
@@ -713,7 +729,7 @@ def read_fetch_request_15(buffer: Buffer, pos: int, end: int) -> tuple[FetchRequ
         n = buffer[pos]
         pos += 1
         cluster_id: str | None = None
-        replica_state: ReplicaState = ReplicaState()
+        replica_state: ReplicaState = DEFAULT_ReplicaState
         if n:
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
@@ -830,7 +846,7 @@ def read_fetch_request_17(buffer: Buffer, pos: int, end: int) -> tuple[FetchRequ
         n = buffer[pos]
         pos += 1
         cluster_id: str | None = None
-        replica_state: ReplicaState = ReplicaState()
+        replica_state: ReplicaState = DEFAULT_ReplicaState
         if n:
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
@@ -951,7 +967,7 @@ def read_fetch_request_18(buffer: Buffer, pos: int, end: int) -> tuple[FetchRequ
         n = buffer[pos]
         pos += 1
         cluster_id: str | None = None
-        replica_state: ReplicaState = ReplicaState()
+        replica_state: ReplicaState = DEFAULT_ReplicaState
         if n:
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
@@ -1158,12 +1174,11 @@ def write_fetch_request_11(message: FetchRequest, append: Append) -> None:
 
 def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
     try:
-        append(pack_iiiibii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("FetchRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiiibiiB(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, n) if n < 128 else pack_iiiibii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch) + uvarint(n))
         for item in topics:
             text = item.topic
             if text is None:
@@ -1207,44 +1222,44 @@ def write_fetch_request_12(message: FetchRequest, append: Append) -> None:
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        tags: list[Part] = []
-        count = 0
         if message.cluster_id is not None:
-            count += 1
-            content: list[Part] = []
-            text_4 = message.cluster_id
-            if text_4 is None:
-                content.append(b"\0")
-            else:
-                data = text_4.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.cluster_id is not None:
+                count += 1
+                content: list[Part] = []
+                text_4 = message.cluster_id
+                if text_4 is None:
+                    content.append(b"\0")
+                else:
+                    data = text_4.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchRequest", error) from error
 
 
 def write_fetch_request_13(message: FetchRequest, append: Append) -> None:
     try:
-        append(pack_iiiibii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("FetchRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiiibiiB(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, n) if n < 128 else pack_iiiibii(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
                 append(pack_iiqiqix(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
             append(b"\0")
@@ -1254,12 +1269,11 @@ def write_fetch_request_13(message: FetchRequest, append: Append) -> None:
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in forgotten_topics_data:
-            append(pack_u(item_3.topic_id))
             partitions_2 = item_3.partitions
             if partitions_2 is None:
                 raise null_field("ForgottenTopic.Partitions")
             n = len(partitions_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item_3.topic_id, n) if n < 128 else pack_u(item_3.topic_id) + uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
         text = message.rack_id
@@ -1269,44 +1283,44 @@ def write_fetch_request_13(message: FetchRequest, append: Append) -> None:
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        tags: list[Part] = []
-        count = 0
         if message.cluster_id is not None:
-            count += 1
-            content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
-                content.append(b"\0")
-            else:
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.cluster_id is not None:
+                count += 1
+                content: list[Part] = []
+                text_2 = message.cluster_id
+                if text_2 is None:
+                    content.append(b"\0")
+                else:
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchRequest", error) from error
 
 
 def write_fetch_request_15(message: FetchRequest, append: Append) -> None:
     try:
-        append(pack_iiibii(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("FetchRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiibiiB(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, n) if n < 128 else pack_iiibii(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
                 append(pack_iiqiqix(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
             append(b"\0")
@@ -1316,12 +1330,11 @@ def write_fetch_request_15(message: FetchRequest, append: Append) -> None:
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in forgotten_topics_data:
-            append(pack_u(item_3.topic_id))
             partitions_2 = item_3.partitions
             if partitions_2 is None:
                 raise null_field("ForgottenTopic.Partitions")
             n = len(partitions_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item_3.topic_id, n) if n < 128 else pack_u(item_3.topic_id) + uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
         text = message.rack_id
@@ -1331,64 +1344,66 @@ def write_fetch_request_15(message: FetchRequest, append: Append) -> None:
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        tags: list[Part] = []
-        count = 0
-        if message.cluster_id is not None:
-            count += 1
-            content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
-                content.append(b"\0")
-            else:
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.replica_state != DEFAULT_ReplicaState:
-            count += 1
-            content_2: list[Part] = []
-            replica_state = message.replica_state
-            if replica_state is None:
-                raise null_field("FetchRequest.ReplicaState")
-            content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
-            tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        append(BYTES[count])
-        if count:
+        if message.cluster_id is not None or message.replica_state != DEFAULT_ReplicaState:
+            tags: list[Part] = []
+            count = 0
+            if message.cluster_id is not None:
+                count += 1
+                content: list[Part] = []
+                text_2 = message.cluster_id
+                if text_2 is None:
+                    content.append(b"\0")
+                else:
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.replica_state != DEFAULT_ReplicaState:
+                count += 1
+                content_2: list[Part] = []
+                replica_state = message.replica_state
+                if replica_state is None:
+                    raise null_field("FetchRequest.ReplicaState")
+                content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
+                tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchRequest", error) from error
 
 
 def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
     try:
-        append(pack_iiibii(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("FetchRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiibiiB(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, n) if n < 128 else pack_iiibii(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_iiqiqi(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
-                tags: list[Part] = []
-                count = 0
                 if item_2.replica_directory_id != ZERO_UUID:
-                    count += 1
-                    tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
-                append(BYTES[count])
-                if count:
+                    append(pack_iiqiqi(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.replica_directory_id != ZERO_UUID:
+                        count += 1
+                        tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
+                else:
+                    append(pack_iiqiqix(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
             append(b"\0")
         forgotten_topics_data = message.forgotten_topics_data
         if forgotten_topics_data is None:
@@ -1396,12 +1411,11 @@ def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in forgotten_topics_data:
-            append(pack_u(item_3.topic_id))
             partitions_2 = item_3.partitions
             if partitions_2 is None:
                 raise null_field("ForgottenTopic.Partitions")
             n = len(partitions_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item_3.topic_id, n) if n < 128 else pack_u(item_3.topic_id) + uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
         text = message.rack_id
@@ -1411,67 +1425,69 @@ def write_fetch_request_17(message: FetchRequest, append: Append) -> None:
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        tags_2: list[Part] = []
-        count_2 = 0
-        if message.cluster_id is not None:
-            count_2 += 1
-            content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
-                content.append(b"\0")
-            else:
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags_2.extend(content)
-        if message.replica_state != DEFAULT_ReplicaState:
-            count_2 += 1
-            content_2: list[Part] = []
-            replica_state = message.replica_state
-            if replica_state is None:
-                raise null_field("FetchRequest.ReplicaState")
-            content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
-            tags_2.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-            tags_2.extend(content_2)
-        append(BYTES[count_2])
-        if count_2:
+        if message.cluster_id is not None or message.replica_state != DEFAULT_ReplicaState:
+            tags_2: list[Part] = []
+            count_2 = 0
+            if message.cluster_id is not None:
+                count_2 += 1
+                content: list[Part] = []
+                text_2 = message.cluster_id
+                if text_2 is None:
+                    content.append(b"\0")
+                else:
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags_2.extend(content)
+            if message.replica_state != DEFAULT_ReplicaState:
+                count_2 += 1
+                content_2: list[Part] = []
+                replica_state = message.replica_state
+                if replica_state is None:
+                    raise null_field("FetchRequest.ReplicaState")
+                content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
+                tags_2.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                tags_2.extend(content_2)
+            append(BYTES[count_2])
             for part_2 in tags_2:
                 append(part_2)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchRequest", error) from error
 
 
 def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
     try:
-        append(pack_iiibii(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("FetchRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiibiiB(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch, n) if n < 128 else pack_iiibii(message.max_wait_ms, message.min_bytes, message.max_bytes, message.isolation_level, message.session_id, message.session_epoch) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_iiqiqi(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
-                tags: list[Part] = []
-                count = 0
-                if item_2.replica_directory_id != ZERO_UUID:
-                    count += 1
-                    tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
-                if item_2.high_watermark != 9223372036854775807:
-                    count += 1
-                    tags.append(pack_BBq(1, 8, item_2.high_watermark))
-                append(BYTES[count])
-                if count:
+                if item_2.replica_directory_id != ZERO_UUID or item_2.high_watermark != 9223372036854775807:
+                    append(pack_iiqiqi(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.replica_directory_id != ZERO_UUID:
+                        count += 1
+                        tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
+                    if item_2.high_watermark != 9223372036854775807:
+                        count += 1
+                        tags.append(pack_BBq(1, 8, item_2.high_watermark))
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
+                else:
+                    append(pack_iiqiqix(item_2.partition, item_2.current_leader_epoch, item_2.fetch_offset, item_2.last_fetched_epoch, item_2.log_start_offset, item_2.partition_max_bytes))
             append(b"\0")
         forgotten_topics_data = message.forgotten_topics_data
         if forgotten_topics_data is None:
@@ -1479,12 +1495,11 @@ def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in forgotten_topics_data:
-            append(pack_u(item_3.topic_id))
             partitions_2 = item_3.partitions
             if partitions_2 is None:
                 raise null_field("ForgottenTopic.Partitions")
             n = len(partitions_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item_3.topic_id, n) if n < 128 else pack_u(item_3.topic_id) + uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
         text = message.rack_id
@@ -1494,40 +1509,43 @@ def write_fetch_request_18(message: FetchRequest, append: Append) -> None:
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        tags_2: list[Part] = []
-        count_2 = 0
-        if message.cluster_id is not None:
-            count_2 += 1
-            content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
-                content.append(b"\0")
-            else:
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags_2.extend(content)
-        if message.replica_state != DEFAULT_ReplicaState:
-            count_2 += 1
-            content_2: list[Part] = []
-            replica_state = message.replica_state
-            if replica_state is None:
-                raise null_field("FetchRequest.ReplicaState")
-            content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
-            tags_2.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-            tags_2.extend(content_2)
-        append(BYTES[count_2])
-        if count_2:
+        if message.cluster_id is not None or message.replica_state != DEFAULT_ReplicaState:
+            tags_2: list[Part] = []
+            count_2 = 0
+            if message.cluster_id is not None:
+                count_2 += 1
+                content: list[Part] = []
+                text_2 = message.cluster_id
+                if text_2 is None:
+                    content.append(b"\0")
+                else:
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags_2.extend(content)
+            if message.replica_state != DEFAULT_ReplicaState:
+                count_2 += 1
+                content_2: list[Part] = []
+                replica_state = message.replica_state
+                if replica_state is None:
+                    raise null_field("FetchRequest.ReplicaState")
+                content_2.append(pack_iqx(replica_state.replica_id, replica_state.replica_epoch))
+                tags_2.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                tags_2.extend(content_2)
+            append(BYTES[count_2])
             for part_2 in tags_2:
                 append(part_2)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchRequest", error) from error
 
 
 def read_fetch_response_4(buffer: Buffer, pos: int, end: int) -> tuple[FetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, n = unpack_ii(buffer, pos)
         pos += 8
         responses: list[FetchableTopicResponse]
@@ -1571,9 +1589,9 @@ def read_fetch_response_4(buffer: Buffer, pos: int, end: int) -> tuple[FetchResp
                     stop = pos + n
                     if stop > end:
                         raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
-                partitions.append(PartitionData(partition_index, error_code, high_watermark, last_stable_offset, -1, EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId(), aborted_transactions, -1, records))
+                partitions.append(PartitionData(partition_index, error_code, high_watermark, last_stable_offset, -1, DEFAULT_EpochEndOffset, DEFAULT_LeaderIdAndEpoch, DEFAULT_SnapshotId, aborted_transactions, -1, records))
             responses.append(FetchableTopicResponse(topic, ZERO_UUID, partitions))
         if pos > end:
             raise overrun("FetchResponse")
@@ -1584,6 +1602,7 @@ def read_fetch_response_4(buffer: Buffer, pos: int, end: int) -> tuple[FetchResp
 
 def read_fetch_response_5(buffer: Buffer, pos: int, end: int) -> tuple[FetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, n = unpack_ii(buffer, pos)
         pos += 8
         responses: list[FetchableTopicResponse]
@@ -1627,9 +1646,9 @@ def read_fetch_response_5(buffer: Buffer, pos: int, end: int) -> tuple[FetchResp
                     stop = pos + n
                     if stop > end:
                         raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
-                partitions.append(PartitionData(partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId(), aborted_transactions, -1, records))
+                partitions.append(PartitionData(partition_index, error_code, high_watermark, last_stable_offset, log_start_offset, DEFAULT_EpochEndOffset, DEFAULT_LeaderIdAndEpoch, DEFAULT_SnapshotId, aborted_transactions, -1, records))
             responses.append(FetchableTopicResponse(topic, ZERO_UUID, partitions))
         if pos > end:
             raise overrun("FetchResponse")
@@ -1640,6 +1659,7 @@ def read_fetch_response_5(buffer: Buffer, pos: int, end: int) -> tuple[FetchResp
 
 def read_fetch_response_7(buffer: Buffer, pos: int, end: int) -> tuple[FetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, session_id, n = unpack_ihii(buffer, pos)
         pos += 14
         responses: list[FetchableTopicResponse]
@@ -1683,9 +1703,9 @@ def read_fetch_response_7(buffer: Buffer, pos: int, end: int) -> tuple[FetchResp
                     stop = pos + n
                     if stop > end:
                         raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
-                partitions.append(PartitionData(partition_index, error_code_2, high_watermark, last_stable_offset, log_start_offset, EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId(), aborted_transactions, -1, records))
+                partitions.append(PartitionData(partition_index, error_code_2, high_watermark, last_stable_offset, log_start_offset, DEFAULT_EpochEndOffset, DEFAULT_LeaderIdAndEpoch, DEFAULT_SnapshotId, aborted_transactions, -1, records))
             responses.append(FetchableTopicResponse(topic, ZERO_UUID, partitions))
         if pos > end:
             raise overrun("FetchResponse")
@@ -1696,6 +1716,7 @@ def read_fetch_response_7(buffer: Buffer, pos: int, end: int) -> tuple[FetchResp
 
 def read_fetch_response_11(buffer: Buffer, pos: int, end: int) -> tuple[FetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, session_id, n = unpack_ihii(buffer, pos)
         pos += 14
         responses: list[FetchableTopicResponse]
@@ -1739,9 +1760,9 @@ def read_fetch_response_11(buffer: Buffer, pos: int, end: int) -> tuple[FetchRes
                     stop = pos + n
                     if stop > end:
                         raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
-                partitions.append(PartitionData(partition_index, error_code_2, high_watermark, last_stable_offset, log_start_offset, EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId(), aborted_transactions, preferred_read_replica, records))
+                partitions.append(PartitionData(partition_index, error_code_2, high_watermark, last_stable_offset, log_start_offset, DEFAULT_EpochEndOffset, DEFAULT_LeaderIdAndEpoch, DEFAULT_SnapshotId, aborted_transactions, preferred_read_replica, records))
             responses.append(FetchableTopicResponse(topic, ZERO_UUID, partitions))
         if pos > end:
             raise overrun("FetchResponse")
@@ -1752,6 +1773,7 @@ def read_fetch_response_11(buffer: Buffer, pos: int, end: int) -> tuple[FetchRes
 
 def read_fetch_response_12(buffer: Buffer, pos: int, end: int) -> tuple[FetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, session_id, n = unpack_ihiB(buffer, pos)
         pos += 11
         if n > 127:
@@ -1810,13 +1832,13 @@ def read_fetch_response_12(buffer: Buffer, pos: int, end: int) -> tuple[FetchRes
                     stop = pos + n - 1
                     if stop > end:
                         raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
                 n = buffer[pos]
                 pos += 1
-                diverging_epoch: EpochEndOffset = EpochEndOffset()
-                current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
-                snapshot_id: SnapshotId = SnapshotId()
+                diverging_epoch: EpochEndOffset = DEFAULT_EpochEndOffset
+                current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
+                snapshot_id: SnapshotId = DEFAULT_SnapshotId
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(n, buffer, pos)
@@ -1865,6 +1887,7 @@ def read_fetch_response_12(buffer: Buffer, pos: int, end: int) -> tuple[FetchRes
 
 def read_fetch_response_13(buffer: Buffer, pos: int, end: int) -> tuple[FetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, session_id, n = unpack_ihiB(buffer, pos)
         pos += 11
         if n > 127:
@@ -1914,13 +1937,13 @@ def read_fetch_response_13(buffer: Buffer, pos: int, end: int) -> tuple[FetchRes
                     stop = pos + n - 1
                     if stop > end:
                         raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
                 n = buffer[pos]
                 pos += 1
-                diverging_epoch: EpochEndOffset = EpochEndOffset()
-                current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
-                snapshot_id: SnapshotId = SnapshotId()
+                diverging_epoch: EpochEndOffset = DEFAULT_EpochEndOffset
+                current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
+                snapshot_id: SnapshotId = DEFAULT_SnapshotId
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(n, buffer, pos)
@@ -1969,6 +1992,7 @@ def read_fetch_response_13(buffer: Buffer, pos: int, end: int) -> tuple[FetchRes
 
 def read_fetch_response_16(buffer: Buffer, pos: int, end: int) -> tuple[FetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, session_id, n = unpack_ihiB(buffer, pos)
         pos += 11
         if n > 127:
@@ -2018,13 +2042,13 @@ def read_fetch_response_16(buffer: Buffer, pos: int, end: int) -> tuple[FetchRes
                     stop = pos + n - 1
                     if stop > end:
                         raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
                 n = buffer[pos]
                 pos += 1
-                diverging_epoch: EpochEndOffset = EpochEndOffset()
-                current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
-                snapshot_id: SnapshotId = SnapshotId()
+                diverging_epoch: EpochEndOffset = DEFAULT_EpochEndOffset
+                current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
+                snapshot_id: SnapshotId = DEFAULT_SnapshotId
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(n, buffer, pos)
@@ -2262,12 +2286,11 @@ def write_fetch_response_11(message: FetchResponse, append: Append) -> None:
 
 def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
     try:
-        append(pack_ihi(message.throttle_time_ms, message.error_code, message.session_id))
         responses = message.responses
         if responses is None:
             raise null_field("FetchResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihiB(message.throttle_time_ms, message.error_code, message.session_id, n) if n < 128 else pack_ihi(message.throttle_time_ms, message.error_code, message.session_id) + uvarint(n))
         for item in responses:
             text = item.topic
             if text is None:
@@ -2282,57 +2305,57 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_ihqqq(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset))
                 aborted_transactions = item_2.aborted_transactions
                 if aborted_transactions is None:
-                    append(b"\0")
+                    append(pack_ihqqqx(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset))
                 else:
                     n = len(aborted_transactions) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_ihqqqB(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset, n) if n < 128 else pack_ihqqq(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset) + uvarint(n))
                     for item_3 in aborted_transactions:
                         append(pack_qqx(item_3.producer_id, item_3.first_offset))
-                append(pack_i(item_2.preferred_read_replica))
                 records = item_2.records
                 if records is None:
-                    append(b"\0")
+                    append(pack_ix(item_2.preferred_read_replica))
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iB(item_2.preferred_read_replica, n) if n < 128 else pack_i(item_2.preferred_read_replica) + uvarint(n))
                     append_records(append, records)
-                tags: list[Part] = []
-                count = 0
-                if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
-                    count += 1
-                    content: list[Part] = []
-                    diverging_epoch = item_2.diverging_epoch
-                    if diverging_epoch is None:
-                        raise null_field("PartitionData.DivergingEpoch")
-                    content.append(pack_iqx(diverging_epoch.epoch, diverging_epoch.end_offset))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count += 1
-                    content_2: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionData.CurrentLeader")
-                    content_2.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-                    tags.extend(content_2)
-                if item_2.snapshot_id != DEFAULT_SnapshotId:
-                    count += 1
-                    content_3: list[Part] = []
-                    snapshot_id = item_2.snapshot_id
-                    if snapshot_id is None:
-                        raise null_field("PartitionData.SnapshotId")
-                    content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
-                    tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
-                    tags.extend(content_3)
-                append(BYTES[count])
-                if count:
+                if item_2.diverging_epoch != DEFAULT_EpochEndOffset or item_2.current_leader != DEFAULT_LeaderIdAndEpoch or item_2.snapshot_id != DEFAULT_SnapshotId:
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
+                        count += 1
+                        content: list[Part] = []
+                        diverging_epoch = item_2.diverging_epoch
+                        if diverging_epoch is None:
+                            raise null_field("PartitionData.DivergingEpoch")
+                        content.append(pack_iqx(diverging_epoch.epoch, diverging_epoch.end_offset))
+                        tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                        tags.extend(content)
+                    if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                        count += 1
+                        content_2: list[Part] = []
+                        current_leader = item_2.current_leader
+                        if current_leader is None:
+                            raise null_field("PartitionData.CurrentLeader")
+                        content_2.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                        tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                        tags.extend(content_2)
+                    if item_2.snapshot_id != DEFAULT_SnapshotId:
+                        count += 1
+                        content_3: list[Part] = []
+                        snapshot_id = item_2.snapshot_id
+                        if snapshot_id is None:
+                            raise null_field("PartitionData.SnapshotId")
+                        content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
+                        tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
+                        tags.extend(content_3)
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
+                else:
+                    append(b"\0")
             append(b"\0")
         append(b"\0")
     except UNENCODABLE as error:
@@ -2341,71 +2364,69 @@ def write_fetch_response_12(message: FetchResponse, append: Append) -> None:
 
 def write_fetch_response_13(message: FetchResponse, append: Append) -> None:
     try:
-        append(pack_ihi(message.throttle_time_ms, message.error_code, message.session_id))
         responses = message.responses
         if responses is None:
             raise null_field("FetchResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihiB(message.throttle_time_ms, message.error_code, message.session_id, n) if n < 128 else pack_ihi(message.throttle_time_ms, message.error_code, message.session_id) + uvarint(n))
         for item in responses:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchableTopicResponse.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ihqqq(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset))
                 aborted_transactions = item_2.aborted_transactions
                 if aborted_transactions is None:
-                    append(b"\0")
+                    append(pack_ihqqqx(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset))
                 else:
                     n = len(aborted_transactions) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_ihqqqB(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset, n) if n < 128 else pack_ihqqq(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset) + uvarint(n))
                     for item_3 in aborted_transactions:
                         append(pack_qqx(item_3.producer_id, item_3.first_offset))
-                append(pack_i(item_2.preferred_read_replica))
                 records = item_2.records
                 if records is None:
-                    append(b"\0")
+                    append(pack_ix(item_2.preferred_read_replica))
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iB(item_2.preferred_read_replica, n) if n < 128 else pack_i(item_2.preferred_read_replica) + uvarint(n))
                     append_records(append, records)
-                tags: list[Part] = []
-                count = 0
-                if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
-                    count += 1
-                    content: list[Part] = []
-                    diverging_epoch = item_2.diverging_epoch
-                    if diverging_epoch is None:
-                        raise null_field("PartitionData.DivergingEpoch")
-                    content.append(pack_iqx(diverging_epoch.epoch, diverging_epoch.end_offset))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count += 1
-                    content_2: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionData.CurrentLeader")
-                    content_2.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-                    tags.extend(content_2)
-                if item_2.snapshot_id != DEFAULT_SnapshotId:
-                    count += 1
-                    content_3: list[Part] = []
-                    snapshot_id = item_2.snapshot_id
-                    if snapshot_id is None:
-                        raise null_field("PartitionData.SnapshotId")
-                    content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
-                    tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
-                    tags.extend(content_3)
-                append(BYTES[count])
-                if count:
+                if item_2.diverging_epoch != DEFAULT_EpochEndOffset or item_2.current_leader != DEFAULT_LeaderIdAndEpoch or item_2.snapshot_id != DEFAULT_SnapshotId:
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
+                        count += 1
+                        content: list[Part] = []
+                        diverging_epoch = item_2.diverging_epoch
+                        if diverging_epoch is None:
+                            raise null_field("PartitionData.DivergingEpoch")
+                        content.append(pack_iqx(diverging_epoch.epoch, diverging_epoch.end_offset))
+                        tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                        tags.extend(content)
+                    if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                        count += 1
+                        content_2: list[Part] = []
+                        current_leader = item_2.current_leader
+                        if current_leader is None:
+                            raise null_field("PartitionData.CurrentLeader")
+                        content_2.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                        tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                        tags.extend(content_2)
+                    if item_2.snapshot_id != DEFAULT_SnapshotId:
+                        count += 1
+                        content_3: list[Part] = []
+                        snapshot_id = item_2.snapshot_id
+                        if snapshot_id is None:
+                            raise null_field("PartitionData.SnapshotId")
+                        content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
+                        tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
+                        tags.extend(content_3)
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
+                else:
+                    append(b"\0")
             append(b"\0")
         append(b"\0")
     except UNENCODABLE as error:
@@ -2414,107 +2435,105 @@ def write_fetch_response_13(message: FetchResponse, append: Append) -> None:
 
 def write_fetch_response_16(message: FetchResponse, append: Append) -> None:
     try:
-        append(pack_ihi(message.throttle_time_ms, message.error_code, message.session_id))
         responses = message.responses
         if responses is None:
             raise null_field("FetchResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihiB(message.throttle_time_ms, message.error_code, message.session_id, n) if n < 128 else pack_ihi(message.throttle_time_ms, message.error_code, message.session_id) + uvarint(n))
         for item in responses:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchableTopicResponse.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ihqqq(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset))
                 aborted_transactions = item_2.aborted_transactions
                 if aborted_transactions is None:
-                    append(b"\0")
+                    append(pack_ihqqqx(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset))
                 else:
                     n = len(aborted_transactions) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_ihqqqB(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset, n) if n < 128 else pack_ihqqq(item_2.partition_index, item_2.error_code, item_2.high_watermark, item_2.last_stable_offset, item_2.log_start_offset) + uvarint(n))
                     for item_3 in aborted_transactions:
                         append(pack_qqx(item_3.producer_id, item_3.first_offset))
-                append(pack_i(item_2.preferred_read_replica))
                 records = item_2.records
                 if records is None:
-                    append(b"\0")
+                    append(pack_ix(item_2.preferred_read_replica))
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iB(item_2.preferred_read_replica, n) if n < 128 else pack_i(item_2.preferred_read_replica) + uvarint(n))
                     append_records(append, records)
-                tags: list[Part] = []
-                count = 0
-                if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
-                    count += 1
-                    content: list[Part] = []
-                    diverging_epoch = item_2.diverging_epoch
-                    if diverging_epoch is None:
-                        raise null_field("PartitionData.DivergingEpoch")
-                    content.append(pack_iqx(diverging_epoch.epoch, diverging_epoch.end_offset))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count += 1
-                    content_2: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionData.CurrentLeader")
-                    content_2.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-                    tags.extend(content_2)
-                if item_2.snapshot_id != DEFAULT_SnapshotId:
-                    count += 1
-                    content_3: list[Part] = []
-                    snapshot_id = item_2.snapshot_id
-                    if snapshot_id is None:
-                        raise null_field("PartitionData.SnapshotId")
-                    content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
-                    tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
-                    tags.extend(content_3)
-                append(BYTES[count])
-                if count:
+                if item_2.diverging_epoch != DEFAULT_EpochEndOffset or item_2.current_leader != DEFAULT_LeaderIdAndEpoch or item_2.snapshot_id != DEFAULT_SnapshotId:
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.diverging_epoch != DEFAULT_EpochEndOffset:
+                        count += 1
+                        content: list[Part] = []
+                        diverging_epoch = item_2.diverging_epoch
+                        if diverging_epoch is None:
+                            raise null_field("PartitionData.DivergingEpoch")
+                        content.append(pack_iqx(diverging_epoch.epoch, diverging_epoch.end_offset))
+                        tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                        tags.extend(content)
+                    if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                        count += 1
+                        content_2: list[Part] = []
+                        current_leader = item_2.current_leader
+                        if current_leader is None:
+                            raise null_field("PartitionData.CurrentLeader")
+                        content_2.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                        tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                        tags.extend(content_2)
+                    if item_2.snapshot_id != DEFAULT_SnapshotId:
+                        count += 1
+                        content_3: list[Part] = []
+                        snapshot_id = item_2.snapshot_id
+                        if snapshot_id is None:
+                            raise null_field("PartitionData.SnapshotId")
+                        content_3.append(pack_qix(snapshot_id.end_offset, snapshot_id.epoch))
+                        tags.append(BYTES[2] + uvarint(records_size(tuple(content_3))))
+                        tags.extend(content_3)
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
-            append(b"\0")
-        tags_2: list[Part] = []
-        count_2 = 0
-        if message.node_endpoints is None or len(message.node_endpoints):
-            count_2 += 1
-            content_4: list[Part] = []
-            node_endpoints = message.node_endpoints
-            if node_endpoints is None:
-                raise null_field("FetchResponse.NodeEndpoints")
-            n = len(node_endpoints) + 1
-            content_4.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_4 in node_endpoints:
-                content_4.append(pack_i(item_4.node_id))
-                text = item_4.host
-                if text is None:
-                    raise null_field("NodeEndpoint.Host")
-                data = text.encode()
-                n = len(data) + 1
-                content_4.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content_4.append(data)
-                content_4.append(pack_i(item_4.port))
-                text_2 = item_4.rack
-                if text_2 is None:
-                    content_4.append(b"\0")
                 else:
-                    data = text_2.encode()
+                    append(b"\0")
+            append(b"\0")
+        if message.node_endpoints is None or len(message.node_endpoints):
+            tags_2: list[Part] = []
+            count_2 = 0
+            if message.node_endpoints is None or len(message.node_endpoints):
+                count_2 += 1
+                content_4: list[Part] = []
+                node_endpoints = message.node_endpoints
+                if node_endpoints is None:
+                    raise null_field("FetchResponse.NodeEndpoints")
+                n = len(node_endpoints) + 1
+                content_4.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_4 in node_endpoints:
+                    text = item_4.host
+                    if text is None:
+                        raise null_field("NodeEndpoint.Host")
+                    data = text.encode()
                     n = len(data) + 1
-                    content_4.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content_4.append(pack_iB(item_4.node_id, n) if n < 128 else pack_i(item_4.node_id) + string_size(n - 1))
                     content_4.append(data)
-                content_4.append(b"\0")
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_4))))
-            tags_2.extend(content_4)
-        append(BYTES[count_2])
-        if count_2:
+                    text_2 = item_4.rack
+                    if text_2 is None:
+                        content_4.append(pack_ix(item_4.port))
+                    else:
+                        data = text_2.encode()
+                        n = len(data) + 1
+                        content_4.append(pack_iB(item_4.port, n) if n < 128 else pack_i(item_4.port) + string_size(n - 1))
+                        content_4.append(data)
+                    content_4.append(b"\0")
+                tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_4))))
+                tags_2.extend(content_4)
+            append(BYTES[count_2])
             for part_2 in tags_2:
                 append(part_2)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchResponse", error) from error
 

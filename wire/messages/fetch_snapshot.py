@@ -39,15 +39,18 @@ from barnabas.wire.primitives import (
 )
 
 
-class SnapshotId(msgspec.Struct, gc=False):
+class SnapshotId(msgspec.Struct, frozen=True, gc=False):
     end_offset: int = 0
     epoch: int = 0
+
+
+DEFAULT_SnapshotId = SnapshotId()
 
 
 class PartitionSnapshot(msgspec.Struct, gc=False):
     partition: int = 0
     current_leader_epoch: int = 0
-    snapshot_id: SnapshotId = msgspec.field(default_factory=SnapshotId)
+    snapshot_id: SnapshotId = DEFAULT_SnapshotId
     position: int = 0
     replica_directory_id: bytes = ZERO_UUID
 
@@ -64,21 +67,27 @@ class FetchSnapshotRequest(msgspec.Struct, gc=False):
     topics: list[TopicSnapshot] = []
 
 
-class ResponseSnapshotId(msgspec.Struct, gc=False):
+class ResponseSnapshotId(msgspec.Struct, frozen=True, gc=False):
     end_offset: int = 0
     epoch: int = 0
 
 
-class LeaderIdAndEpoch(msgspec.Struct, gc=False):
+DEFAULT_ResponseSnapshotId = ResponseSnapshotId()
+
+
+class LeaderIdAndEpoch(msgspec.Struct, frozen=True, gc=False):
     leader_id: int = 0
     leader_epoch: int = 0
+
+
+DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
 class ResponsePartitionSnapshot(msgspec.Struct, gc=False):
     index: int = 0
     error_code: int = 0
-    snapshot_id: ResponseSnapshotId = msgspec.field(default_factory=ResponseSnapshotId)
-    current_leader: LeaderIdAndEpoch = msgspec.field(default_factory=LeaderIdAndEpoch)
+    snapshot_id: ResponseSnapshotId = DEFAULT_ResponseSnapshotId
+    current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
     size: int = 0
     position: int = 0
     unaligned_records: Records = None
@@ -105,9 +114,13 @@ class FetchSnapshotResponse(msgspec.Struct, gc=False):
 pack_BBu = Struct(">BB16s").pack
 pack_Hx = Struct(">Hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihqixqq = Struct(">ihqixqq").pack
+pack_ihqixqqB = Struct(">ihqixqqB").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_iiqixq = Struct(">iiqixq").pack
 pack_iiqixqx = Struct(">iiqixqx").pack
 pack_iix = Struct(">iix").pack
@@ -120,7 +133,6 @@ unpack_iiqiB = Struct(">iiqiB").unpack_from
 unpack_qB = Struct(">qB").unpack_from
 unpack_qqB = Struct(">qqB").unpack_from
 unpack_u = Struct(">16s").unpack_from
-DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
 def read_fetch_snapshot_request_0(buffer: Buffer, pos: int, end: int) -> tuple[FetchSnapshotRequest, int]:
@@ -294,12 +306,11 @@ def read_fetch_snapshot_request_1(buffer: Buffer, pos: int, end: int) -> tuple[F
 
 def write_fetch_snapshot_request_0(message: FetchSnapshotRequest, append: Append) -> None:
     try:
-        append(pack_ii(message.replica_id, message.max_bytes))
         topics = message.topics
         if topics is None:
             raise null_field("FetchSnapshotRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiB(message.replica_id, message.max_bytes, n) if n < 128 else pack_ii(message.replica_id, message.max_bytes) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -319,37 +330,38 @@ def write_fetch_snapshot_request_0(message: FetchSnapshotRequest, append: Append
                     raise null_field("PartitionSnapshot.SnapshotId")
                 append(pack_iiqixqx(item_2.partition, item_2.current_leader_epoch, snapshot_id.end_offset, snapshot_id.epoch, item_2.position))
             append(b"\0")
-        tags: list[Part] = []
-        count = 0
         if message.cluster_id is not None:
-            count += 1
-            content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
-                content.append(b"\0")
-            else:
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.cluster_id is not None:
+                count += 1
+                content: list[Part] = []
+                text_2 = message.cluster_id
+                if text_2 is None:
+                    content.append(b"\0")
+                else:
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchSnapshotRequest", error) from error
 
 
 def write_fetch_snapshot_request_1(message: FetchSnapshotRequest, append: Append) -> None:
     try:
-        append(pack_ii(message.replica_id, message.max_bytes))
         topics = message.topics
         if topics is None:
             raise null_field("FetchSnapshotRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiB(message.replica_id, message.max_bytes, n) if n < 128 else pack_ii(message.replica_id, message.max_bytes) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -367,42 +379,47 @@ def write_fetch_snapshot_request_1(message: FetchSnapshotRequest, append: Append
                 snapshot_id = item_2.snapshot_id
                 if snapshot_id is None:
                     raise null_field("PartitionSnapshot.SnapshotId")
-                append(pack_iiqixq(item_2.partition, item_2.current_leader_epoch, snapshot_id.end_offset, snapshot_id.epoch, item_2.position))
-                tags: list[Part] = []
-                count = 0
                 if item_2.replica_directory_id != ZERO_UUID:
-                    count += 1
-                    tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
-                append(BYTES[count])
-                if count:
+                    append(pack_iiqixq(item_2.partition, item_2.current_leader_epoch, snapshot_id.end_offset, snapshot_id.epoch, item_2.position))
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.replica_directory_id != ZERO_UUID:
+                        count += 1
+                        tags.append(pack_BBu(0, 16, item_2.replica_directory_id))
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
+                else:
+                    append(pack_iiqixqx(item_2.partition, item_2.current_leader_epoch, snapshot_id.end_offset, snapshot_id.epoch, item_2.position))
             append(b"\0")
-        tags_2: list[Part] = []
-        count_2 = 0
         if message.cluster_id is not None:
-            count_2 += 1
-            content: list[Part] = []
-            text_2 = message.cluster_id
-            if text_2 is None:
-                content.append(b"\0")
-            else:
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags_2.extend(content)
-        append(BYTES[count_2])
-        if count_2:
+            tags_2: list[Part] = []
+            count_2 = 0
+            if message.cluster_id is not None:
+                count_2 += 1
+                content: list[Part] = []
+                text_2 = message.cluster_id
+                if text_2 is None:
+                    content.append(b"\0")
+                else:
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags_2.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags_2.extend(content)
+            append(BYTES[count_2])
             for part_2 in tags_2:
                 append(part_2)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchSnapshotRequest", error) from error
 
 
 def read_fetch_snapshot_response_0(buffer: Buffer, pos: int, end: int) -> tuple[FetchSnapshotResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, n = unpack_ihB(buffer, pos)
         pos += 7
         if n > 127:
@@ -446,11 +463,11 @@ def read_fetch_snapshot_response_0(buffer: Buffer, pos: int, end: int) -> tuple[
                 stop = pos + n - 1
                 if stop > end:
                     raise bad_length("PartitionSnapshot.UnalignedRecords", stop - pos, end - pos)
-                unaligned_records = memoryview(buffer)[pos:stop]
+                unaligned_records = view[pos:stop]
                 pos = stop
                 n = buffer[pos]
                 pos += 1
-                current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
+                current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(n, buffer, pos)
@@ -487,6 +504,7 @@ def read_fetch_snapshot_response_0(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def read_fetch_snapshot_response_1(buffer: Buffer, pos: int, end: int) -> tuple[FetchSnapshotResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, n = unpack_ihB(buffer, pos)
         pos += 7
         if n > 127:
@@ -530,11 +548,11 @@ def read_fetch_snapshot_response_1(buffer: Buffer, pos: int, end: int) -> tuple[
                 stop = pos + n - 1
                 if stop > end:
                     raise bad_length("PartitionSnapshot.UnalignedRecords", stop - pos, end - pos)
-                unaligned_records = memoryview(buffer)[pos:stop]
+                unaligned_records = view[pos:stop]
                 pos = stop
                 n = buffer[pos]
                 pos += 1
-                current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
+                current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(n, buffer, pos)
@@ -605,12 +623,11 @@ def read_fetch_snapshot_response_1(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def write_fetch_snapshot_response_0(message: FetchSnapshotResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("FetchSnapshotResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -628,30 +645,31 @@ def write_fetch_snapshot_response_0(message: FetchSnapshotResponse, append: Appe
                 snapshot_id = item_2.snapshot_id
                 if snapshot_id is None:
                     raise null_field("PartitionSnapshot.SnapshotId")
-                append(pack_ihqixqq(item_2.index, item_2.error_code, snapshot_id.end_offset, snapshot_id.epoch, item_2.size, item_2.position))
                 records = item_2.unaligned_records
                 if records is None:
                     raise null_field("PartitionSnapshot.UnalignedRecords")
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_ihqixqqB(item_2.index, item_2.error_code, snapshot_id.end_offset, snapshot_id.epoch, item_2.size, item_2.position, n) if n < 128 else pack_ihqixqq(item_2.index, item_2.error_code, snapshot_id.end_offset, snapshot_id.epoch, item_2.size, item_2.position) + uvarint(n))
                     append_records(append, records)
-                tags: list[Part] = []
-                count = 0
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count += 1
-                    content: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionSnapshot.CurrentLeader")
-                    content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                append(BYTES[count])
-                if count:
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                        count += 1
+                        content: list[Part] = []
+                        current_leader = item_2.current_leader
+                        if current_leader is None:
+                            raise null_field("PartitionSnapshot.CurrentLeader")
+                        content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                        tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                        tags.extend(content)
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
+                else:
+                    append(b"\0")
             append(b"\0")
         append(b"\0")
     except UNENCODABLE as error:
@@ -660,12 +678,11 @@ def write_fetch_snapshot_response_0(message: FetchSnapshotResponse, append: Appe
 
 def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("FetchSnapshotResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -683,57 +700,59 @@ def write_fetch_snapshot_response_1(message: FetchSnapshotResponse, append: Appe
                 snapshot_id = item_2.snapshot_id
                 if snapshot_id is None:
                     raise null_field("PartitionSnapshot.SnapshotId")
-                append(pack_ihqixqq(item_2.index, item_2.error_code, snapshot_id.end_offset, snapshot_id.epoch, item_2.size, item_2.position))
                 records = item_2.unaligned_records
                 if records is None:
                     raise null_field("PartitionSnapshot.UnalignedRecords")
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_ihqixqqB(item_2.index, item_2.error_code, snapshot_id.end_offset, snapshot_id.epoch, item_2.size, item_2.position, n) if n < 128 else pack_ihqixqq(item_2.index, item_2.error_code, snapshot_id.end_offset, snapshot_id.epoch, item_2.size, item_2.position) + uvarint(n))
                     append_records(append, records)
-                tags: list[Part] = []
-                count = 0
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count += 1
-                    content: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionSnapshot.CurrentLeader")
-                    content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                append(BYTES[count])
-                if count:
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                        count += 1
+                        content: list[Part] = []
+                        current_leader = item_2.current_leader
+                        if current_leader is None:
+                            raise null_field("PartitionSnapshot.CurrentLeader")
+                        content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                        tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                        tags.extend(content)
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
+                else:
+                    append(b"\0")
             append(b"\0")
-        tags_2: list[Part] = []
-        count_2 = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count_2 += 1
-            content_2: list[Part] = []
-            node_endpoints = message.node_endpoints
-            if node_endpoints is None:
-                raise null_field("FetchSnapshotResponse.NodeEndpoints")
-            n = len(node_endpoints) + 1
-            content_2.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_3 in node_endpoints:
-                content_2.append(pack_i(item_3.node_id))
-                text_2 = item_3.host
-                if text_2 is None:
-                    raise null_field("NodeEndpoint.Host")
-                data = text_2.encode()
-                n = len(data) + 1
-                content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content_2.append(data)
-                content_2.append(pack_Hx(item_3.port))
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
-            tags_2.extend(content_2)
-        append(BYTES[count_2])
-        if count_2:
+            tags_2: list[Part] = []
+            count_2 = 0
+            if message.node_endpoints is None or len(message.node_endpoints):
+                count_2 += 1
+                content_2: list[Part] = []
+                node_endpoints = message.node_endpoints
+                if node_endpoints is None:
+                    raise null_field("FetchSnapshotResponse.NodeEndpoints")
+                n = len(node_endpoints) + 1
+                content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_3 in node_endpoints:
+                    text_2 = item_3.host
+                    if text_2 is None:
+                        raise null_field("NodeEndpoint.Host")
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content_2.append(pack_iB(item_3.node_id, n) if n < 128 else pack_i(item_3.node_id) + string_size(n - 1))
+                    content_2.append(data)
+                    content_2.append(pack_Hx(item_3.port))
+                tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
+                tags_2.extend(content_2)
+            append(BYTES[count_2])
             for part_2 in tags_2:
                 append(part_2)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("FetchSnapshotResponse", error) from error
 

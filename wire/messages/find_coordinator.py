@@ -56,12 +56,16 @@ class FindCoordinatorResponse(msgspec.Struct, gc=False):
 
 
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bx = Struct(">bx").pack
 pack_h = Struct(">h").pack
 pack_hih = Struct(">hih").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihh = Struct(">ihh").pack
+pack_ihx = Struct(">ihx").pack
 pack_ix = Struct(">ix").pack
 unpack_b = Struct(">b").unpack_from
 unpack_bB = Struct(">bB").unpack_from
@@ -204,12 +208,11 @@ def write_find_coordinator_request_3(message: FindCoordinatorRequest, append: Ap
 
 def write_find_coordinator_request_4(message: FindCoordinatorRequest, append: Append) -> None:
     try:
-        append(pack_b(message.key_type))
         coordinator_keys = message.coordinator_keys
         if coordinator_keys is None:
             raise null_field("FindCoordinatorRequest.CoordinatorKeys")
         n = len(coordinator_keys) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_bB(message.key_type, n) if n < 128 else pack_b(message.key_type) + uvarint(n))
         for item in coordinator_keys:
             text = item
             if text is None:
@@ -393,22 +396,20 @@ def write_find_coordinator_response_1(message: FindCoordinatorResponse, append: 
 
 def write_find_coordinator_response_3(message: FindCoordinatorResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
-        append(pack_i(message.node_id))
         text_2 = message.host
         if text_2 is None:
             raise null_field("FindCoordinatorResponse.Host")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.node_id, n) if n < 128 else pack_i(message.node_id) + string_size(n - 1))
         append(data)
         append(pack_ix(message.port))
     except UNENCODABLE as error:
@@ -417,12 +418,11 @@ def write_find_coordinator_response_3(message: FindCoordinatorResponse, append: 
 
 def write_find_coordinator_response_4(message: FindCoordinatorResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         coordinators = message.coordinators
         if coordinators is None:
             raise null_field("FindCoordinatorResponse.Coordinators")
         n = len(coordinators) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in coordinators:
             text = item.key
             if text is None:
@@ -431,22 +431,20 @@ def write_find_coordinator_response_4(message: FindCoordinatorResponse, append: 
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_i(item.node_id))
             text_2 = item.host
             if text_2 is None:
                 raise null_field("Coordinator.Host")
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.node_id, n) if n < 128 else pack_i(item.node_id) + string_size(n - 1))
             append(data)
-            append(pack_ih(item.port, item.error_code))
             text_3 = item.error_message
             if text_3 is None:
-                append(b"\0")
+                append(pack_ihx(item.port, item.error_code))
             else:
                 data = text_3.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_ihB(item.port, item.error_code, n) if n < 128 else pack_ih(item.port, item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

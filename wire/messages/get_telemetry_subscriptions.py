@@ -48,7 +48,9 @@ class GetTelemetrySubscriptionsResponse(msgspec.Struct, gc=False):
 
 
 pack_ihui = Struct(">ih16si").pack
+pack_ihuiB = Struct(">ih16siB").pack
 pack_iio = Struct(">ii?").pack
+pack_iioB = Struct(">ii?B").pack
 pack_ux = Struct(">16sx").pack
 unpack_ihuiB = Struct(">ih16siB").unpack_from
 unpack_iioB = Struct(">ii?B").unpack_from
@@ -119,19 +121,17 @@ def read_get_telemetry_subscriptions_response_0(buffer: Buffer, pos: int, end: i
 
 def write_get_telemetry_subscriptions_response_0(message: GetTelemetrySubscriptionsResponse, append: Append) -> None:
     try:
-        append(pack_ihui(message.throttle_time_ms, message.error_code, message.client_instance_id, message.subscription_id))
         accepted_compression_types = message.accepted_compression_types
         if accepted_compression_types is None:
             raise null_field("GetTelemetrySubscriptionsResponse.AcceptedCompressionTypes")
         n = len(accepted_compression_types) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihuiB(message.throttle_time_ms, message.error_code, message.client_instance_id, message.subscription_id, n) if n < 128 else pack_ihui(message.throttle_time_ms, message.error_code, message.client_instance_id, message.subscription_id) + uvarint(n))
         append(pack(f">{len(accepted_compression_types)}b", *accepted_compression_types))
-        append(pack_iio(message.push_interval_ms, message.telemetry_max_bytes, message.delta_temporality))
         requested_metrics = message.requested_metrics
         if requested_metrics is None:
             raise null_field("GetTelemetrySubscriptionsResponse.RequestedMetrics")
         n = len(requested_metrics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iioB(message.push_interval_ms, message.telemetry_max_bytes, message.delta_temporality, n) if n < 128 else pack_iio(message.push_interval_ms, message.telemetry_max_bytes, message.delta_temporality) + uvarint(n))
         for item in requested_metrics:
             text = item
             if text is None:

@@ -41,6 +41,7 @@ class HeartbeatResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ihx = Struct(">ihx").pack
 unpack_h = Struct(">h").unpack_from
@@ -198,13 +199,12 @@ def write_heartbeat_request_4(message: HeartbeatRequest, append: Append) -> None
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.generation_id))
         text_2 = message.member_id
         if text_2 is None:
             raise null_field("HeartbeatRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.generation_id, n) if n < 128 else pack_i(message.generation_id) + string_size(n - 1))
         append(data)
         text_3 = message.group_instance_id
         if text_3 is None:

@@ -70,10 +70,14 @@ pack_hih = Struct(">hih").pack
 pack_i = Struct(">i").pack
 pack_ih = Struct(">ih").pack
 pack_ihi = Struct(">ihi").pack
+pack_ihiB = Struct(">ihiB").pack
 pack_ihih = Struct(">ihih").pack
+pack_ihix = Struct(">ihix").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_iih = Struct(">iih").pack
 pack_o = Struct(">?").pack
+pack_oB = Struct(">?B").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hih = Struct(">hih").unpack_from
 unpack_i = Struct(">i").unpack_from
@@ -575,13 +579,12 @@ def write_join_group_request_6(message: JoinGroupRequest, append: Append) -> Non
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_ii(message.session_timeout_ms, message.rebalance_timeout_ms))
         text_2 = message.member_id
         if text_2 is None:
             raise null_field("JoinGroupRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iiB(message.session_timeout_ms, message.rebalance_timeout_ms, n) if n < 128 else pack_ii(message.session_timeout_ms, message.rebalance_timeout_ms) + string_size(n - 1))
         append(data)
         text_3 = message.group_instance_id
         if text_3 is None:
@@ -632,13 +635,12 @@ def write_join_group_request_8(message: JoinGroupRequest, append: Append) -> Non
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_ii(message.session_timeout_ms, message.rebalance_timeout_ms))
         text_2 = message.member_id
         if text_2 is None:
             raise null_field("JoinGroupRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iiB(message.session_timeout_ms, message.rebalance_timeout_ms, n) if n < 128 else pack_ii(message.session_timeout_ms, message.rebalance_timeout_ms) + string_size(n - 1))
         append(data)
         text_3 = message.group_instance_id
         if text_3 is None:
@@ -1272,13 +1274,12 @@ def write_join_group_response_5(message: JoinGroupResponse, append: Append) -> N
 
 def write_join_group_response_6(message: JoinGroupResponse, append: Append) -> None:
     try:
-        append(pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id))
         text = message.protocol_name
         if text is None:
             raise null_field("JoinGroupResponse.ProtocolName")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_ihiB(message.throttle_time_ms, message.error_code, message.generation_id, n) if n < 128 else pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id) + string_size(n - 1))
         append(data)
         text_2 = message.leader
         if text_2 is None:
@@ -1329,14 +1330,13 @@ def write_join_group_response_6(message: JoinGroupResponse, append: Append) -> N
 
 def write_join_group_response_7(message: JoinGroupResponse, append: Append) -> None:
     try:
-        append(pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id))
         text = message.protocol_type
         if text is None:
-            append(b"\0")
+            append(pack_ihix(message.throttle_time_ms, message.error_code, message.generation_id))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihiB(message.throttle_time_ms, message.error_code, message.generation_id, n) if n < 128 else pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id) + string_size(n - 1))
             append(data)
         text_2 = message.protocol_name
         if text_2 is None:
@@ -1395,14 +1395,13 @@ def write_join_group_response_7(message: JoinGroupResponse, append: Append) -> N
 
 def write_join_group_response_9(message: JoinGroupResponse, append: Append) -> None:
     try:
-        append(pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id))
         text = message.protocol_type
         if text is None:
-            append(b"\0")
+            append(pack_ihix(message.throttle_time_ms, message.error_code, message.generation_id))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihiB(message.throttle_time_ms, message.error_code, message.generation_id, n) if n < 128 else pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id) + string_size(n - 1))
             append(data)
         text_2 = message.protocol_name
         if text_2 is None:
@@ -1419,13 +1418,12 @@ def write_join_group_response_9(message: JoinGroupResponse, append: Append) -> N
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_o(message.skip_assignment))
         text_4 = message.member_id
         if text_4 is None:
             raise null_field("JoinGroupResponse.MemberId")
         data = text_4.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_oB(message.skip_assignment, n) if n < 128 else pack_o(message.skip_assignment) + string_size(n - 1))
         append(data)
         members = message.members
         if members is None:

@@ -58,6 +58,7 @@ pack_h = Struct(">h").pack
 pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihi = Struct(">ihi").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
@@ -529,12 +530,11 @@ def write_leave_group_response_3(message: LeaveGroupResponse, append: Append) ->
 
 def write_leave_group_response_4(message: LeaveGroupResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         members = message.members
         if members is None:
             raise null_field("LeaveGroupResponse.Members")
         n = len(members) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in members:
             text = item.member_id
             if text is None:

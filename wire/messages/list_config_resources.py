@@ -47,6 +47,7 @@ class ListConfigResourcesResponse(msgspec.Struct, gc=False):
 
 pack_bx = Struct(">bx").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 unpack_bB = Struct(">bB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 
@@ -182,12 +183,11 @@ def read_list_config_resources_response_1(buffer: Buffer, pos: int, end: int) ->
 
 def write_list_config_resources_response_0(message: ListConfigResourcesResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         config_resources = message.config_resources
         if config_resources is None:
             raise null_field("ListConfigResourcesResponse.ConfigResources")
         n = len(config_resources) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in config_resources:
             text = item.resource_name
             if text is None:
@@ -204,12 +204,11 @@ def write_list_config_resources_response_0(message: ListConfigResourcesResponse,
 
 def write_list_config_resources_response_1(message: ListConfigResourcesResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         config_resources = message.config_resources
         if config_resources is None:
             raise null_field("ListConfigResourcesResponse.ConfigResources")
         n = len(config_resources) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in config_resources:
             text = item.resource_name
             if text is None:

@@ -51,6 +51,7 @@ class ListGroupsResponse(msgspec.Struct, gc=False):
 pack_h = Struct(">h").pack
 pack_hi = Struct(">hi").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihi = Struct(">ihi").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hi = Struct(">hi").unpack_from
@@ -508,12 +509,11 @@ def write_list_groups_response_1(message: ListGroupsResponse, append: Append) ->
 
 def write_list_groups_response_3(message: ListGroupsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         groups = message.groups
         if groups is None:
             raise null_field("ListGroupsResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in groups:
             text = item.group_id
             if text is None:
@@ -537,12 +537,11 @@ def write_list_groups_response_3(message: ListGroupsResponse, append: Append) ->
 
 def write_list_groups_response_4(message: ListGroupsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         groups = message.groups
         if groups is None:
             raise null_field("ListGroupsResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in groups:
             text = item.group_id
             if text is None:
@@ -573,12 +572,11 @@ def write_list_groups_response_4(message: ListGroupsResponse, append: Append) ->
 
 def write_list_groups_response_5(message: ListGroupsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         groups = message.groups
         if groups is None:
             raise null_field("ListGroupsResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in groups:
             text = item.group_id
             if text is None:

@@ -68,7 +68,9 @@ class ListOffsetsResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ib = Struct(">ib").pack
+pack_ibB = Struct(">ibB").pack
 pack_ibi = Struct(">ibi").pack
 pack_ihqq = Struct(">ihqq").pack
 pack_ihqqi = Struct(">ihqqi").pack
@@ -369,12 +371,11 @@ def write_list_offsets_request_4(message: ListOffsetsRequest, append: Append) ->
 
 def write_list_offsets_request_6(message: ListOffsetsRequest, append: Append) -> None:
     try:
-        append(pack_ib(message.replica_id, message.isolation_level))
         topics = message.topics
         if topics is None:
             raise null_field("ListOffsetsRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ibB(message.replica_id, message.isolation_level, n) if n < 128 else pack_ib(message.replica_id, message.isolation_level) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -398,12 +399,11 @@ def write_list_offsets_request_6(message: ListOffsetsRequest, append: Append) ->
 
 def write_list_offsets_request_10(message: ListOffsetsRequest, append: Append) -> None:
     try:
-        append(pack_ib(message.replica_id, message.isolation_level))
         topics = message.topics
         if topics is None:
             raise null_field("ListOffsetsRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ibB(message.replica_id, message.isolation_level, n) if n < 128 else pack_ib(message.replica_id, message.isolation_level) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -650,12 +650,11 @@ def write_list_offsets_response_4(message: ListOffsetsResponse, append: Append) 
 
 def write_list_offsets_response_6(message: ListOffsetsResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("ListOffsetsResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:

@@ -60,7 +60,11 @@ class ListPartitionReassignmentsResponse(msgspec.Struct, gc=False):
 
 
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
+pack_ix = Struct(">ix").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 
@@ -116,13 +120,12 @@ def read_list_partition_reassignments_request_0(buffer: Buffer, pos: int, end: i
 
 def write_list_partition_reassignments_request_0(message: ListPartitionReassignmentsRequest, append: Append) -> None:
     try:
-        append(pack_i(message.timeout_ms))
         topics = message.topics
         if topics is None:
-            append(b"\0")
+            append(pack_ix(message.timeout_ms))
         else:
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iB(message.timeout_ms, n) if n < 128 else pack_i(message.timeout_ms) + uvarint(n))
             for item in topics:
                 text = item.name
                 if text is None:
@@ -235,14 +238,13 @@ def read_list_partition_reassignments_response_0(buffer: Buffer, pos: int, end: 
 
 def write_list_partition_reassignments_response_0(message: ListPartitionReassignmentsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         topics = message.topics
         if topics is None:
@@ -263,12 +265,11 @@ def write_list_partition_reassignments_response_0(message: ListPartitionReassign
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_i(item_2.partition_index))
                 replicas = item_2.replicas
                 if replicas is None:
                     raise null_field("OngoingPartitionReassignment.Replicas")
                 n = len(replicas) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                 append(pack(f">{len(replicas)}i", *replicas))
                 adding_replicas = item_2.adding_replicas
                 if adding_replicas is None:

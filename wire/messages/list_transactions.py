@@ -51,7 +51,9 @@ class ListTransactionsResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_q = Struct(">q").pack
+pack_qB = Struct(">qB").pack
 pack_qx = Struct(">qx").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_qB = Struct(">qB").unpack_from
@@ -267,14 +269,13 @@ def write_list_transactions_request_2(message: ListTransactionsRequest, append: 
         n = len(producer_id_filters) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         append(pack(f">{len(producer_id_filters)}q", *producer_id_filters))
-        append(pack_q(message.duration_filter))
         text_2 = message.transactional_id_pattern
         if text_2 is None:
-            append(b"\0")
+            append(pack_qx(message.duration_filter))
         else:
             data = text_2.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_qB(message.duration_filter, n) if n < 128 else pack_q(message.duration_filter) + string_size(n - 1))
             append(data)
         append(b"\0")
     except UNENCODABLE as error:
@@ -349,12 +350,11 @@ def read_list_transactions_response_0(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_list_transactions_response_0(message: ListTransactionsResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         unknown_state_filters = message.unknown_state_filters
         if unknown_state_filters is None:
             raise null_field("ListTransactionsResponse.UnknownStateFilters")
         n = len(unknown_state_filters) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         for item in unknown_state_filters:
             text = item
             if text is None:
@@ -376,13 +376,12 @@ def write_list_transactions_response_0(message: ListTransactionsResponse, append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_q(item_2.producer_id))
             text_3 = item_2.transaction_state
             if text_3 is None:
                 raise null_field("TransactionState.TransactionState")
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_qB(item_2.producer_id, n) if n < 128 else pack_q(item_2.producer_id) + string_size(n - 1))
             append(data)
             append(b"\0")
         append(b"\0")

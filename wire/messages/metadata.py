@@ -80,21 +80,28 @@ class MetadataResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
 pack_hiii = Struct(">hiii").pack
+pack_hiiiB = Struct(">hiiiB").pack
 pack_hiiii = Struct(">hiiii").pack
 pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ii = Struct(">ii").pack
 pack_ix = Struct(">ix").pack
 pack_o = Struct(">?").pack
+pack_oB = Struct(">?B").pack
 pack_oi = Struct(">?i").pack
 pack_ooo = Struct(">???").pack
 pack_ooox = Struct(">???x").pack
 pack_oox = Struct(">??x").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 pack_uo = Struct(">16s?").pack
+pack_uoB = Struct(">16s?B").pack
+pack_ux = Struct(">16sx").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
 unpack_hh = Struct(">hh").unpack_from
@@ -452,14 +459,13 @@ def write_metadata_request_10(message: MetadataRequest, append: Append) -> None:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                append(pack_u(item.topic_id))
                 text = item.name
                 if text is None:
-                    append(b"\0")
+                    append(pack_ux(item.topic_id))
                 else:
                     data = text.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + string_size(n - 1))
                     append(data)
                 append(b"\0")
         append(pack_ooox(message.allow_auto_topic_creation, message.include_cluster_authorized_operations, message.include_topic_authorized_operations))
@@ -476,14 +482,13 @@ def write_metadata_request_11(message: MetadataRequest, append: Append) -> None:
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item in topics:
-                append(pack_u(item.topic_id))
                 text = item.name
                 if text is None:
-                    append(b"\0")
+                    append(pack_ux(item.topic_id))
                 else:
                     data = text.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + string_size(n - 1))
                     append(data)
                 append(b"\0")
         append(pack_oox(message.allow_auto_topic_creation, message.include_topic_authorized_operations))
@@ -2054,29 +2059,26 @@ def write_metadata_response_8(message: MetadataResponse, append: Append) -> None
 
 def write_metadata_response_9(message: MetadataResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         brokers = message.brokers
         if brokers is None:
             raise null_field("MetadataResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.node_id))
             text = item.host
             if text is None:
                 raise null_field("MetadataResponseBroker.Host")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.node_id, n) if n < 128 else pack_i(item.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_2 = item.rack
             if text_2 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         text_3 = message.cluster_id
@@ -2087,34 +2089,30 @@ def write_metadata_response_9(message: MetadataResponse, append: Append) -> None
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.controller_id))
         topics = message.topics
         if topics is None:
             raise null_field("MetadataResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item_2 in topics:
-            append(pack_h(item_2.error_code))
             text_4 = item_2.name
             if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
             data = text_4.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item_2.error_code, n) if n < 128 else pack_h(item_2.error_code) + string_size(n - 1))
             append(data)
-            append(pack_o(item_2.is_internal))
             partitions = item_2.partitions
             if partitions is None:
                 raise null_field("MetadataResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_oB(item_2.is_internal, n) if n < 128 else pack_o(item_2.is_internal) + uvarint(n))
             for item_3 in partitions:
-                append(pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch))
                 replica_nodes = item_3.replica_nodes
                 if replica_nodes is None:
                     raise null_field("MetadataResponsePartition.ReplicaNodes")
                 n = len(replica_nodes) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_hiiiB(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch, n) if n < 128 else pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch) + uvarint(n))
                 append(pack(f">{len(replica_nodes)}i", *replica_nodes))
                 isr_nodes = item_3.isr_nodes
                 if isr_nodes is None:
@@ -2137,29 +2135,26 @@ def write_metadata_response_9(message: MetadataResponse, append: Append) -> None
 
 def write_metadata_response_10(message: MetadataResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         brokers = message.brokers
         if brokers is None:
             raise null_field("MetadataResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.node_id))
             text = item.host
             if text is None:
                 raise null_field("MetadataResponseBroker.Host")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.node_id, n) if n < 128 else pack_i(item.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_2 = item.rack
             if text_2 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         text_3 = message.cluster_id
@@ -2170,34 +2165,30 @@ def write_metadata_response_10(message: MetadataResponse, append: Append) -> Non
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.controller_id))
         topics = message.topics
         if topics is None:
             raise null_field("MetadataResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item_2 in topics:
-            append(pack_h(item_2.error_code))
             text_4 = item_2.name
             if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
             data = text_4.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item_2.error_code, n) if n < 128 else pack_h(item_2.error_code) + string_size(n - 1))
             append(data)
-            append(pack_uo(item_2.topic_id, item_2.is_internal))
             partitions = item_2.partitions
             if partitions is None:
                 raise null_field("MetadataResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uoB(item_2.topic_id, item_2.is_internal, n) if n < 128 else pack_uo(item_2.topic_id, item_2.is_internal) + uvarint(n))
             for item_3 in partitions:
-                append(pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch))
                 replica_nodes = item_3.replica_nodes
                 if replica_nodes is None:
                     raise null_field("MetadataResponsePartition.ReplicaNodes")
                 n = len(replica_nodes) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_hiiiB(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch, n) if n < 128 else pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch) + uvarint(n))
                 append(pack(f">{len(replica_nodes)}i", *replica_nodes))
                 isr_nodes = item_3.isr_nodes
                 if isr_nodes is None:
@@ -2220,29 +2211,26 @@ def write_metadata_response_10(message: MetadataResponse, append: Append) -> Non
 
 def write_metadata_response_11(message: MetadataResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         brokers = message.brokers
         if brokers is None:
             raise null_field("MetadataResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.node_id))
             text = item.host
             if text is None:
                 raise null_field("MetadataResponseBroker.Host")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.node_id, n) if n < 128 else pack_i(item.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_2 = item.rack
             if text_2 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         text_3 = message.cluster_id
@@ -2253,34 +2241,30 @@ def write_metadata_response_11(message: MetadataResponse, append: Append) -> Non
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.controller_id))
         topics = message.topics
         if topics is None:
             raise null_field("MetadataResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item_2 in topics:
-            append(pack_h(item_2.error_code))
             text_4 = item_2.name
             if text_4 is None:
                 raise null_field("MetadataResponseTopic.Name")
             data = text_4.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(item_2.error_code, n) if n < 128 else pack_h(item_2.error_code) + string_size(n - 1))
             append(data)
-            append(pack_uo(item_2.topic_id, item_2.is_internal))
             partitions = item_2.partitions
             if partitions is None:
                 raise null_field("MetadataResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uoB(item_2.topic_id, item_2.is_internal, n) if n < 128 else pack_uo(item_2.topic_id, item_2.is_internal) + uvarint(n))
             for item_3 in partitions:
-                append(pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch))
                 replica_nodes = item_3.replica_nodes
                 if replica_nodes is None:
                     raise null_field("MetadataResponsePartition.ReplicaNodes")
                 n = len(replica_nodes) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_hiiiB(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch, n) if n < 128 else pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch) + uvarint(n))
                 append(pack(f">{len(replica_nodes)}i", *replica_nodes))
                 isr_nodes = item_3.isr_nodes
                 if isr_nodes is None:
@@ -2303,29 +2287,26 @@ def write_metadata_response_11(message: MetadataResponse, append: Append) -> Non
 
 def write_metadata_response_12(message: MetadataResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         brokers = message.brokers
         if brokers is None:
             raise null_field("MetadataResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.node_id))
             text = item.host
             if text is None:
                 raise null_field("MetadataResponseBroker.Host")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.node_id, n) if n < 128 else pack_i(item.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_2 = item.rack
             if text_2 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         text_3 = message.cluster_id
@@ -2336,35 +2317,31 @@ def write_metadata_response_12(message: MetadataResponse, append: Append) -> Non
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.controller_id))
         topics = message.topics
         if topics is None:
             raise null_field("MetadataResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item_2 in topics:
-            append(pack_h(item_2.error_code))
             text_4 = item_2.name
             if text_4 is None:
-                append(b"\0")
+                append(pack_hx(item_2.error_code))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item_2.error_code, n) if n < 128 else pack_h(item_2.error_code) + string_size(n - 1))
                 append(data)
-            append(pack_uo(item_2.topic_id, item_2.is_internal))
             partitions = item_2.partitions
             if partitions is None:
                 raise null_field("MetadataResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uoB(item_2.topic_id, item_2.is_internal, n) if n < 128 else pack_uo(item_2.topic_id, item_2.is_internal) + uvarint(n))
             for item_3 in partitions:
-                append(pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch))
                 replica_nodes = item_3.replica_nodes
                 if replica_nodes is None:
                     raise null_field("MetadataResponsePartition.ReplicaNodes")
                 n = len(replica_nodes) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_hiiiB(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch, n) if n < 128 else pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch) + uvarint(n))
                 append(pack(f">{len(replica_nodes)}i", *replica_nodes))
                 isr_nodes = item_3.isr_nodes
                 if isr_nodes is None:
@@ -2387,29 +2364,26 @@ def write_metadata_response_12(message: MetadataResponse, append: Append) -> Non
 
 def write_metadata_response_13(message: MetadataResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         brokers = message.brokers
         if brokers is None:
             raise null_field("MetadataResponse.Brokers")
         n = len(brokers) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in brokers:
-            append(pack_i(item.node_id))
             text = item.host
             if text is None:
                 raise null_field("MetadataResponseBroker.Host")
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item.node_id, n) if n < 128 else pack_i(item.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item.port))
             text_2 = item.rack
             if text_2 is None:
-                append(b"\0")
+                append(pack_ix(item.port))
             else:
                 data = text_2.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item.port, n) if n < 128 else pack_i(item.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         text_3 = message.cluster_id
@@ -2420,35 +2394,31 @@ def write_metadata_response_13(message: MetadataResponse, append: Append) -> Non
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.controller_id))
         topics = message.topics
         if topics is None:
             raise null_field("MetadataResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.controller_id, n) if n < 128 else pack_i(message.controller_id) + uvarint(n))
         for item_2 in topics:
-            append(pack_h(item_2.error_code))
             text_4 = item_2.name
             if text_4 is None:
-                append(b"\0")
+                append(pack_hx(item_2.error_code))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item_2.error_code, n) if n < 128 else pack_h(item_2.error_code) + string_size(n - 1))
                 append(data)
-            append(pack_uo(item_2.topic_id, item_2.is_internal))
             partitions = item_2.partitions
             if partitions is None:
                 raise null_field("MetadataResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uoB(item_2.topic_id, item_2.is_internal, n) if n < 128 else pack_uo(item_2.topic_id, item_2.is_internal) + uvarint(n))
             for item_3 in partitions:
-                append(pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch))
                 replica_nodes = item_3.replica_nodes
                 if replica_nodes is None:
                     raise null_field("MetadataResponsePartition.ReplicaNodes")
                 n = len(replica_nodes) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_hiiiB(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch, n) if n < 128 else pack_hiii(item_3.error_code, item_3.partition_index, item_3.leader_id, item_3.leader_epoch) + uvarint(n))
                 append(pack(f">{len(replica_nodes)}i", *replica_nodes))
                 isr_nodes = item_3.isr_nodes
                 if isr_nodes is None:

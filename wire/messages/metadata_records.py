@@ -251,26 +251,36 @@ pack_BBb = Struct(">BBb").pack
 pack_BBi = Struct(">BBi").pack
 pack_Hhx = Struct(">Hhx").pack
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bbx = Struct(">bbx").pack
 pack_bx = Struct(">bx").pack
 pack_dox = Struct(">d?x").pack
 pack_hhx = Struct(">hhx").pack
 pack_hx = Struct(">hx").pack
 pack_iii = Struct(">iii").pack
+pack_iiiB = Struct(">iiiB").pack
+pack_iiix = Struct(">iiix").pack
 pack_iouq = Struct(">i?16sq").pack
+pack_iouqB = Struct(">i?16sqB").pack
 pack_iq = Struct(">iq").pack
 pack_iqqx = Struct(">iqqx").pack
 pack_iqx = Struct(">iqx").pack
 pack_iu = Struct(">i16s").pack
+pack_iuB = Struct(">i16sB").pack
 pack_iuo = Struct(">i16s?").pack
+pack_iuoB = Struct(">i16s?B").pack
 pack_iuq = Struct(">i16sq").pack
+pack_iuqB = Struct(">i16sqB").pack
+pack_iux = Struct(">i16sx").pack
 pack_ix = Struct(">ix").pack
 pack_oo = Struct(">??").pack
 pack_oox = Struct(">??x").pack
 pack_ox = Struct(">?x").pack
 pack_qqq = Struct(">qqq").pack
+pack_qqqB = Struct(">qqqB").pack
 pack_u = Struct(">16s").pack
 pack_ub = Struct(">16sb").pack
+pack_ubB = Struct(">16sbB").pack
 pack_ux = Struct(">16sx").pack
 unpack_HhB = Struct(">HhB").unpack_from
 unpack_b = Struct(">b").unpack_from
@@ -756,12 +766,11 @@ def read_register_broker_record_4(buffer: Buffer, pos: int, end: int) -> tuple[R
 
 def write_register_broker_record_0(message: RegisterBrokerRecord, append: Append) -> None:
     try:
-        append(pack_iuq(message.broker_id, message.incarnation_id, message.broker_epoch))
         end_points = message.end_points
         if end_points is None:
             raise null_field("RegisterBrokerRecord.EndPoints")
         n = len(end_points) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iuqB(message.broker_id, message.incarnation_id, message.broker_epoch, n) if n < 128 else pack_iuq(message.broker_id, message.incarnation_id, message.broker_epoch) + uvarint(n))
         for item in end_points:
             text = item.name
             if text is None:
@@ -807,12 +816,11 @@ def write_register_broker_record_0(message: RegisterBrokerRecord, append: Append
 
 def write_register_broker_record_1(message: RegisterBrokerRecord, append: Append) -> None:
     try:
-        append(pack_iuq(message.broker_id, message.incarnation_id, message.broker_epoch))
         end_points = message.end_points
         if end_points is None:
             raise null_field("RegisterBrokerRecord.EndPoints")
         n = len(end_points) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iuqB(message.broker_id, message.incarnation_id, message.broker_epoch, n) if n < 128 else pack_iuq(message.broker_id, message.incarnation_id, message.broker_epoch) + uvarint(n))
         for item in end_points:
             text = item.name
             if text is None:
@@ -858,12 +866,11 @@ def write_register_broker_record_1(message: RegisterBrokerRecord, append: Append
 
 def write_register_broker_record_2(message: RegisterBrokerRecord, append: Append) -> None:
     try:
-        append(pack_iouq(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch))
         end_points = message.end_points
         if end_points is None:
             raise null_field("RegisterBrokerRecord.EndPoints")
         n = len(end_points) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iouqB(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch, n) if n < 128 else pack_iouq(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch) + uvarint(n))
         for item in end_points:
             text = item.name
             if text is None:
@@ -909,12 +916,11 @@ def write_register_broker_record_2(message: RegisterBrokerRecord, append: Append
 
 def write_register_broker_record_3(message: RegisterBrokerRecord, append: Append) -> None:
     try:
-        append(pack_iouq(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch))
         end_points = message.end_points
         if end_points is None:
             raise null_field("RegisterBrokerRecord.EndPoints")
         n = len(end_points) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iouqB(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch, n) if n < 128 else pack_iouq(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch) + uvarint(n))
         for item in end_points:
             text = item.name
             if text is None:
@@ -953,37 +959,38 @@ def write_register_broker_record_3(message: RegisterBrokerRecord, append: Append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_oo(message.fenced, message.in_controlled_shutdown))
-        tags: list[Part] = []
-        count = 0
         if message.log_dirs is None or len(message.log_dirs):
-            count += 1
-            content: list[Part] = []
-            log_dirs = message.log_dirs
-            if log_dirs is None:
-                raise null_field("RegisterBrokerRecord.LogDirs")
-            n = len(log_dirs) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_3 in log_dirs:
-                content.append(pack_u(item_3))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            append(pack_oo(message.fenced, message.in_controlled_shutdown))
+            tags: list[Part] = []
+            count = 0
+            if message.log_dirs is None or len(message.log_dirs):
+                count += 1
+                content: list[Part] = []
+                log_dirs = message.log_dirs
+                if log_dirs is None:
+                    raise null_field("RegisterBrokerRecord.LogDirs")
+                n = len(log_dirs) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_3 in log_dirs:
+                    content.append(pack_u(item_3))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_oox(message.fenced, message.in_controlled_shutdown))
     except UNENCODABLE as error:
         raise unencodable("RegisterBrokerRecord", error) from error
 
 
 def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append) -> None:
     try:
-        append(pack_iouq(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch))
         end_points = message.end_points
         if end_points is None:
             raise null_field("RegisterBrokerRecord.EndPoints")
         n = len(end_points) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iouqB(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch, n) if n < 128 else pack_iouq(message.broker_id, message.is_migrating_zk_broker, message.incarnation_id, message.broker_epoch) + uvarint(n))
         for item in end_points:
             text = item.name
             if text is None:
@@ -1022,38 +1029,40 @@ def write_register_broker_record_4(message: RegisterBrokerRecord, append: Append
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_oo(message.fenced, message.in_controlled_shutdown))
-        tags: list[Part] = []
-        count = 0
-        if message.log_dirs is None or len(message.log_dirs):
-            count += 1
-            content: list[Part] = []
-            log_dirs = message.log_dirs
-            if log_dirs is None:
-                raise null_field("RegisterBrokerRecord.LogDirs")
-            n = len(log_dirs) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_3 in log_dirs:
-                content.append(pack_u(item_3))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.cordoned_log_dirs is not None:
-            count += 1
-            content_2: list[Part] = []
-            cordoned_log_dirs = message.cordoned_log_dirs
-            if cordoned_log_dirs is None:
-                content_2.append(b"\0")
-            else:
-                n = len(cordoned_log_dirs) + 1
-                content_2.append(BYTES[n] if n < 128 else uvarint(n))
-                for item_4 in cordoned_log_dirs:
-                    content_2.append(pack_u(item_4))
-            tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        append(BYTES[count])
-        if count:
+        if message.log_dirs is None or len(message.log_dirs) or message.cordoned_log_dirs is not None:
+            append(pack_oo(message.fenced, message.in_controlled_shutdown))
+            tags: list[Part] = []
+            count = 0
+            if message.log_dirs is None or len(message.log_dirs):
+                count += 1
+                content: list[Part] = []
+                log_dirs = message.log_dirs
+                if log_dirs is None:
+                    raise null_field("RegisterBrokerRecord.LogDirs")
+                n = len(log_dirs) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_3 in log_dirs:
+                    content.append(pack_u(item_3))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.cordoned_log_dirs is not None:
+                count += 1
+                content_2: list[Part] = []
+                cordoned_log_dirs = message.cordoned_log_dirs
+                if cordoned_log_dirs is None:
+                    content_2.append(b"\0")
+                else:
+                    n = len(cordoned_log_dirs) + 1
+                    content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                    for item_4 in cordoned_log_dirs:
+                        content_2.append(pack_u(item_4))
+                tags.append(BYTES[1] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_oox(message.fenced, message.in_controlled_shutdown))
     except UNENCODABLE as error:
         raise unencodable("RegisterBrokerRecord", error) from error
 
@@ -1348,12 +1357,11 @@ def read_partition_record_2(buffer: Buffer, pos: int, end: int) -> tuple[Partiti
 
 def write_partition_record_0(message: PartitionRecord, append: Append) -> None:
     try:
-        append(pack_iu(message.partition_id, message.topic_id))
         replicas = message.replicas
         if replicas is None:
             raise null_field("PartitionRecord.Replicas")
         n = len(replicas) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iuB(message.partition_id, message.topic_id, n) if n < 128 else pack_iu(message.partition_id, message.topic_id) + uvarint(n))
         append(pack(f">{len(replicas)}i", *replicas))
         isr = message.isr
         if isr is None:
@@ -1373,28 +1381,29 @@ def write_partition_record_0(message: PartitionRecord, append: Append) -> None:
         n = len(adding_replicas) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         append(pack(f">{len(adding_replicas)}i", *adding_replicas))
-        append(pack_iii(message.leader, message.leader_epoch, message.partition_epoch))
-        tags: list[Part] = []
-        count = 0
         if message.leader_recovery_state != 0:
-            count += 1
-            tags.append(pack_BBb(0, 1, message.leader_recovery_state))
-        append(BYTES[count])
-        if count:
+            append(pack_iii(message.leader, message.leader_epoch, message.partition_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.leader_recovery_state != 0:
+                count += 1
+                tags.append(pack_BBb(0, 1, message.leader_recovery_state))
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iiix(message.leader, message.leader_epoch, message.partition_epoch))
     except UNENCODABLE as error:
         raise unencodable("PartitionRecord", error) from error
 
 
 def write_partition_record_1(message: PartitionRecord, append: Append) -> None:
     try:
-        append(pack_iu(message.partition_id, message.topic_id))
         replicas = message.replicas
         if replicas is None:
             raise null_field("PartitionRecord.Replicas")
         n = len(replicas) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iuB(message.partition_id, message.topic_id, n) if n < 128 else pack_iu(message.partition_id, message.topic_id) + uvarint(n))
         append(pack(f">{len(replicas)}i", *replicas))
         isr = message.isr
         if isr is None:
@@ -1414,35 +1423,35 @@ def write_partition_record_1(message: PartitionRecord, append: Append) -> None:
         n = len(adding_replicas) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         append(pack(f">{len(adding_replicas)}i", *adding_replicas))
-        append(pack_iii(message.leader, message.leader_epoch, message.partition_epoch))
         directories = message.directories
         if directories is None:
             raise null_field("PartitionRecord.Directories")
         n = len(directories) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiiB(message.leader, message.leader_epoch, message.partition_epoch, n) if n < 128 else pack_iii(message.leader, message.leader_epoch, message.partition_epoch) + uvarint(n))
         for item in directories:
             append(pack_u(item))
-        tags: list[Part] = []
-        count = 0
         if message.leader_recovery_state != 0:
-            count += 1
-            tags.append(pack_BBb(0, 1, message.leader_recovery_state))
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.leader_recovery_state != 0:
+                count += 1
+                tags.append(pack_BBb(0, 1, message.leader_recovery_state))
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("PartitionRecord", error) from error
 
 
 def write_partition_record_2(message: PartitionRecord, append: Append) -> None:
     try:
-        append(pack_iu(message.partition_id, message.topic_id))
         replicas = message.replicas
         if replicas is None:
             raise null_field("PartitionRecord.Replicas")
         n = len(replicas) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iuB(message.partition_id, message.topic_id, n) if n < 128 else pack_iu(message.partition_id, message.topic_id) + uvarint(n))
         append(pack(f">{len(replicas)}i", *replicas))
         isr = message.isr
         if isr is None:
@@ -1462,47 +1471,48 @@ def write_partition_record_2(message: PartitionRecord, append: Append) -> None:
         n = len(adding_replicas) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         append(pack(f">{len(adding_replicas)}i", *adding_replicas))
-        append(pack_iii(message.leader, message.leader_epoch, message.partition_epoch))
         directories = message.directories
         if directories is None:
             raise null_field("PartitionRecord.Directories")
         n = len(directories) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiiB(message.leader, message.leader_epoch, message.partition_epoch, n) if n < 128 else pack_iii(message.leader, message.leader_epoch, message.partition_epoch) + uvarint(n))
         for item in directories:
             append(pack_u(item))
-        tags: list[Part] = []
-        count = 0
-        if message.leader_recovery_state != 0:
-            count += 1
-            tags.append(pack_BBb(0, 1, message.leader_recovery_state))
-        if message.eligible_leader_replicas is not None:
-            count += 1
-            content: list[Part] = []
-            eligible_leader_replicas = message.eligible_leader_replicas
-            if eligible_leader_replicas is None:
-                content.append(b"\0")
-            else:
-                n = len(eligible_leader_replicas) + 1
-                content.append(BYTES[n] if n < 128 else uvarint(n))
-                content.append(pack(f">{len(eligible_leader_replicas)}i", *eligible_leader_replicas))
-            tags.append(BYTES[1] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.last_known_elr is not None:
-            count += 1
-            content_2: list[Part] = []
-            last_known_elr = message.last_known_elr
-            if last_known_elr is None:
-                content_2.append(b"\0")
-            else:
-                n = len(last_known_elr) + 1
-                content_2.append(BYTES[n] if n < 128 else uvarint(n))
-                content_2.append(pack(f">{len(last_known_elr)}i", *last_known_elr))
-            tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        append(BYTES[count])
-        if count:
+        if message.leader_recovery_state != 0 or message.eligible_leader_replicas is not None or message.last_known_elr is not None:
+            tags: list[Part] = []
+            count = 0
+            if message.leader_recovery_state != 0:
+                count += 1
+                tags.append(pack_BBb(0, 1, message.leader_recovery_state))
+            if message.eligible_leader_replicas is not None:
+                count += 1
+                content: list[Part] = []
+                eligible_leader_replicas = message.eligible_leader_replicas
+                if eligible_leader_replicas is None:
+                    content.append(b"\0")
+                else:
+                    n = len(eligible_leader_replicas) + 1
+                    content.append(BYTES[n] if n < 128 else uvarint(n))
+                    content.append(pack(f">{len(eligible_leader_replicas)}i", *eligible_leader_replicas))
+                tags.append(BYTES[1] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.last_known_elr is not None:
+                count += 1
+                content_2: list[Part] = []
+                last_known_elr = message.last_known_elr
+                if last_known_elr is None:
+                    content_2.append(b"\0")
+                else:
+                    n = len(last_known_elr) + 1
+                    content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_2.append(pack(f">{len(last_known_elr)}i", *last_known_elr))
+                tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("PartitionRecord", error) from error
 
@@ -1551,13 +1561,12 @@ def read_config_record_0(buffer: Buffer, pos: int, end: int) -> tuple[ConfigReco
 
 def write_config_record_0(message: ConfigRecord, append: Append) -> None:
     try:
-        append(pack_b(message.resource_type))
         text = message.resource_name
         if text is None:
             raise null_field("ConfigRecord.ResourceName")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_bB(message.resource_type, n) if n < 128 else pack_b(message.resource_type) + string_size(n - 1))
         append(data)
         text_2 = message.name
         if text_2 is None:
@@ -1895,251 +1904,257 @@ def read_partition_change_record_2(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def write_partition_change_record_0(message: PartitionChangeRecord, append: Append) -> None:
     try:
-        append(pack_iu(message.partition_id, message.topic_id))
-        tags: list[Part] = []
-        count = 0
-        if message.isr is not None:
-            count += 1
-            content: list[Part] = []
-            isr = message.isr
-            if isr is None:
-                content.append(b"\0")
-            else:
-                n = len(isr) + 1
-                content.append(BYTES[n] if n < 128 else uvarint(n))
-                content.append(pack(f">{len(isr)}i", *isr))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.leader != -2:
-            count += 1
-            tags.append(pack_BBi(1, 4, message.leader))
-        if message.replicas is not None:
-            count += 1
-            content_2: list[Part] = []
-            replicas = message.replicas
-            if replicas is None:
-                content_2.append(b"\0")
-            else:
-                n = len(replicas) + 1
-                content_2.append(BYTES[n] if n < 128 else uvarint(n))
-                content_2.append(pack(f">{len(replicas)}i", *replicas))
-            tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        if message.removing_replicas is not None:
-            count += 1
-            content_3: list[Part] = []
-            removing_replicas = message.removing_replicas
-            if removing_replicas is None:
-                content_3.append(b"\0")
-            else:
-                n = len(removing_replicas) + 1
-                content_3.append(BYTES[n] if n < 128 else uvarint(n))
-                content_3.append(pack(f">{len(removing_replicas)}i", *removing_replicas))
-            tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
-            tags.extend(content_3)
-        if message.adding_replicas is not None:
-            count += 1
-            content_4: list[Part] = []
-            adding_replicas = message.adding_replicas
-            if adding_replicas is None:
-                content_4.append(b"\0")
-            else:
-                n = len(adding_replicas) + 1
-                content_4.append(BYTES[n] if n < 128 else uvarint(n))
-                content_4.append(pack(f">{len(adding_replicas)}i", *adding_replicas))
-            tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
-            tags.extend(content_4)
-        if message.leader_recovery_state != -1:
-            count += 1
-            tags.append(pack_BBb(5, 1, message.leader_recovery_state))
-        append(BYTES[count])
-        if count:
+        if message.isr is not None or message.leader != -2 or message.replicas is not None or message.removing_replicas is not None or message.adding_replicas is not None or message.leader_recovery_state != -1:
+            append(pack_iu(message.partition_id, message.topic_id))
+            tags: list[Part] = []
+            count = 0
+            if message.isr is not None:
+                count += 1
+                content: list[Part] = []
+                isr = message.isr
+                if isr is None:
+                    content.append(b"\0")
+                else:
+                    n = len(isr) + 1
+                    content.append(BYTES[n] if n < 128 else uvarint(n))
+                    content.append(pack(f">{len(isr)}i", *isr))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.leader != -2:
+                count += 1
+                tags.append(pack_BBi(1, 4, message.leader))
+            if message.replicas is not None:
+                count += 1
+                content_2: list[Part] = []
+                replicas = message.replicas
+                if replicas is None:
+                    content_2.append(b"\0")
+                else:
+                    n = len(replicas) + 1
+                    content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_2.append(pack(f">{len(replicas)}i", *replicas))
+                tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            if message.removing_replicas is not None:
+                count += 1
+                content_3: list[Part] = []
+                removing_replicas = message.removing_replicas
+                if removing_replicas is None:
+                    content_3.append(b"\0")
+                else:
+                    n = len(removing_replicas) + 1
+                    content_3.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_3.append(pack(f">{len(removing_replicas)}i", *removing_replicas))
+                tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
+                tags.extend(content_3)
+            if message.adding_replicas is not None:
+                count += 1
+                content_4: list[Part] = []
+                adding_replicas = message.adding_replicas
+                if adding_replicas is None:
+                    content_4.append(b"\0")
+                else:
+                    n = len(adding_replicas) + 1
+                    content_4.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_4.append(pack(f">{len(adding_replicas)}i", *adding_replicas))
+                tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
+                tags.extend(content_4)
+            if message.leader_recovery_state != -1:
+                count += 1
+                tags.append(pack_BBb(5, 1, message.leader_recovery_state))
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iux(message.partition_id, message.topic_id))
     except UNENCODABLE as error:
         raise unencodable("PartitionChangeRecord", error) from error
 
 
 def write_partition_change_record_1(message: PartitionChangeRecord, append: Append) -> None:
     try:
-        append(pack_iu(message.partition_id, message.topic_id))
-        tags: list[Part] = []
-        count = 0
-        if message.isr is not None:
-            count += 1
-            content: list[Part] = []
-            isr = message.isr
-            if isr is None:
-                content.append(b"\0")
-            else:
-                n = len(isr) + 1
-                content.append(BYTES[n] if n < 128 else uvarint(n))
-                content.append(pack(f">{len(isr)}i", *isr))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.leader != -2:
-            count += 1
-            tags.append(pack_BBi(1, 4, message.leader))
-        if message.replicas is not None:
-            count += 1
-            content_2: list[Part] = []
-            replicas = message.replicas
-            if replicas is None:
-                content_2.append(b"\0")
-            else:
-                n = len(replicas) + 1
-                content_2.append(BYTES[n] if n < 128 else uvarint(n))
-                content_2.append(pack(f">{len(replicas)}i", *replicas))
-            tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        if message.removing_replicas is not None:
-            count += 1
-            content_3: list[Part] = []
-            removing_replicas = message.removing_replicas
-            if removing_replicas is None:
-                content_3.append(b"\0")
-            else:
-                n = len(removing_replicas) + 1
-                content_3.append(BYTES[n] if n < 128 else uvarint(n))
-                content_3.append(pack(f">{len(removing_replicas)}i", *removing_replicas))
-            tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
-            tags.extend(content_3)
-        if message.adding_replicas is not None:
-            count += 1
-            content_4: list[Part] = []
-            adding_replicas = message.adding_replicas
-            if adding_replicas is None:
-                content_4.append(b"\0")
-            else:
-                n = len(adding_replicas) + 1
-                content_4.append(BYTES[n] if n < 128 else uvarint(n))
-                content_4.append(pack(f">{len(adding_replicas)}i", *adding_replicas))
-            tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
-            tags.extend(content_4)
-        if message.leader_recovery_state != -1:
-            count += 1
-            tags.append(pack_BBb(5, 1, message.leader_recovery_state))
-        if message.directories is not None:
-            count += 1
-            content_5: list[Part] = []
-            directories = message.directories
-            if directories is None:
-                content_5.append(b"\0")
-            else:
-                n = len(directories) + 1
-                content_5.append(BYTES[n] if n < 128 else uvarint(n))
-                for item in directories:
-                    content_5.append(pack_u(item))
-            tags.append(BYTES[8] + uvarint(records_size(tuple(content_5))))
-            tags.extend(content_5)
-        append(BYTES[count])
-        if count:
+        if message.isr is not None or message.leader != -2 or message.replicas is not None or message.removing_replicas is not None or message.adding_replicas is not None or message.leader_recovery_state != -1 or message.directories is not None:
+            append(pack_iu(message.partition_id, message.topic_id))
+            tags: list[Part] = []
+            count = 0
+            if message.isr is not None:
+                count += 1
+                content: list[Part] = []
+                isr = message.isr
+                if isr is None:
+                    content.append(b"\0")
+                else:
+                    n = len(isr) + 1
+                    content.append(BYTES[n] if n < 128 else uvarint(n))
+                    content.append(pack(f">{len(isr)}i", *isr))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.leader != -2:
+                count += 1
+                tags.append(pack_BBi(1, 4, message.leader))
+            if message.replicas is not None:
+                count += 1
+                content_2: list[Part] = []
+                replicas = message.replicas
+                if replicas is None:
+                    content_2.append(b"\0")
+                else:
+                    n = len(replicas) + 1
+                    content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_2.append(pack(f">{len(replicas)}i", *replicas))
+                tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            if message.removing_replicas is not None:
+                count += 1
+                content_3: list[Part] = []
+                removing_replicas = message.removing_replicas
+                if removing_replicas is None:
+                    content_3.append(b"\0")
+                else:
+                    n = len(removing_replicas) + 1
+                    content_3.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_3.append(pack(f">{len(removing_replicas)}i", *removing_replicas))
+                tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
+                tags.extend(content_3)
+            if message.adding_replicas is not None:
+                count += 1
+                content_4: list[Part] = []
+                adding_replicas = message.adding_replicas
+                if adding_replicas is None:
+                    content_4.append(b"\0")
+                else:
+                    n = len(adding_replicas) + 1
+                    content_4.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_4.append(pack(f">{len(adding_replicas)}i", *adding_replicas))
+                tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
+                tags.extend(content_4)
+            if message.leader_recovery_state != -1:
+                count += 1
+                tags.append(pack_BBb(5, 1, message.leader_recovery_state))
+            if message.directories is not None:
+                count += 1
+                content_5: list[Part] = []
+                directories = message.directories
+                if directories is None:
+                    content_5.append(b"\0")
+                else:
+                    n = len(directories) + 1
+                    content_5.append(BYTES[n] if n < 128 else uvarint(n))
+                    for item in directories:
+                        content_5.append(pack_u(item))
+                tags.append(BYTES[8] + uvarint(records_size(tuple(content_5))))
+                tags.extend(content_5)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iux(message.partition_id, message.topic_id))
     except UNENCODABLE as error:
         raise unencodable("PartitionChangeRecord", error) from error
 
 
 def write_partition_change_record_2(message: PartitionChangeRecord, append: Append) -> None:
     try:
-        append(pack_iu(message.partition_id, message.topic_id))
-        tags: list[Part] = []
-        count = 0
-        if message.isr is not None:
-            count += 1
-            content: list[Part] = []
-            isr = message.isr
-            if isr is None:
-                content.append(b"\0")
-            else:
-                n = len(isr) + 1
-                content.append(BYTES[n] if n < 128 else uvarint(n))
-                content.append(pack(f">{len(isr)}i", *isr))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.leader != -2:
-            count += 1
-            tags.append(pack_BBi(1, 4, message.leader))
-        if message.replicas is not None:
-            count += 1
-            content_2: list[Part] = []
-            replicas = message.replicas
-            if replicas is None:
-                content_2.append(b"\0")
-            else:
-                n = len(replicas) + 1
-                content_2.append(BYTES[n] if n < 128 else uvarint(n))
-                content_2.append(pack(f">{len(replicas)}i", *replicas))
-            tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        if message.removing_replicas is not None:
-            count += 1
-            content_3: list[Part] = []
-            removing_replicas = message.removing_replicas
-            if removing_replicas is None:
-                content_3.append(b"\0")
-            else:
-                n = len(removing_replicas) + 1
-                content_3.append(BYTES[n] if n < 128 else uvarint(n))
-                content_3.append(pack(f">{len(removing_replicas)}i", *removing_replicas))
-            tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
-            tags.extend(content_3)
-        if message.adding_replicas is not None:
-            count += 1
-            content_4: list[Part] = []
-            adding_replicas = message.adding_replicas
-            if adding_replicas is None:
-                content_4.append(b"\0")
-            else:
-                n = len(adding_replicas) + 1
-                content_4.append(BYTES[n] if n < 128 else uvarint(n))
-                content_4.append(pack(f">{len(adding_replicas)}i", *adding_replicas))
-            tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
-            tags.extend(content_4)
-        if message.leader_recovery_state != -1:
-            count += 1
-            tags.append(pack_BBb(5, 1, message.leader_recovery_state))
-        if message.eligible_leader_replicas is not None:
-            count += 1
-            content_5: list[Part] = []
-            eligible_leader_replicas = message.eligible_leader_replicas
-            if eligible_leader_replicas is None:
-                content_5.append(b"\0")
-            else:
-                n = len(eligible_leader_replicas) + 1
-                content_5.append(BYTES[n] if n < 128 else uvarint(n))
-                content_5.append(pack(f">{len(eligible_leader_replicas)}i", *eligible_leader_replicas))
-            tags.append(BYTES[6] + uvarint(records_size(tuple(content_5))))
-            tags.extend(content_5)
-        if message.last_known_elr is not None:
-            count += 1
-            content_6: list[Part] = []
-            last_known_elr = message.last_known_elr
-            if last_known_elr is None:
-                content_6.append(b"\0")
-            else:
-                n = len(last_known_elr) + 1
-                content_6.append(BYTES[n] if n < 128 else uvarint(n))
-                content_6.append(pack(f">{len(last_known_elr)}i", *last_known_elr))
-            tags.append(BYTES[7] + uvarint(records_size(tuple(content_6))))
-            tags.extend(content_6)
-        if message.directories is not None:
-            count += 1
-            content_7: list[Part] = []
-            directories = message.directories
-            if directories is None:
-                content_7.append(b"\0")
-            else:
-                n = len(directories) + 1
-                content_7.append(BYTES[n] if n < 128 else uvarint(n))
-                for item in directories:
-                    content_7.append(pack_u(item))
-            tags.append(BYTES[8] + uvarint(records_size(tuple(content_7))))
-            tags.extend(content_7)
-        append(BYTES[count])
-        if count:
+        if message.isr is not None or message.leader != -2 or message.replicas is not None or message.removing_replicas is not None or message.adding_replicas is not None or message.leader_recovery_state != -1 or message.eligible_leader_replicas is not None or message.last_known_elr is not None or message.directories is not None:
+            append(pack_iu(message.partition_id, message.topic_id))
+            tags: list[Part] = []
+            count = 0
+            if message.isr is not None:
+                count += 1
+                content: list[Part] = []
+                isr = message.isr
+                if isr is None:
+                    content.append(b"\0")
+                else:
+                    n = len(isr) + 1
+                    content.append(BYTES[n] if n < 128 else uvarint(n))
+                    content.append(pack(f">{len(isr)}i", *isr))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.leader != -2:
+                count += 1
+                tags.append(pack_BBi(1, 4, message.leader))
+            if message.replicas is not None:
+                count += 1
+                content_2: list[Part] = []
+                replicas = message.replicas
+                if replicas is None:
+                    content_2.append(b"\0")
+                else:
+                    n = len(replicas) + 1
+                    content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_2.append(pack(f">{len(replicas)}i", *replicas))
+                tags.append(BYTES[2] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            if message.removing_replicas is not None:
+                count += 1
+                content_3: list[Part] = []
+                removing_replicas = message.removing_replicas
+                if removing_replicas is None:
+                    content_3.append(b"\0")
+                else:
+                    n = len(removing_replicas) + 1
+                    content_3.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_3.append(pack(f">{len(removing_replicas)}i", *removing_replicas))
+                tags.append(BYTES[3] + uvarint(records_size(tuple(content_3))))
+                tags.extend(content_3)
+            if message.adding_replicas is not None:
+                count += 1
+                content_4: list[Part] = []
+                adding_replicas = message.adding_replicas
+                if adding_replicas is None:
+                    content_4.append(b"\0")
+                else:
+                    n = len(adding_replicas) + 1
+                    content_4.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_4.append(pack(f">{len(adding_replicas)}i", *adding_replicas))
+                tags.append(BYTES[4] + uvarint(records_size(tuple(content_4))))
+                tags.extend(content_4)
+            if message.leader_recovery_state != -1:
+                count += 1
+                tags.append(pack_BBb(5, 1, message.leader_recovery_state))
+            if message.eligible_leader_replicas is not None:
+                count += 1
+                content_5: list[Part] = []
+                eligible_leader_replicas = message.eligible_leader_replicas
+                if eligible_leader_replicas is None:
+                    content_5.append(b"\0")
+                else:
+                    n = len(eligible_leader_replicas) + 1
+                    content_5.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_5.append(pack(f">{len(eligible_leader_replicas)}i", *eligible_leader_replicas))
+                tags.append(BYTES[6] + uvarint(records_size(tuple(content_5))))
+                tags.extend(content_5)
+            if message.last_known_elr is not None:
+                count += 1
+                content_6: list[Part] = []
+                last_known_elr = message.last_known_elr
+                if last_known_elr is None:
+                    content_6.append(b"\0")
+                else:
+                    n = len(last_known_elr) + 1
+                    content_6.append(BYTES[n] if n < 128 else uvarint(n))
+                    content_6.append(pack(f">{len(last_known_elr)}i", *last_known_elr))
+                tags.append(BYTES[7] + uvarint(records_size(tuple(content_6))))
+                tags.extend(content_6)
+            if message.directories is not None:
+                count += 1
+                content_7: list[Part] = []
+                directories = message.directories
+                if directories is None:
+                    content_7.append(b"\0")
+                else:
+                    n = len(directories) + 1
+                    content_7.append(BYTES[n] if n < 128 else uvarint(n))
+                    for item in directories:
+                        content_7.append(pack_u(item))
+                tags.append(BYTES[8] + uvarint(records_size(tuple(content_7))))
+                tags.extend(content_7)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iux(message.partition_id, message.topic_id))
     except UNENCODABLE as error:
         raise unencodable("PartitionChangeRecord", error) from error
 
@@ -2293,13 +2308,12 @@ def write_delegation_token_record_0(message: DelegationTokenRecord, append: Appe
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_qqq(message.issue_timestamp, message.max_timestamp, message.expiration_timestamp))
         text_4 = message.token_id
         if text_4 is None:
             raise null_field("DelegationTokenRecord.TokenId")
         data = text_4.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_qqqB(message.issue_timestamp, message.max_timestamp, message.expiration_timestamp, n) if n < 128 else pack_qqq(message.issue_timestamp, message.max_timestamp, message.expiration_timestamp) + string_size(n - 1))
         append(data)
         append(b"\0")
     except UNENCODABLE as error:
@@ -2370,12 +2384,11 @@ def write_user_scram_credential_record_0(message: UserScramCredentialRecord, app
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_b(message.mechanism))
         bytes_2 = message.salt
         if bytes_2 is None:
             raise null_field("UserScramCredentialRecord.Salt")
         n = len(bytes_2) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_bB(message.mechanism, n) if n < 128 else pack_b(message.mechanism) + uvarint(n))
         append(bytes_2)
         bytes_3 = message.stored_key
         if bytes_3 is None:
@@ -2697,110 +2710,118 @@ def read_broker_registration_change_record_3(buffer: Buffer, pos: int, end: int)
 
 def write_broker_registration_change_record_0(message: BrokerRegistrationChangeRecord, append: Append) -> None:
     try:
-        append(pack_iq(message.broker_id, message.broker_epoch))
-        tags: list[Part] = []
-        count = 0
         if message.fenced != 0:
-            count += 1
-            tags.append(pack_BBb(0, 1, message.fenced))
-        append(BYTES[count])
-        if count:
+            append(pack_iq(message.broker_id, message.broker_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.fenced != 0:
+                count += 1
+                tags.append(pack_BBb(0, 1, message.fenced))
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iqx(message.broker_id, message.broker_epoch))
     except UNENCODABLE as error:
         raise unencodable("BrokerRegistrationChangeRecord", error) from error
 
 
 def write_broker_registration_change_record_1(message: BrokerRegistrationChangeRecord, append: Append) -> None:
     try:
-        append(pack_iq(message.broker_id, message.broker_epoch))
-        tags: list[Part] = []
-        count = 0
-        if message.fenced != 0:
-            count += 1
-            tags.append(pack_BBb(0, 1, message.fenced))
-        if message.in_controlled_shutdown != 0:
-            count += 1
-            tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
-        append(BYTES[count])
-        if count:
+        if message.fenced != 0 or message.in_controlled_shutdown != 0:
+            append(pack_iq(message.broker_id, message.broker_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.fenced != 0:
+                count += 1
+                tags.append(pack_BBb(0, 1, message.fenced))
+            if message.in_controlled_shutdown != 0:
+                count += 1
+                tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iqx(message.broker_id, message.broker_epoch))
     except UNENCODABLE as error:
         raise unencodable("BrokerRegistrationChangeRecord", error) from error
 
 
 def write_broker_registration_change_record_2(message: BrokerRegistrationChangeRecord, append: Append) -> None:
     try:
-        append(pack_iq(message.broker_id, message.broker_epoch))
-        tags: list[Part] = []
-        count = 0
-        if message.fenced != 0:
-            count += 1
-            tags.append(pack_BBb(0, 1, message.fenced))
-        if message.in_controlled_shutdown != 0:
-            count += 1
-            tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
-        if message.log_dirs is None or len(message.log_dirs):
-            count += 1
-            content: list[Part] = []
-            log_dirs = message.log_dirs
-            if log_dirs is None:
-                raise null_field("BrokerRegistrationChangeRecord.LogDirs")
-            n = len(log_dirs) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item in log_dirs:
-                content.append(pack_u(item))
-            tags.append(BYTES[2] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+        if message.fenced != 0 or message.in_controlled_shutdown != 0 or message.log_dirs is None or len(message.log_dirs):
+            append(pack_iq(message.broker_id, message.broker_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.fenced != 0:
+                count += 1
+                tags.append(pack_BBb(0, 1, message.fenced))
+            if message.in_controlled_shutdown != 0:
+                count += 1
+                tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
+            if message.log_dirs is None or len(message.log_dirs):
+                count += 1
+                content: list[Part] = []
+                log_dirs = message.log_dirs
+                if log_dirs is None:
+                    raise null_field("BrokerRegistrationChangeRecord.LogDirs")
+                n = len(log_dirs) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item in log_dirs:
+                    content.append(pack_u(item))
+                tags.append(BYTES[2] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iqx(message.broker_id, message.broker_epoch))
     except UNENCODABLE as error:
         raise unencodable("BrokerRegistrationChangeRecord", error) from error
 
 
 def write_broker_registration_change_record_3(message: BrokerRegistrationChangeRecord, append: Append) -> None:
     try:
-        append(pack_iq(message.broker_id, message.broker_epoch))
-        tags: list[Part] = []
-        count = 0
-        if message.fenced != 0:
-            count += 1
-            tags.append(pack_BBb(0, 1, message.fenced))
-        if message.in_controlled_shutdown != 0:
-            count += 1
-            tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
-        if message.log_dirs is None or len(message.log_dirs):
-            count += 1
-            content: list[Part] = []
-            log_dirs = message.log_dirs
-            if log_dirs is None:
-                raise null_field("BrokerRegistrationChangeRecord.LogDirs")
-            n = len(log_dirs) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item in log_dirs:
-                content.append(pack_u(item))
-            tags.append(BYTES[2] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        if message.cordoned_log_dirs is not None:
-            count += 1
-            content_2: list[Part] = []
-            cordoned_log_dirs = message.cordoned_log_dirs
-            if cordoned_log_dirs is None:
-                content_2.append(b"\0")
-            else:
-                n = len(cordoned_log_dirs) + 1
-                content_2.append(BYTES[n] if n < 128 else uvarint(n))
-                for item_2 in cordoned_log_dirs:
-                    content_2.append(pack_u(item_2))
-            tags.append(BYTES[3] + uvarint(records_size(tuple(content_2))))
-            tags.extend(content_2)
-        append(BYTES[count])
-        if count:
+        if message.fenced != 0 or message.in_controlled_shutdown != 0 or message.log_dirs is None or len(message.log_dirs) or message.cordoned_log_dirs is not None:
+            append(pack_iq(message.broker_id, message.broker_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.fenced != 0:
+                count += 1
+                tags.append(pack_BBb(0, 1, message.fenced))
+            if message.in_controlled_shutdown != 0:
+                count += 1
+                tags.append(pack_BBb(1, 1, message.in_controlled_shutdown))
+            if message.log_dirs is None or len(message.log_dirs):
+                count += 1
+                content: list[Part] = []
+                log_dirs = message.log_dirs
+                if log_dirs is None:
+                    raise null_field("BrokerRegistrationChangeRecord.LogDirs")
+                n = len(log_dirs) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item in log_dirs:
+                    content.append(pack_u(item))
+                tags.append(BYTES[2] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            if message.cordoned_log_dirs is not None:
+                count += 1
+                content_2: list[Part] = []
+                cordoned_log_dirs = message.cordoned_log_dirs
+                if cordoned_log_dirs is None:
+                    content_2.append(b"\0")
+                else:
+                    n = len(cordoned_log_dirs) + 1
+                    content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                    for item_2 in cordoned_log_dirs:
+                        content_2.append(pack_u(item_2))
+                tags.append(BYTES[3] + uvarint(records_size(tuple(content_2))))
+                tags.extend(content_2)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_iqx(message.broker_id, message.broker_epoch))
     except UNENCODABLE as error:
         raise unencodable("BrokerRegistrationChangeRecord", error) from error
 
@@ -2847,21 +2868,19 @@ def read_access_control_entry_record_0(buffer: Buffer, pos: int, end: int) -> tu
 
 def write_access_control_entry_record_0(message: AccessControlEntryRecord, append: Append) -> None:
     try:
-        append(pack_ub(message.id, message.resource_type))
         text = message.resource_name
         if text is None:
             raise null_field("AccessControlEntryRecord.ResourceName")
         data = text.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_ubB(message.id, message.resource_type, n) if n < 128 else pack_ub(message.id, message.resource_type) + string_size(n - 1))
         append(data)
-        append(pack_b(message.pattern_type))
         text_2 = message.principal
         if text_2 is None:
             raise null_field("AccessControlEntryRecord.Principal")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_bB(message.pattern_type, n) if n < 128 else pack_b(message.pattern_type) + string_size(n - 1))
         append(data)
         text_3 = message.host
         if text_3 is None:
@@ -3007,25 +3026,27 @@ def read_begin_transaction_record_0(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_begin_transaction_record_0(message: BeginTransactionRecord, append: Append) -> None:
     try:
-        tags: list[Part] = []
-        count = 0
         if message.name is not None:
-            count += 1
-            content: list[Part] = []
-            text = message.name
-            if text is None:
-                content.append(b"\0")
-            else:
-                data = text.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.name is not None:
+                count += 1
+                content: list[Part] = []
+                text = message.name
+                if text is None:
+                    content.append(b"\0")
+                else:
+                    data = text.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("BeginTransactionRecord", error) from error
 
@@ -3086,25 +3107,27 @@ def read_abort_transaction_record_0(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_abort_transaction_record_0(message: AbortTransactionRecord, append: Append) -> None:
     try:
-        tags: list[Part] = []
-        count = 0
         if message.reason is not None:
-            count += 1
-            content: list[Part] = []
-            text = message.reason
-            if text is None:
-                content.append(b"\0")
-            else:
-                data = text.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.reason is not None:
+                count += 1
+                content: list[Part] = []
+                text = message.reason
+                if text is None:
+                    content.append(b"\0")
+                else:
+                    data = text.encode()
+                    n = len(data) + 1
+                    content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content.append(data)
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("AbortTransactionRecord", error) from error
 
@@ -3217,12 +3240,11 @@ def read_register_controller_record_0(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_register_controller_record_0(message: RegisterControllerRecord, append: Append) -> None:
     try:
-        append(pack_iuo(message.controller_id, message.incarnation_id, message.zk_migration_ready))
         end_points = message.end_points
         if end_points is None:
             raise null_field("RegisterControllerRecord.EndPoints")
         n = len(end_points) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iuoB(message.controller_id, message.incarnation_id, message.zk_migration_ready, n) if n < 128 else pack_iuo(message.controller_id, message.incarnation_id, message.zk_migration_ready) + uvarint(n))
         for item in end_points:
             text = item.name
             if text is None:

@@ -71,14 +71,18 @@ class OffsetCommitResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
 pack_iqh = Struct(">iqh").pack
 pack_iqi = Struct(">iqi").pack
+pack_iqiB = Struct(">iqiB").pack
 pack_iqih = Struct(">iqih").pack
+pack_iqix = Struct(">iqix").pack
 pack_qi = Struct(">qi").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_h = Struct(">h").unpack_from
 unpack_i = Struct(">i").unpack_from
 unpack_iB = Struct(">iB").unpack_from
@@ -676,13 +680,12 @@ def write_offset_commit_request_8(message: OffsetCommitRequest, append: Append) 
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.generation_id_or_member_epoch))
         text_2 = message.member_id
         if text_2 is None:
             raise null_field("OffsetCommitRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.generation_id_or_member_epoch, n) if n < 128 else pack_i(message.generation_id_or_member_epoch) + string_size(n - 1))
         append(data)
         text_3 = message.group_instance_id
         if text_3 is None:
@@ -711,14 +714,13 @@ def write_offset_commit_request_8(message: OffsetCommitRequest, append: Append) 
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 text_5 = item_2.committed_metadata
                 if text_5 is None:
-                    append(b"\0")
+                    append(pack_iqix(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 else:
                     data = text_5.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_iqiB(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, n) if n < 128 else pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")
@@ -736,13 +738,12 @@ def write_offset_commit_request_10(message: OffsetCommitRequest, append: Append)
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.generation_id_or_member_epoch))
         text_2 = message.member_id
         if text_2 is None:
             raise null_field("OffsetCommitRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.generation_id_or_member_epoch, n) if n < 128 else pack_i(message.generation_id_or_member_epoch) + string_size(n - 1))
         append(data)
         text_3 = message.group_instance_id
         if text_3 is None:
@@ -758,21 +759,19 @@ def write_offset_commit_request_10(message: OffsetCommitRequest, append: Append)
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("OffsetCommitRequestTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 text_4 = item_2.committed_metadata
                 if text_4 is None:
-                    append(b"\0")
+                    append(pack_iqix(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 else:
                     data = text_4.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_iqiB(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, n) if n < 128 else pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")
@@ -992,12 +991,11 @@ def write_offset_commit_response_3(message: OffsetCommitResponse, append: Append
 
 def write_offset_commit_response_8(message: OffsetCommitResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("OffsetCommitResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -1021,19 +1019,17 @@ def write_offset_commit_response_8(message: OffsetCommitResponse, append: Append
 
 def write_offset_commit_response_10(message: OffsetCommitResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("OffsetCommitResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("OffsetCommitResponseTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
                 append(pack_ihx(item_2.partition_index, item_2.error_code))
             append(b"\0")

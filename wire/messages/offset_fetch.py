@@ -99,12 +99,17 @@ class OffsetFetchResponse(msgspec.Struct, gc=False):
 pack_h = Struct(">h").pack
 pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_iqh = Struct(">iqh").pack
 pack_iqi = Struct(">iqi").pack
+pack_iqiB = Struct(">iqiB").pack
 pack_iqih = Struct(">iqih").pack
+pack_iqix = Struct(">iqix").pack
+pack_ix = Struct(">ix").pack
 pack_ox = Struct(">?x").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hB = Struct(">hB").unpack_from
 unpack_i = Struct(">i").unpack_from
@@ -734,13 +739,12 @@ def write_offset_fetch_request_9(message: OffsetFetchRequest, append: Append) ->
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            append(pack_i(item.member_epoch))
             topics = item.topics
             if topics is None:
-                append(b"\0")
+                append(pack_ix(item.member_epoch))
             else:
                 n = len(topics) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item.member_epoch, n) if n < 128 else pack_i(item.member_epoch) + uvarint(n))
                 for item_2 in topics:
                     text_3 = item_2.name
                     if text_3 is None:
@@ -785,20 +789,18 @@ def write_offset_fetch_request_10(message: OffsetFetchRequest, append: Append) -
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-            append(pack_i(item.member_epoch))
             topics = item.topics
             if topics is None:
-                append(b"\0")
+                append(pack_ix(item.member_epoch))
             else:
                 n = len(topics) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item.member_epoch, n) if n < 128 else pack_i(item.member_epoch) + uvarint(n))
                 for item_2 in topics:
-                    append(pack_u(item_2.topic_id))
                     partition_indexes = item_2.partition_indexes
                     if partition_indexes is None:
                         raise null_field("OffsetFetchRequestTopics.PartitionIndexes")
                     n = len(partition_indexes) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                     append(pack(f">{len(partition_indexes)}i", *partition_indexes))
                     append(b"\0")
             append(b"\0")
@@ -1338,12 +1340,11 @@ def write_offset_fetch_response_5(message: OffsetFetchResponse, append: Append) 
 
 def write_offset_fetch_response_6(message: OffsetFetchResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("OffsetFetchResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:
@@ -1358,14 +1359,13 @@ def write_offset_fetch_response_6(message: OffsetFetchResponse, append: Append) 
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 text_2 = item_2.metadata
                 if text_2 is None:
-                    append(b"\0")
+                    append(pack_iqix(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 else:
                     data = text_2.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_iqiB(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, n) if n < 128 else pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch) + string_size(n - 1))
                     append(data)
                 append(pack_hx(item_2.error_code))
             append(b"\0")
@@ -1376,12 +1376,11 @@ def write_offset_fetch_response_6(message: OffsetFetchResponse, append: Append) 
 
 def write_offset_fetch_response_8(message: OffsetFetchResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("OffsetFetchResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
             text = item.group_id
             if text is None:
@@ -1409,14 +1408,13 @@ def write_offset_fetch_response_8(message: OffsetFetchResponse, append: Append) 
                 n = len(partitions) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_3 in partitions:
-                    append(pack_iqi(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch))
                     text_3 = item_3.metadata
                     if text_3 is None:
-                        append(b"\0")
+                        append(pack_iqix(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch))
                     else:
                         data = text_3.encode()
                         n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(pack_iqiB(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch, n) if n < 128 else pack_iqi(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch) + string_size(n - 1))
                         append(data)
                     append(pack_hx(item_3.error_code))
                 append(b"\0")
@@ -1428,12 +1426,11 @@ def write_offset_fetch_response_8(message: OffsetFetchResponse, append: Append) 
 
 def write_offset_fetch_response_10(message: OffsetFetchResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("OffsetFetchResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
             text = item.group_id
             if text is None:
@@ -1448,21 +1445,19 @@ def write_offset_fetch_response_10(message: OffsetFetchResponse, append: Append)
             n = len(topics) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in topics:
-                append(pack_u(item_2.topic_id))
                 partitions = item_2.partitions
                 if partitions is None:
                     raise null_field("OffsetFetchResponseTopics.Partitions")
                 n = len(partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
                 for item_3 in partitions:
-                    append(pack_iqi(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch))
                     text_2 = item_3.metadata
                     if text_2 is None:
-                        append(b"\0")
+                        append(pack_iqix(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch))
                     else:
                         data = text_2.encode()
                         n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(pack_iqiB(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch, n) if n < 128 else pack_iqi(item_3.partition_index, item_3.committed_offset, item_3.committed_leader_epoch) + string_size(n - 1))
                         append(data)
                     append(pack_hx(item_3.error_code))
                 append(b"\0")

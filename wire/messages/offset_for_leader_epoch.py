@@ -67,6 +67,7 @@ pack_h = Struct(">h").pack
 pack_hiiq = Struct(">hiiq").pack
 pack_hiiqx = Struct(">hiiqx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
 pack_iii = Struct(">iii").pack
 pack_iiix = Struct(">iiix").pack
@@ -248,12 +249,11 @@ def write_offset_for_leader_epoch_request_3(message: OffsetForLeaderEpochRequest
 
 def write_offset_for_leader_epoch_request_4(message: OffsetForLeaderEpochRequest, append: Append) -> None:
     try:
-        append(pack_i(message.replica_id))
         topics = message.topics
         if topics is None:
             raise null_field("OffsetForLeaderEpochRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.replica_id, n) if n < 128 else pack_i(message.replica_id) + uvarint(n))
         for item in topics:
             text = item.topic
             if text is None:
@@ -386,12 +386,11 @@ def write_offset_for_leader_epoch_response_2(message: OffsetForLeaderEpochRespon
 
 def write_offset_for_leader_epoch_response_4(message: OffsetForLeaderEpochResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("OffsetForLeaderEpochResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.topic
             if text is None:

@@ -62,9 +62,12 @@ class BatchIndexAndErrorMessage(msgspec.Struct, gc=False):
     batch_index_error_message: str | None = None
 
 
-class LeaderIdAndEpoch(msgspec.Struct, gc=False):
+class LeaderIdAndEpoch(msgspec.Struct, frozen=True, gc=False):
     leader_id: int = -1
     leader_epoch: int = -1
+
+
+DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
 class PartitionProduceResponse(msgspec.Struct, gc=False):
@@ -75,7 +78,7 @@ class PartitionProduceResponse(msgspec.Struct, gc=False):
     log_start_offset: int = -1
     record_errors: list[BatchIndexAndErrorMessage] = []
     error_message: str | None = None
-    current_leader: LeaderIdAndEpoch = msgspec.field(default_factory=LeaderIdAndEpoch)
+    current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
 
 
 class TopicProduceResponse(msgspec.Struct, gc=False):
@@ -99,16 +102,20 @@ class ProduceResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_hi = Struct(">hi").pack
+pack_hiB = Struct(">hiB").pack
 pack_hii = Struct(">hii").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ihqq = Struct(">ihqq").pack
 pack_ihqqq = Struct(">ihqqq").pack
+pack_ihqqqB = Struct(">ihqqqB").pack
 pack_ihqqqi = Struct(">ihqqqi").pack
 pack_ii = Struct(">ii").pack
 pack_iix = Struct(">iix").pack
 pack_ix = Struct(">ix").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hiB = Struct(">hiB").unpack_from
 unpack_hii = Struct(">hii").unpack_from
@@ -122,11 +129,11 @@ unpack_ihqqqi = Struct(">ihqqqi").unpack_from
 unpack_ii = Struct(">ii").unpack_from
 unpack_iiB = Struct(">iiB").unpack_from
 unpack_uB = Struct(">16sB").unpack_from
-DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
 def read_produce_request_3(buffer: Buffer, pos: int, end: int) -> tuple[ProduceRequest, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         (n,) = unpack_h(buffer, pos)
         pos += 2
         transactional_id: str | None
@@ -166,7 +173,7 @@ def read_produce_request_3(buffer: Buffer, pos: int, end: int) -> tuple[ProduceR
                     stop = pos + n
                     if stop > end:
                         raise bad_length("PartitionProduceData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
                 partition_data.append(PartitionProduceData(index, records))
             topic_data.append(TopicProduceData(name, ZERO_UUID, partition_data))
@@ -179,6 +186,7 @@ def read_produce_request_3(buffer: Buffer, pos: int, end: int) -> tuple[ProduceR
 
 def read_produce_request_9(buffer: Buffer, pos: int, end: int) -> tuple[ProduceRequest, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         n = buffer[pos]
         pos += 1
         if n > 127:
@@ -230,7 +238,7 @@ def read_produce_request_9(buffer: Buffer, pos: int, end: int) -> tuple[ProduceR
                     stop = pos + n - 1
                     if stop > end:
                         raise bad_length("PartitionProduceData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
                 n = buffer[pos]
                 pos += 1
@@ -255,6 +263,7 @@ def read_produce_request_9(buffer: Buffer, pos: int, end: int) -> tuple[ProduceR
 
 def read_produce_request_13(buffer: Buffer, pos: int, end: int) -> tuple[ProduceRequest, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         n = buffer[pos]
         pos += 1
         if n > 127:
@@ -297,7 +306,7 @@ def read_produce_request_13(buffer: Buffer, pos: int, end: int) -> tuple[Produce
                     stop = pos + n - 1
                     if stop > end:
                         raise bad_length("PartitionProduceData.Records", stop - pos, end - pos)
-                    records = memoryview(buffer)[pos:stop]
+                    records = view[pos:stop]
                     pos = stop
                 n = buffer[pos]
                 pos += 1
@@ -366,12 +375,11 @@ def write_produce_request_9(message: ProduceRequest, append: Append) -> None:
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_hi(message.acks, message.timeout_ms))
         topic_data = message.topic_data
         if topic_data is None:
             raise null_field("ProduceRequest.TopicData")
         n = len(topic_data) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hiB(message.acks, message.timeout_ms, n) if n < 128 else pack_hi(message.acks, message.timeout_ms) + uvarint(n))
         for item in topic_data:
             text_2 = item.name
             if text_2 is None:
@@ -386,14 +394,13 @@ def write_produce_request_9(message: ProduceRequest, append: Append) -> None:
             n = len(partition_data) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partition_data:
-                append(pack_i(item_2.index))
                 records = item_2.records
                 if records is None:
-                    append(b"\0")
+                    append(pack_ix(item_2.index))
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iB(item_2.index, n) if n < 128 else pack_i(item_2.index) + uvarint(n))
                     append_records(append, records)
                 append(b"\0")
             append(b"\0")
@@ -412,28 +419,25 @@ def write_produce_request_13(message: ProduceRequest, append: Append) -> None:
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_hi(message.acks, message.timeout_ms))
         topic_data = message.topic_data
         if topic_data is None:
             raise null_field("ProduceRequest.TopicData")
         n = len(topic_data) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hiB(message.acks, message.timeout_ms, n) if n < 128 else pack_hi(message.acks, message.timeout_ms) + uvarint(n))
         for item in topic_data:
-            append(pack_u(item.topic_id))
             partition_data = item.partition_data
             if partition_data is None:
                 raise null_field("TopicProduceData.PartitionData")
             n = len(partition_data) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partition_data:
-                append(pack_i(item_2.index))
                 records = item_2.records
                 if records is None:
-                    append(b"\0")
+                    append(pack_ix(item_2.index))
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iB(item_2.index, n) if n < 128 else pack_i(item_2.index) + uvarint(n))
                     append_records(append, records)
                 append(b"\0")
             append(b"\0")
@@ -467,7 +471,7 @@ def read_produce_response_3(buffer: Buffer, pos: int, end: int) -> tuple[Produce
             for _ in range(n):
                 index, error_code, base_offset, log_append_time_ms = unpack_ihqq(buffer, pos)
                 pos += 22
-                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, -1, [], None, LeaderIdAndEpoch()))
+                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, -1, [], None, DEFAULT_LeaderIdAndEpoch))
             responses.append(TopicProduceResponse(name, ZERO_UUID, partition_responses))
         (throttle_time_ms,) = unpack_i(buffer, pos)
         pos += 4
@@ -503,7 +507,7 @@ def read_produce_response_5(buffer: Buffer, pos: int, end: int) -> tuple[Produce
             for _ in range(n):
                 index, error_code, base_offset, log_append_time_ms, log_start_offset = unpack_ihqqq(buffer, pos)
                 pos += 30
-                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, log_start_offset, [], None, LeaderIdAndEpoch()))
+                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, log_start_offset, [], None, DEFAULT_LeaderIdAndEpoch))
             responses.append(TopicProduceResponse(name, ZERO_UUID, partition_responses))
         (throttle_time_ms,) = unpack_i(buffer, pos)
         pos += 4
@@ -563,7 +567,7 @@ def read_produce_response_8(buffer: Buffer, pos: int, end: int) -> tuple[Produce
                     stop = pos + n
                     error_message = str(buffer[pos:stop], "utf-8")
                     pos = stop
-                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors, error_message, LeaderIdAndEpoch()))
+                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors, error_message, DEFAULT_LeaderIdAndEpoch))
             responses.append(TopicProduceResponse(name, ZERO_UUID, partition_responses))
         (throttle_time_ms,) = unpack_i(buffer, pos)
         pos += 4
@@ -646,7 +650,7 @@ def read_produce_response_9(buffer: Buffer, pos: int, end: int) -> tuple[Produce
                 pos += 1
                 if n:
                     pos = skip_tagged_fields(buffer, pos, end, n)
-                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors, error_message, LeaderIdAndEpoch()))
+                partition_responses.append(PartitionProduceResponse(index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors, error_message, DEFAULT_LeaderIdAndEpoch))
             n = buffer[pos]
             pos += 1
             if n:
@@ -733,7 +737,7 @@ def read_produce_response_10(buffer: Buffer, pos: int, end: int) -> tuple[Produc
                     pos = stop
                 n = buffer[pos]
                 pos += 1
-                current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
+                current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(n, buffer, pos)
@@ -874,7 +878,7 @@ def read_produce_response_13(buffer: Buffer, pos: int, end: int) -> tuple[Produc
                     pos = stop
                 n = buffer[pos]
                 pos += 1
-                current_leader: LeaderIdAndEpoch = LeaderIdAndEpoch()
+                current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
                 if n:
                     if n > 127:
                         n, pos = long_uvarint(n, buffer, pos)
@@ -1065,21 +1069,19 @@ def write_produce_response_9(message: ProduceResponse, append: Append) -> None:
             n = len(partition_responses) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partition_responses:
-                append(pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset))
                 record_errors = item_2.record_errors
                 if record_errors is None:
                     raise null_field("PartitionProduceResponse.RecordErrors")
                 n = len(record_errors) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihqqqB(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset, n) if n < 128 else pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset) + uvarint(n))
                 for item_3 in record_errors:
-                    append(pack_i(item_3.batch_index))
                     text_2 = item_3.batch_index_error_message
                     if text_2 is None:
-                        append(b"\0")
+                        append(pack_ix(item_3.batch_index))
                     else:
                         data = text_2.encode()
                         n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(pack_iB(item_3.batch_index, n) if n < 128 else pack_i(item_3.batch_index) + string_size(n - 1))
                         append(data)
                     append(b"\0")
                 text_3 = item_2.error_message
@@ -1118,21 +1120,19 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
             n = len(partition_responses) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partition_responses:
-                append(pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset))
                 record_errors = item_2.record_errors
                 if record_errors is None:
                     raise null_field("PartitionProduceResponse.RecordErrors")
                 n = len(record_errors) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihqqqB(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset, n) if n < 128 else pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset) + uvarint(n))
                 for item_3 in record_errors:
-                    append(pack_i(item_3.batch_index))
                     text_2 = item_3.batch_index_error_message
                     if text_2 is None:
-                        append(b"\0")
+                        append(pack_ix(item_3.batch_index))
                     else:
                         data = text_2.encode()
                         n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(pack_iB(item_3.batch_index, n) if n < 128 else pack_i(item_3.batch_index) + string_size(n - 1))
                         append(data)
                     append(b"\0")
                 text_3 = item_2.error_message
@@ -1143,58 +1143,60 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                tags: list[Part] = []
-                count = 0
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count += 1
-                    content: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionProduceResponse.CurrentLeader")
-                    content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                append(BYTES[count])
-                if count:
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                        count += 1
+                        content: list[Part] = []
+                        current_leader = item_2.current_leader
+                        if current_leader is None:
+                            raise null_field("PartitionProduceResponse.CurrentLeader")
+                        content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                        tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                        tags.extend(content)
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
-            append(b"\0")
-        append(pack_i(message.throttle_time_ms))
-        tags_2: list[Part] = []
-        count_2 = 0
-        if message.node_endpoints is None or len(message.node_endpoints):
-            count_2 += 1
-            content_2: list[Part] = []
-            node_endpoints = message.node_endpoints
-            if node_endpoints is None:
-                raise null_field("ProduceResponse.NodeEndpoints")
-            n = len(node_endpoints) + 1
-            content_2.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_4 in node_endpoints:
-                content_2.append(pack_i(item_4.node_id))
-                text_4 = item_4.host
-                if text_4 is None:
-                    raise null_field("NodeEndpoint.Host")
-                data = text_4.encode()
-                n = len(data) + 1
-                content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content_2.append(data)
-                content_2.append(pack_i(item_4.port))
-                text_5 = item_4.rack
-                if text_5 is None:
-                    content_2.append(b"\0")
                 else:
-                    data = text_5.encode()
+                    append(b"\0")
+            append(b"\0")
+        if message.node_endpoints is None or len(message.node_endpoints):
+            append(pack_i(message.throttle_time_ms))
+            tags_2: list[Part] = []
+            count_2 = 0
+            if message.node_endpoints is None or len(message.node_endpoints):
+                count_2 += 1
+                content_2: list[Part] = []
+                node_endpoints = message.node_endpoints
+                if node_endpoints is None:
+                    raise null_field("ProduceResponse.NodeEndpoints")
+                n = len(node_endpoints) + 1
+                content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_4 in node_endpoints:
+                    text_4 = item_4.host
+                    if text_4 is None:
+                        raise null_field("NodeEndpoint.Host")
+                    data = text_4.encode()
                     n = len(data) + 1
-                    content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content_2.append(pack_iB(item_4.node_id, n) if n < 128 else pack_i(item_4.node_id) + string_size(n - 1))
                     content_2.append(data)
-                content_2.append(b"\0")
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
-            tags_2.extend(content_2)
-        append(BYTES[count_2])
-        if count_2:
+                    text_5 = item_4.rack
+                    if text_5 is None:
+                        content_2.append(pack_ix(item_4.port))
+                    else:
+                        data = text_5.encode()
+                        n = len(data) + 1
+                        content_2.append(pack_iB(item_4.port, n) if n < 128 else pack_i(item_4.port) + string_size(n - 1))
+                        content_2.append(data)
+                    content_2.append(b"\0")
+                tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
+                tags_2.extend(content_2)
+            append(BYTES[count_2])
             for part_2 in tags_2:
                 append(part_2)
+        else:
+            append(pack_ix(message.throttle_time_ms))
     except UNENCODABLE as error:
         raise unencodable("ProduceResponse", error) from error
 
@@ -1207,28 +1209,25 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            append(pack_u(item.topic_id))
             partition_responses = item.partition_responses
             if partition_responses is None:
                 raise null_field("TopicProduceResponse.PartitionResponses")
             n = len(partition_responses) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partition_responses:
-                append(pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset))
                 record_errors = item_2.record_errors
                 if record_errors is None:
                     raise null_field("PartitionProduceResponse.RecordErrors")
                 n = len(record_errors) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_ihqqqB(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset, n) if n < 128 else pack_ihqqq(item_2.index, item_2.error_code, item_2.base_offset, item_2.log_append_time_ms, item_2.log_start_offset) + uvarint(n))
                 for item_3 in record_errors:
-                    append(pack_i(item_3.batch_index))
                     text = item_3.batch_index_error_message
                     if text is None:
-                        append(b"\0")
+                        append(pack_ix(item_3.batch_index))
                     else:
                         data = text.encode()
                         n = len(data) + 1
-                        append(BYTES[n] if n < 128 else string_size(n - 1))
+                        append(pack_iB(item_3.batch_index, n) if n < 128 else pack_i(item_3.batch_index) + string_size(n - 1))
                         append(data)
                     append(b"\0")
                 text_2 = item_2.error_message
@@ -1239,58 +1238,60 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                tags: list[Part] = []
-                count = 0
                 if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
-                    count += 1
-                    content: list[Part] = []
-                    current_leader = item_2.current_leader
-                    if current_leader is None:
-                        raise null_field("PartitionProduceResponse.CurrentLeader")
-                    content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
-                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-                    tags.extend(content)
-                append(BYTES[count])
-                if count:
+                    tags: list[Part] = []
+                    count = 0
+                    if item_2.current_leader != DEFAULT_LeaderIdAndEpoch:
+                        count += 1
+                        content: list[Part] = []
+                        current_leader = item_2.current_leader
+                        if current_leader is None:
+                            raise null_field("PartitionProduceResponse.CurrentLeader")
+                        content.append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
+                        tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                        tags.extend(content)
+                    append(BYTES[count])
                     for part in tags:
                         append(part)
-            append(b"\0")
-        append(pack_i(message.throttle_time_ms))
-        tags_2: list[Part] = []
-        count_2 = 0
-        if message.node_endpoints is None or len(message.node_endpoints):
-            count_2 += 1
-            content_2: list[Part] = []
-            node_endpoints = message.node_endpoints
-            if node_endpoints is None:
-                raise null_field("ProduceResponse.NodeEndpoints")
-            n = len(node_endpoints) + 1
-            content_2.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_4 in node_endpoints:
-                content_2.append(pack_i(item_4.node_id))
-                text_3 = item_4.host
-                if text_3 is None:
-                    raise null_field("NodeEndpoint.Host")
-                data = text_3.encode()
-                n = len(data) + 1
-                content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content_2.append(data)
-                content_2.append(pack_i(item_4.port))
-                text_4 = item_4.rack
-                if text_4 is None:
-                    content_2.append(b"\0")
                 else:
-                    data = text_4.encode()
+                    append(b"\0")
+            append(b"\0")
+        if message.node_endpoints is None or len(message.node_endpoints):
+            append(pack_i(message.throttle_time_ms))
+            tags_2: list[Part] = []
+            count_2 = 0
+            if message.node_endpoints is None or len(message.node_endpoints):
+                count_2 += 1
+                content_2: list[Part] = []
+                node_endpoints = message.node_endpoints
+                if node_endpoints is None:
+                    raise null_field("ProduceResponse.NodeEndpoints")
+                n = len(node_endpoints) + 1
+                content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_4 in node_endpoints:
+                    text_3 = item_4.host
+                    if text_3 is None:
+                        raise null_field("NodeEndpoint.Host")
+                    data = text_3.encode()
                     n = len(data) + 1
-                    content_2.append(BYTES[n] if n < 128 else string_size(n - 1))
+                    content_2.append(pack_iB(item_4.node_id, n) if n < 128 else pack_i(item_4.node_id) + string_size(n - 1))
                     content_2.append(data)
-                content_2.append(b"\0")
-            tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
-            tags_2.extend(content_2)
-        append(BYTES[count_2])
-        if count_2:
+                    text_4 = item_4.rack
+                    if text_4 is None:
+                        content_2.append(pack_ix(item_4.port))
+                    else:
+                        data = text_4.encode()
+                        n = len(data) + 1
+                        content_2.append(pack_iB(item_4.port, n) if n < 128 else pack_i(item_4.port) + string_size(n - 1))
+                        content_2.append(data)
+                    content_2.append(b"\0")
+                tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
+                tags_2.extend(content_2)
+            append(BYTES[count_2])
             for part_2 in tags_2:
                 append(part_2)
+        else:
+            append(pack_ix(message.throttle_time_ms))
     except UNENCODABLE as error:
         raise unencodable("ProduceResponse", error) from error
 

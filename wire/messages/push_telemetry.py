@@ -12,7 +12,6 @@ import msgspec
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.primitives import (
     Append,
-    BYTES,
     Buffer,
     MALFORMED,
     UNENCODABLE,
@@ -44,6 +43,7 @@ class PushTelemetryResponse(msgspec.Struct, gc=False):
 
 pack_ihx = Struct(">ihx").pack
 pack_uiob = Struct(">16si?b").pack
+pack_uiobB = Struct(">16si?bB").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_uiobB = Struct(">16si?bB").unpack_from
 
@@ -74,12 +74,11 @@ def read_push_telemetry_request_0(buffer: Buffer, pos: int, end: int) -> tuple[P
 
 def write_push_telemetry_request_0(message: PushTelemetryRequest, append: Append) -> None:
     try:
-        append(pack_uiob(message.client_instance_id, message.subscription_id, message.terminating, message.compression_type))
         bytes_2 = message.metrics
         if bytes_2 is None:
             raise null_field("PushTelemetryRequest.Metrics")
         n = len(bytes_2) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_uiobB(message.client_instance_id, message.subscription_id, message.terminating, message.compression_type, n) if n < 128 else pack_uiob(message.client_instance_id, message.subscription_id, message.terminating, message.compression_type) + uvarint(n))
         append(bytes_2)
         append(b"\0")
     except UNENCODABLE as error:

@@ -72,10 +72,14 @@ class ReadShareGroupStateResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iix = Struct(">iix").pack
 pack_iq = Struct(">iq").pack
+pack_iqB = Struct(">iqB").pack
 pack_qqbhx = Struct(">qqbhx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iiB = Struct(">iiB").unpack_from
 unpack_iqB = Struct(">iqB").unpack_from
@@ -150,12 +154,11 @@ def write_read_share_group_state_request_0(message: ReadShareGroupStateRequest, 
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ReadStateData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
                 append(pack_iix(item_2.partition, item_2.leader_epoch))
             append(b"\0")
@@ -241,28 +244,25 @@ def write_read_share_group_state_response_0(message: ReadShareGroupStateResponse
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ReadStateResult.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition, item_2.error_code))
                 text = item_2.error_message
                 if text is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition, item_2.error_code))
                 else:
                     data = text.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition, item_2.error_code) + string_size(n - 1))
                     append(data)
-                append(pack_iq(item_2.state_epoch, item_2.start_offset))
                 state_batches = item_2.state_batches
                 if state_batches is None:
                     raise null_field("PartitionResult.StateBatches")
                 n = len(state_batches) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iqB(item_2.state_epoch, item_2.start_offset, n) if n < 128 else pack_iq(item_2.state_epoch, item_2.start_offset) + uvarint(n))
                 for item_3 in state_batches:
                     append(pack_qqbhx(item_3.first_offset, item_3.last_offset, item_3.delivery_state, item_3.delivery_count))
                 append(b"\0")

@@ -66,10 +66,13 @@ class ReadShareGroupStateSummaryResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iiqix = Struct(">iiqix").pack
 pack_iiqx = Struct(">iiqx").pack
 pack_iix = Struct(">iix").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iiB = Struct(">iiB").unpack_from
 unpack_iiqB = Struct(">iiqB").unpack_from
@@ -144,12 +147,11 @@ def write_read_share_group_state_summary_request_0(message: ReadShareGroupStateS
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ReadStateSummaryData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
                 append(pack_iix(item_2.partition, item_2.leader_epoch))
             append(b"\0")
@@ -274,21 +276,19 @@ def write_read_share_group_state_summary_response_0(message: ReadShareGroupState
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ReadStateSummaryResult.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition, item_2.error_code))
                 text = item_2.error_message
                 if text is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition, item_2.error_code))
                 else:
                     data = text.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(pack_iiqx(item_2.state_epoch, item_2.leader_epoch, item_2.start_offset))
             append(b"\0")
@@ -305,21 +305,19 @@ def write_read_share_group_state_summary_response_1(message: ReadShareGroupState
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ReadStateSummaryResult.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition, item_2.error_code))
                 text = item_2.error_message
                 if text is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition, item_2.error_code))
                 else:
                     data = text.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(pack_iiqix(item_2.state_epoch, item_2.leader_epoch, item_2.start_offset, item_2.delivery_complete_count))
             append(b"\0")

@@ -39,6 +39,8 @@ class RemoveRaftVoterResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iux = Struct(">i16sx").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iuB = Struct(">i16sB").unpack_from
@@ -109,14 +111,13 @@ def read_remove_raft_voter_response_0(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_remove_raft_voter_response_0(message: RemoveRaftVoterResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         append(b"\0")
     except UNENCODABLE as error:

@@ -42,7 +42,9 @@ class SaslAuthenticateResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hh = Struct(">hh").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
 pack_q = Struct(">q").pack
 pack_qx = Struct(">qx").pack
@@ -249,14 +251,13 @@ def write_sasl_authenticate_response_1(message: SaslAuthenticateResponse, append
 
 def write_sasl_authenticate_response_2(message: SaslAuthenticateResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_hx(message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + string_size(n - 1))
             append(data)
         bytes_2 = message.auth_bytes
         if bytes_2 is None:

@@ -55,16 +55,19 @@ class ShareAcknowledgeRequest(msgspec.Struct, gc=False):
     topics: list[AcknowledgeTopic] = []
 
 
-class LeaderIdAndEpoch(msgspec.Struct, gc=False):
+class LeaderIdAndEpoch(msgspec.Struct, frozen=True, gc=False):
     leader_id: int = 0
     leader_epoch: int = 0
+
+
+DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
 class PartitionData(msgspec.Struct, gc=False):
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = None
-    current_leader: LeaderIdAndEpoch = msgspec.field(default_factory=LeaderIdAndEpoch)
+    current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
 
 
 class ShareAcknowledgeTopicResponse(msgspec.Struct, gc=False):
@@ -89,11 +92,18 @@ class ShareAcknowledgeResponse(msgspec.Struct, gc=False):
 
 
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iixx = Struct(">iixx").pack
 pack_io = Struct(">i?").pack
+pack_ioB = Struct(">i?B").pack
+pack_ix = Struct(">ix").pack
 pack_qq = Struct(">qq").pack
+pack_qqB = Struct(">qqB").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iiB = Struct(">iiB").unpack_from
@@ -298,33 +308,29 @@ def write_share_acknowledge_request_1(message: ShareAcknowledgeRequest, append: 
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.share_session_epoch))
         topics = message.topics
         if topics is None:
             raise null_field("ShareAcknowledgeRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.share_session_epoch, n) if n < 128 else pack_i(message.share_session_epoch) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("AcknowledgeTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_i(item_2.partition_index))
                 acknowledgement_batches = item_2.acknowledgement_batches
                 if acknowledgement_batches is None:
                     raise null_field("AcknowledgePartition.AcknowledgementBatches")
                 n = len(acknowledgement_batches) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                 for item_3 in acknowledgement_batches:
-                    append(pack_qq(item_3.first_offset, item_3.last_offset))
                     acknowledge_types = item_3.acknowledge_types
                     if acknowledge_types is None:
                         raise null_field("AcknowledgementBatch.AcknowledgeTypes")
                     n = len(acknowledge_types) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_qqB(item_3.first_offset, item_3.last_offset, n) if n < 128 else pack_qq(item_3.first_offset, item_3.last_offset) + uvarint(n))
                     append(pack(f">{len(acknowledge_types)}b", *acknowledge_types))
                     append(b"\0")
                 append(b"\0")
@@ -352,33 +358,29 @@ def write_share_acknowledge_request_2(message: ShareAcknowledgeRequest, append: 
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_io(message.share_session_epoch, message.is_renew_ack))
         topics = message.topics
         if topics is None:
             raise null_field("ShareAcknowledgeRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ioB(message.share_session_epoch, message.is_renew_ack, n) if n < 128 else pack_io(message.share_session_epoch, message.is_renew_ack) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("AcknowledgeTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_i(item_2.partition_index))
                 acknowledgement_batches = item_2.acknowledgement_batches
                 if acknowledgement_batches is None:
                     raise null_field("AcknowledgePartition.AcknowledgementBatches")
                 n = len(acknowledgement_batches) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                 for item_3 in acknowledgement_batches:
-                    append(pack_qq(item_3.first_offset, item_3.last_offset))
                     acknowledge_types = item_3.acknowledge_types
                     if acknowledge_types is None:
                         raise null_field("AcknowledgementBatch.AcknowledgeTypes")
                     n = len(acknowledge_types) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_qqB(item_3.first_offset, item_3.last_offset, n) if n < 128 else pack_qq(item_3.first_offset, item_3.last_offset) + uvarint(n))
                     append(pack(f">{len(acknowledge_types)}b", *acknowledge_types))
                     append(b"\0")
                 append(b"\0")
@@ -600,14 +602,13 @@ def read_share_acknowledge_response_2(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         responses = message.responses
         if responses is None:
@@ -615,21 +616,19 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
         n = len(responses) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in responses:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ShareAcknowledgeTopicResponse.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_2 = item_2.error_message
                 if text_2 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_2.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
                 current_leader = item_2.current_leader
                 if current_leader is None:
@@ -642,22 +641,20 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
         n = len(node_endpoints) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in node_endpoints:
-            append(pack_i(item_3.node_id))
             text_3 = item_3.host
             if text_3 is None:
                 raise null_field("NodeEndpoint.Host")
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item_3.node_id, n) if n < 128 else pack_i(item_3.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item_3.port))
             text_4 = item_3.rack
             if text_4 is None:
-                append(b"\0")
+                append(pack_ix(item_3.port))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item_3.port, n) if n < 128 else pack_i(item_3.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")
@@ -667,37 +664,33 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
 
 def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
-        append(pack_i(message.acquisition_lock_timeout_ms))
         responses = message.responses
         if responses is None:
             raise null_field("ShareAcknowledgeResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.acquisition_lock_timeout_ms, n) if n < 128 else pack_i(message.acquisition_lock_timeout_ms) + uvarint(n))
         for item in responses:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ShareAcknowledgeTopicResponse.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_2 = item_2.error_message
                 if text_2 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_2.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
                 current_leader = item_2.current_leader
                 if current_leader is None:
@@ -710,22 +703,20 @@ def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append
         n = len(node_endpoints) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_3 in node_endpoints:
-            append(pack_i(item_3.node_id))
             text_3 = item_3.host
             if text_3 is None:
                 raise null_field("NodeEndpoint.Host")
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item_3.node_id, n) if n < 128 else pack_i(item_3.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item_3.port))
             text_4 = item_3.rack
             if text_4 is None:
-                append(b"\0")
+                append(pack_ix(item_3.port))
             else:
                 data = text_4.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item_3.port, n) if n < 128 else pack_i(item_3.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

@@ -71,9 +71,12 @@ class ShareFetchRequest(msgspec.Struct, gc=False):
     forgotten_topics_data: list[ForgottenTopic] = []
 
 
-class LeaderIdAndEpoch(msgspec.Struct, gc=False):
+class LeaderIdAndEpoch(msgspec.Struct, frozen=True, gc=False):
     leader_id: int = 0
     leader_epoch: int = 0
+
+
+DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
 class AcquiredRecords(msgspec.Struct, gc=False):
@@ -88,7 +91,7 @@ class PartitionData(msgspec.Struct, gc=False):
     error_message: str | None = None
     acknowledge_error_code: int = 0
     acknowledge_error_message: str | None = None
-    current_leader: LeaderIdAndEpoch = msgspec.field(default_factory=LeaderIdAndEpoch)
+    current_leader: LeaderIdAndEpoch = DEFAULT_LeaderIdAndEpoch
     records: Records = None
     acquired_records: list[AcquiredRecords] = []
 
@@ -115,14 +118,25 @@ class ShareFetchResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iiiiii = Struct(">iiiiii").pack
+pack_iiiiiiB = Struct(">iiiiiiB").pack
 pack_iiiiiibo = Struct(">iiiiiib?").pack
+pack_iiiiiiboB = Struct(">iiiiiib?B").pack
 pack_iix = Struct(">iix").pack
+pack_iixB = Struct(">iixB").pack
+pack_ix = Struct(">ix").pack
 pack_qq = Struct(">qq").pack
+pack_qqB = Struct(">qqB").pack
 pack_qqhx = Struct(">qqhx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_hB = Struct(">hB").unpack_from
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
@@ -378,33 +392,29 @@ def write_share_fetch_request_1(message: ShareFetchRequest, append: Append) -> N
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_iiiiii(message.share_session_epoch, message.max_wait_ms, message.min_bytes, message.max_bytes, message.max_records, message.batch_size))
         topics = message.topics
         if topics is None:
             raise null_field("ShareFetchRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiiiiiB(message.share_session_epoch, message.max_wait_ms, message.min_bytes, message.max_bytes, message.max_records, message.batch_size, n) if n < 128 else pack_iiiiii(message.share_session_epoch, message.max_wait_ms, message.min_bytes, message.max_bytes, message.max_records, message.batch_size) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_i(item_2.partition_index))
                 acknowledgement_batches = item_2.acknowledgement_batches
                 if acknowledgement_batches is None:
                     raise null_field("FetchPartition.AcknowledgementBatches")
                 n = len(acknowledgement_batches) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                 for item_3 in acknowledgement_batches:
-                    append(pack_qq(item_3.first_offset, item_3.last_offset))
                     acknowledge_types = item_3.acknowledge_types
                     if acknowledge_types is None:
                         raise null_field("AcknowledgementBatch.AcknowledgeTypes")
                     n = len(acknowledge_types) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_qqB(item_3.first_offset, item_3.last_offset, n) if n < 128 else pack_qq(item_3.first_offset, item_3.last_offset) + uvarint(n))
                     append(pack(f">{len(acknowledge_types)}b", *acknowledge_types))
                     append(b"\0")
                 append(b"\0")
@@ -415,12 +425,11 @@ def write_share_fetch_request_1(message: ShareFetchRequest, append: Append) -> N
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_4 in forgotten_topics_data:
-            append(pack_u(item_4.topic_id))
             partitions_2 = item_4.partitions
             if partitions_2 is None:
                 raise null_field("ForgottenTopic.Partitions")
             n = len(partitions_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item_4.topic_id, n) if n < 128 else pack_u(item_4.topic_id) + uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
         append(b"\0")
@@ -446,33 +455,29 @@ def write_share_fetch_request_2(message: ShareFetchRequest, append: Append) -> N
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_iiiiiibo(message.share_session_epoch, message.max_wait_ms, message.min_bytes, message.max_bytes, message.max_records, message.batch_size, message.share_acquire_mode, message.is_renew_ack))
         topics = message.topics
         if topics is None:
             raise null_field("ShareFetchRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiiiiiboB(message.share_session_epoch, message.max_wait_ms, message.min_bytes, message.max_bytes, message.max_records, message.batch_size, message.share_acquire_mode, message.is_renew_ack, n) if n < 128 else pack_iiiiiibo(message.share_session_epoch, message.max_wait_ms, message.min_bytes, message.max_bytes, message.max_records, message.batch_size, message.share_acquire_mode, message.is_renew_ack) + uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("FetchTopic.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_i(item_2.partition_index))
                 acknowledgement_batches = item_2.acknowledgement_batches
                 if acknowledgement_batches is None:
                     raise null_field("FetchPartition.AcknowledgementBatches")
                 n = len(acknowledgement_batches) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iB(item_2.partition_index, n) if n < 128 else pack_i(item_2.partition_index) + uvarint(n))
                 for item_3 in acknowledgement_batches:
-                    append(pack_qq(item_3.first_offset, item_3.last_offset))
                     acknowledge_types = item_3.acknowledge_types
                     if acknowledge_types is None:
                         raise null_field("AcknowledgementBatch.AcknowledgeTypes")
                     n = len(acknowledge_types) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_qqB(item_3.first_offset, item_3.last_offset, n) if n < 128 else pack_qq(item_3.first_offset, item_3.last_offset) + uvarint(n))
                     append(pack(f">{len(acknowledge_types)}b", *acknowledge_types))
                     append(b"\0")
                 append(b"\0")
@@ -483,12 +488,11 @@ def write_share_fetch_request_2(message: ShareFetchRequest, append: Append) -> N
         n = len(forgotten_topics_data) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_4 in forgotten_topics_data:
-            append(pack_u(item_4.topic_id))
             partitions_2 = item_4.partitions
             if partitions_2 is None:
                 raise null_field("ForgottenTopic.Partitions")
             n = len(partitions_2) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item_4.topic_id, n) if n < 128 else pack_u(item_4.topic_id) + uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
             append(b"\0")
         append(b"\0")
@@ -498,6 +502,7 @@ def write_share_fetch_request_2(message: ShareFetchRequest, append: Append) -> N
 
 def read_share_fetch_response_1(buffer: Buffer, pos: int, end: int) -> tuple[ShareFetchResponse, int]:
     try:
+        view = buffer if type(buffer) is memoryview else memoryview(buffer)
         throttle_time_ms, error_code, n = unpack_ihB(buffer, pos)
         pos += 7
         if n > 127:
@@ -565,7 +570,7 @@ def read_share_fetch_response_1(buffer: Buffer, pos: int, end: int) -> tuple[Sha
                 stop = pos + n - 1
                 if stop > end:
                     raise bad_length("PartitionData.Records", stop - pos, end - pos)
-                records = memoryview(buffer)[pos:stop]
+                records = view[pos:stop]
                 pos = stop
                 n = buffer[pos]
                 pos += 1
@@ -640,58 +645,52 @@ def read_share_fetch_response_1(buffer: Buffer, pos: int, end: int) -> tuple[Sha
 
 def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
-        append(pack_i(message.acquisition_lock_timeout_ms))
         responses = message.responses
         if responses is None:
             raise null_field("ShareFetchResponse.Responses")
         n = len(responses) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.acquisition_lock_timeout_ms, n) if n < 128 else pack_i(message.acquisition_lock_timeout_ms) + uvarint(n))
         for item in responses:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("ShareFetchableTopicResponse.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition_index, item_2.error_code))
                 text_2 = item_2.error_message
                 if text_2 is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
                     data = text_2.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
-                append(pack_h(item_2.acknowledge_error_code))
                 text_3 = item_2.acknowledge_error_message
                 if text_3 is None:
-                    append(b"\0")
+                    append(pack_hx(item_2.acknowledge_error_code))
                 else:
                     data = text_3.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_hB(item_2.acknowledge_error_code, n) if n < 128 else pack_h(item_2.acknowledge_error_code) + string_size(n - 1))
                     append(data)
                 current_leader = item_2.current_leader
                 if current_leader is None:
                     raise null_field("PartitionData.CurrentLeader")
-                append(pack_iix(current_leader.leader_id, current_leader.leader_epoch))
                 records = item_2.records
                 if records is None:
                     raise null_field("PartitionData.Records")
                 else:
                     n = records_size(records)
                     n = n + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iixB(current_leader.leader_id, current_leader.leader_epoch, n) if n < 128 else pack_iix(current_leader.leader_id, current_leader.leader_epoch) + uvarint(n))
                     append_records(append, records)
                 acquired_records = item_2.acquired_records
                 if acquired_records is None:
@@ -708,22 +707,20 @@ def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) ->
         n = len(node_endpoints) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item_4 in node_endpoints:
-            append(pack_i(item_4.node_id))
             text_4 = item_4.host
             if text_4 is None:
                 raise null_field("NodeEndpoint.Host")
             data = text_4.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iB(item_4.node_id, n) if n < 128 else pack_i(item_4.node_id) + string_size(n - 1))
             append(data)
-            append(pack_i(item_4.port))
             text_5 = item_4.rack
             if text_5 is None:
-                append(b"\0")
+                append(pack_ix(item_4.port))
             else:
                 data = text_5.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item_4.port, n) if n < 128 else pack_i(item_4.port) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")

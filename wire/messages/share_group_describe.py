@@ -74,11 +74,16 @@ class ShareGroupDescribeResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_ix = Struct(">ix").pack
 pack_ox = Struct(">?x").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 pack_xx = Struct(">xx").pack
 unpack_hB = Struct(">hB").unpack_from
 unpack_iB = Struct(">iB").unpack_from
@@ -319,21 +324,19 @@ def read_share_group_describe_response_1(buffer: Buffer, pos: int, end: int) -> 
 
 def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("ShareGroupDescribeResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             text_2 = item.group_id
             if text_2 is None:
@@ -349,13 +352,12 @@ def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, a
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_ii(item.group_epoch, item.assignment_epoch))
             text_4 = item.assignor_name
             if text_4 is None:
                 raise null_field("DescribedGroup.AssignorName")
             data = text_4.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iiB(item.group_epoch, item.assignment_epoch, n) if n < 128 else pack_ii(item.group_epoch, item.assignment_epoch) + string_size(n - 1))
             append(data)
             members = item.members
             if members is None:
@@ -378,13 +380,12 @@ def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, a
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                append(pack_i(item_2.member_epoch))
                 text_7 = item_2.client_id
                 if text_7 is None:
                     raise null_field("Member.ClientId")
                 data = text_7.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item_2.member_epoch, n) if n < 128 else pack_i(item_2.member_epoch) + string_size(n - 1))
                 append(data)
                 text_8 = item_2.client_host
                 if text_8 is None:
@@ -415,13 +416,12 @@ def write_share_group_describe_response_1(message: ShareGroupDescribeResponse, a
                 n = len(topic_partitions) + 1
                 append(BYTES[n] if n < 128 else uvarint(n))
                 for item_4 in topic_partitions:
-                    append(pack_u(item_4.topic_id))
                     text_10 = item_4.topic_name
                     if text_10 is None:
                         raise null_field("TopicPartitions.TopicName")
                     data = text_10.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_uB(item_4.topic_id, n) if n < 128 else pack_u(item_4.topic_id) + string_size(n - 1))
                     append(data)
                     partitions = item_4.partitions
                     if partitions is None:

@@ -119,14 +119,22 @@ class StreamsGroupDescribeResponse(msgspec.Struct, gc=False):
 
 pack_Hx = Struct(">Hx").pack
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_iib = Struct(">iib").pack
 pack_iibi = Struct(">iibi").pack
+pack_iibiB = Struct(">iibiB").pack
+pack_iibix = Struct(">iibix").pack
 pack_iqx = Struct(">iqx").pack
 pack_ix = Struct(">ix").pack
 pack_ox = Struct(">?x").pack
+pack_xB = Struct(">xB").pack
 pack_xox = Struct(">x?x").pack
 unpack_HB = Struct(">HB").unpack_from
 unpack_b = Struct(">b").unpack_from
@@ -824,21 +832,19 @@ def read_streams_group_describe_response_0(buffer: Buffer, pos: int, end: int) -
 
 def write_streams_group_describe_response_0(message: StreamsGroupDescribeResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         groups = message.groups
         if groups is None:
             raise null_field("StreamsGroupDescribeResponse.Groups")
         n = len(groups) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in groups:
-            append(pack_h(item.error_code))
             text = item.error_message
             if text is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             text_2 = item.group_id
             if text_2 is None:
@@ -858,13 +864,12 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
             if topology is None:
                 append(pack_iib(item.group_epoch, item.assignment_epoch, -1))
             else:
-                append(pack_iibi(item.group_epoch, item.assignment_epoch, 1, topology.epoch))
                 subtopologies = topology.subtopologies
                 if subtopologies is None:
-                    append(b"\0")
+                    append(pack_iibix(item.group_epoch, item.assignment_epoch, 1, topology.epoch))
                 else:
                     n = len(subtopologies) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_iibiB(item.group_epoch, item.assignment_epoch, 1, topology.epoch, n) if n < 128 else pack_iibi(item.group_epoch, item.assignment_epoch, 1, topology.epoch) + uvarint(n))
                     for item_2 in subtopologies:
                         text_4 = item_2.subtopology_id
                         if text_4 is None:
@@ -912,12 +917,11 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                             n = len(data) + 1
                             append(BYTES[n] if n < 128 else string_size(n - 1))
                             append(data)
-                            append(pack_ih(item_5.partitions, item_5.replication_factor))
                             topic_configs = item_5.topic_configs
                             if topic_configs is None:
                                 raise null_field("TopicInfo.TopicConfigs")
                             n = len(topic_configs) + 1
-                            append(BYTES[n] if n < 128 else uvarint(n))
+                            append(pack_ihB(item_5.partitions, item_5.replication_factor, n) if n < 128 else pack_ih(item_5.partitions, item_5.replication_factor) + uvarint(n))
                             for item_6 in topic_configs:
                                 text_8 = item_6.key
                                 if text_8 is None:
@@ -948,12 +952,11 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                             n = len(data) + 1
                             append(BYTES[n] if n < 128 else string_size(n - 1))
                             append(data)
-                            append(pack_ih(item_7.partitions, item_7.replication_factor))
                             topic_configs_2 = item_7.topic_configs
                             if topic_configs_2 is None:
                                 raise null_field("TopicInfo.TopicConfigs")
                             n = len(topic_configs_2) + 1
-                            append(BYTES[n] if n < 128 else uvarint(n))
+                            append(pack_ihB(item_7.partitions, item_7.replication_factor, n) if n < 128 else pack_ih(item_7.partitions, item_7.replication_factor) + uvarint(n))
                             for item_8 in topic_configs_2:
                                 text_11 = item_8.key
                                 if text_11 is None:
@@ -986,14 +989,13 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                append(pack_i(item_9.member_epoch))
                 text_14 = item_9.instance_id
                 if text_14 is None:
-                    append(b"\0")
+                    append(pack_ix(item_9.member_epoch))
                 else:
                     data = text_14.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_iB(item_9.member_epoch, n) if n < 128 else pack_i(item_9.member_epoch) + string_size(n - 1))
                     append(data)
                 text_15 = item_9.rack_id
                 if text_15 is None:
@@ -1017,25 +1019,23 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                append(pack_i(item_9.topology_epoch))
                 text_18 = item_9.process_id
                 if text_18 is None:
                     raise null_field("Member.ProcessId")
                 data = text_18.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_iB(item_9.topology_epoch, n) if n < 128 else pack_i(item_9.topology_epoch) + string_size(n - 1))
                 append(data)
                 user_endpoint = item_9.user_endpoint
                 if user_endpoint is None:
                     append(pack_b(-1))
                 else:
-                    append(pack_b(1))
                     text_19 = user_endpoint.host
                     if text_19 is None:
                         raise null_field("Endpoint.Host")
                     data = text_19.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_bB(1, n) if n < 128 else pack_b(1) + string_size(n - 1))
                     append(data)
                     append(pack_Hx(user_endpoint.port))
                 client_tags = item_9.client_tags
@@ -1153,12 +1153,11 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
                 target_assignment = item_9.target_assignment
                 if target_assignment is None:
                     raise null_field("Member.TargetAssignment")
-                append(b"\0")
                 active_tasks_2 = target_assignment.active_tasks
                 if active_tasks_2 is None:
                     raise null_field("Assignment.ActiveTasks")
                 n = len(active_tasks_2) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_xB(n) if n < 128 else b"\0" + uvarint(n))
                 for item_16 in active_tasks_2:
                     text_27 = item_16.subtopology_id
                     if text_27 is None:

@@ -109,9 +109,12 @@ class ResponseTaskIds(msgspec.Struct, gc=False):
     partitions: list[int] = []
 
 
-class ResponseEndpoint(msgspec.Struct, gc=False):
+class ResponseEndpoint(msgspec.Struct, frozen=True, gc=False):
     host: str = ""
     port: int = 0
+
+
+DEFAULT_ResponseEndpoint = ResponseEndpoint()
 
 
 class TopicPartition(msgspec.Struct, gc=False):
@@ -120,7 +123,7 @@ class TopicPartition(msgspec.Struct, gc=False):
 
 
 class EndpointToPartitions(msgspec.Struct, gc=False):
-    user_endpoint: ResponseEndpoint = msgspec.field(default_factory=ResponseEndpoint)
+    user_endpoint: ResponseEndpoint = DEFAULT_ResponseEndpoint
     active_partitions: list[TopicPartition] = []
     standby_partitions: list[TopicPartition] = []
 
@@ -143,14 +146,25 @@ class StreamsGroupHeartbeatResponse(msgspec.Struct, gc=False):
 
 
 pack_Hx = Struct(">Hx").pack
+pack_HxB = Struct(">HxB").pack
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ib = Struct(">ib").pack
 pack_ibi = Struct(">ibi").pack
+pack_ibiB = Struct(">ibiB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_iiii = Struct(">iiii").pack
+pack_iiiiB = Struct(">iiiiB").pack
+pack_iiiix = Struct(">iiiix").pack
+pack_iix = Struct(">iix").pack
 pack_iqx = Struct(">iqx").pack
+pack_ix = Struct(">ix").pack
 pack_ox = Struct(">?x").pack
 unpack_HB = Struct(">HB").unpack_from
 unpack_b = Struct(">b").unpack_from
@@ -713,14 +727,13 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_ii(message.member_epoch, message.endpoint_information_epoch))
         text_3 = message.instance_id
         if text_3 is None:
-            append(b"\0")
+            append(pack_iix(message.member_epoch, message.endpoint_information_epoch))
         else:
             data = text_3.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_iiB(message.member_epoch, message.endpoint_information_epoch, n) if n < 128 else pack_ii(message.member_epoch, message.endpoint_information_epoch) + string_size(n - 1))
             append(data)
         text_4 = message.rack_id
         if text_4 is None:
@@ -734,12 +747,11 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
         if topology is None:
             append(pack_ib(message.rebalance_timeout_ms, -1))
         else:
-            append(pack_ibi(message.rebalance_timeout_ms, 1, topology.epoch))
             subtopologies = topology.subtopologies
             if subtopologies is None:
                 raise null_field("Topology.Subtopologies")
             n = len(subtopologies) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_ibiB(message.rebalance_timeout_ms, 1, topology.epoch, n) if n < 128 else pack_ibi(message.rebalance_timeout_ms, 1, topology.epoch) + uvarint(n))
             for item in subtopologies:
                 text_5 = item.subtopology_id
                 if text_5 is None:
@@ -787,12 +799,11 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    append(pack_ih(item_4.partitions, item_4.replication_factor))
                     topic_configs = item_4.topic_configs
                     if topic_configs is None:
                         raise null_field("TopicInfo.TopicConfigs")
                     n = len(topic_configs) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_ihB(item_4.partitions, item_4.replication_factor, n) if n < 128 else pack_ih(item_4.partitions, item_4.replication_factor) + uvarint(n))
                     for item_5 in topic_configs:
                         text_9 = item_5.key
                         if text_9 is None:
@@ -836,12 +847,11 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
-                    append(pack_ih(item_7.partitions, item_7.replication_factor))
                     topic_configs_2 = item_7.topic_configs
                     if topic_configs_2 is None:
                         raise null_field("TopicInfo.TopicConfigs")
                     n = len(topic_configs_2) + 1
-                    append(BYTES[n] if n < 128 else uvarint(n))
+                    append(pack_ihB(item_7.partitions, item_7.replication_factor, n) if n < 128 else pack_ih(item_7.partitions, item_7.replication_factor) + uvarint(n))
                     for item_8 in topic_configs_2:
                         text_13 = item_8.key
                         if text_13 is None:
@@ -961,13 +971,12 @@ def write_streams_group_heartbeat_request_0(message: StreamsGroupHeartbeatReques
         if user_endpoint is None:
             append(pack_b(-1))
         else:
-            append(pack_b(1))
             text_19 = user_endpoint.host
             if text_19 is None:
                 raise null_field("Endpoint.Host")
             data = text_19.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_bB(1, n) if n < 128 else pack_b(1) + string_size(n - 1))
             append(data)
             append(pack_Hx(user_endpoint.port))
         client_tags = message.client_tags
@@ -1295,14 +1304,13 @@ def read_streams_group_heartbeat_response_0(buffer: Buffer, pos: int, end: int) 
 
 def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         text_2 = message.member_id
         if text_2 is None:
@@ -1311,21 +1319,19 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_iiii(message.member_epoch, message.heartbeat_interval_ms, message.acceptable_recovery_lag, message.task_offset_interval_ms))
         status = message.status
         if status is None:
-            append(b"\0")
+            append(pack_iiiix(message.member_epoch, message.heartbeat_interval_ms, message.acceptable_recovery_lag, message.task_offset_interval_ms))
         else:
             n = len(status) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iiiiB(message.member_epoch, message.heartbeat_interval_ms, message.acceptable_recovery_lag, message.task_offset_interval_ms, n) if n < 128 else pack_iiii(message.member_epoch, message.heartbeat_interval_ms, message.acceptable_recovery_lag, message.task_offset_interval_ms) + uvarint(n))
             for item in status:
-                append(pack_b(item.status_code))
                 text_3 = item.status_detail
                 if text_3 is None:
                     raise null_field("Status.StatusDetail")
                 data = text_3.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_bB(item.status_code, n) if n < 128 else pack_b(item.status_code) + string_size(n - 1))
                 append(data)
                 append(b"\0")
         active_tasks = message.active_tasks
@@ -1391,13 +1397,12 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
                 append(BYTES[n] if n < 128 else uvarint(n))
                 append(pack(f">{len(partitions_3)}i", *partitions_3))
                 append(b"\0")
-        append(pack_i(message.endpoint_information_epoch))
         partitions_by_user_endpoint = message.partitions_by_user_endpoint
         if partitions_by_user_endpoint is None:
-            append(b"\0")
+            append(pack_ix(message.endpoint_information_epoch))
         else:
             n = len(partitions_by_user_endpoint) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_iB(message.endpoint_information_epoch, n) if n < 128 else pack_i(message.endpoint_information_epoch) + uvarint(n))
             for item_5 in partitions_by_user_endpoint:
                 user_endpoint = item_5.user_endpoint
                 if user_endpoint is None:
@@ -1409,12 +1414,11 @@ def write_streams_group_heartbeat_response_0(message: StreamsGroupHeartbeatRespo
                 n = len(data) + 1
                 append(BYTES[n] if n < 128 else string_size(n - 1))
                 append(data)
-                append(pack_Hx(user_endpoint.port))
                 active_partitions = item_5.active_partitions
                 if active_partitions is None:
                     raise null_field("EndpointToPartitions.ActivePartitions")
                 n = len(active_partitions) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_HxB(user_endpoint.port, n) if n < 128 else pack_Hx(user_endpoint.port) + uvarint(n))
                 for item_6 in active_partitions:
                     text_8 = item_6.topic
                     if text_8 is None:

@@ -57,8 +57,11 @@ class SyncGroupResponse(msgspec.Struct, gc=False):
 pack_h = Struct(">h").pack
 pack_hi = Struct(">hi").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ihi = Struct(">ihi").pack
+pack_ihx = Struct(">ihx").pack
 unpack_h = Struct(">h").unpack_from
 unpack_hi = Struct(">hi").unpack_from
 unpack_i = Struct(">i").unpack_from
@@ -431,13 +434,12 @@ def write_sync_group_request_4(message: SyncGroupRequest, append: Append) -> Non
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.generation_id))
         text_2 = message.member_id
         if text_2 is None:
             raise null_field("SyncGroupRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.generation_id, n) if n < 128 else pack_i(message.generation_id) + string_size(n - 1))
         append(data)
         text_3 = message.group_instance_id
         if text_3 is None:
@@ -481,13 +483,12 @@ def write_sync_group_request_5(message: SyncGroupRequest, append: Append) -> Non
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_i(message.generation_id))
         text_2 = message.member_id
         if text_2 is None:
             raise null_field("SyncGroupRequest.MemberId")
         data = text_2.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_iB(message.generation_id, n) if n < 128 else pack_i(message.generation_id) + string_size(n - 1))
         append(data)
         text_3 = message.group_instance_id
         if text_3 is None:
@@ -668,12 +669,11 @@ def write_sync_group_response_1(message: SyncGroupResponse, append: Append) -> N
 
 def write_sync_group_response_4(message: SyncGroupResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         bytes_2 = message.assignment
         if bytes_2 is None:
             raise null_field("SyncGroupResponse.Assignment")
         n = len(bytes_2) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + uvarint(n))
         append(bytes_2)
         append(b"\0")
     except UNENCODABLE as error:
@@ -682,14 +682,13 @@ def write_sync_group_response_4(message: SyncGroupResponse, append: Append) -> N
 
 def write_sync_group_response_5(message: SyncGroupResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.protocol_type
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         text_2 = message.protocol_name
         if text_2 is None:

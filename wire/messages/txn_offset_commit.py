@@ -70,13 +70,17 @@ class TxnOffsetCommitResponse(msgspec.Struct, gc=False):
 
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
 pack_iqh = Struct(">iqh").pack
 pack_iqi = Struct(">iqi").pack
+pack_iqiB = Struct(">iqiB").pack
 pack_iqih = Struct(">iqih").pack
+pack_iqix = Struct(">iqix").pack
 pack_qhi = Struct(">qhi").pack
+pack_qhiB = Struct(">qhiB").pack
 unpack_h = Struct(">h").unpack_from
 unpack_i = Struct(">i").unpack_from
 unpack_iB = Struct(">iB").unpack_from
@@ -399,13 +403,12 @@ def write_txn_offset_commit_request_3(message: TxnOffsetCommitRequest, append: A
         n = len(data) + 1
         append(BYTES[n] if n < 128 else string_size(n - 1))
         append(data)
-        append(pack_qhi(message.producer_id, message.producer_epoch, message.generation_id))
         text_3 = message.member_id
         if text_3 is None:
             raise null_field("TxnOffsetCommitRequest.MemberId")
         data = text_3.encode()
         n = len(data) + 1
-        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(pack_qhiB(message.producer_id, message.producer_epoch, message.generation_id, n) if n < 128 else pack_qhi(message.producer_id, message.producer_epoch, message.generation_id) + string_size(n - 1))
         append(data)
         text_4 = message.group_instance_id
         if text_4 is None:
@@ -434,14 +437,13 @@ def write_txn_offset_commit_request_3(message: TxnOffsetCommitRequest, append: A
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             for item_2 in partitions:
-                append(pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 text_6 = item_2.committed_metadata
                 if text_6 is None:
-                    append(b"\0")
+                    append(pack_iqix(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch))
                 else:
                     data = text_6.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_iqiB(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch, n) if n < 128 else pack_iqi(item_2.partition_index, item_2.committed_offset, item_2.committed_leader_epoch) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")
@@ -561,12 +563,11 @@ def write_txn_offset_commit_response_0(message: TxnOffsetCommitResponse, append:
 
 def write_txn_offset_commit_response_3(message: TxnOffsetCommitResponse, append: Append) -> None:
     try:
-        append(pack_i(message.throttle_time_ms))
         topics = message.topics
         if topics is None:
             raise null_field("TxnOffsetCommitResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.throttle_time_ms, n) if n < 128 else pack_i(message.throttle_time_ms) + uvarint(n))
         for item in topics:
             text = item.name
             if text is None:

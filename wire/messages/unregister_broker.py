@@ -12,7 +12,6 @@ import msgspec
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.primitives import (
     Append,
-    BYTES,
     Buffer,
     MALFORMED,
     UNENCODABLE,
@@ -36,6 +35,8 @@ class UnregisterBrokerResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_ix = Struct(">ix").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
@@ -87,14 +88,13 @@ def read_unregister_broker_response_0(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_unregister_broker_response_0(message: UnregisterBrokerResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         append(b"\0")
     except UNENCODABLE as error:

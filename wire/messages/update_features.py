@@ -57,10 +57,15 @@ class UpdateFeaturesResponse(msgspec.Struct, gc=False):
 
 
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_hbx = Struct(">hbx").pack
 pack_hox = Struct(">h?x").pack
+pack_hx = Struct(">hx").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_ox = Struct(">?x").pack
 unpack_hB = Struct(">hB").unpack_from
 unpack_hbB = Struct(">hbB").unpack_from
@@ -146,12 +151,11 @@ def read_update_features_request_1(buffer: Buffer, pos: int, end: int) -> tuple[
 
 def write_update_features_request_0(message: UpdateFeaturesRequest, append: Append) -> None:
     try:
-        append(pack_i(message.timeout_ms))
         feature_updates = message.feature_updates
         if feature_updates is None:
             raise null_field("UpdateFeaturesRequest.FeatureUpdates")
         n = len(feature_updates) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.timeout_ms, n) if n < 128 else pack_i(message.timeout_ms) + uvarint(n))
         for item in feature_updates:
             text = item.feature
             if text is None:
@@ -168,12 +172,11 @@ def write_update_features_request_0(message: UpdateFeaturesRequest, append: Appe
 
 def write_update_features_request_1(message: UpdateFeaturesRequest, append: Append) -> None:
     try:
-        append(pack_i(message.timeout_ms))
         feature_updates = message.feature_updates
         if feature_updates is None:
             raise null_field("UpdateFeaturesRequest.FeatureUpdates")
         n = len(feature_updates) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.timeout_ms, n) if n < 128 else pack_i(message.timeout_ms) + uvarint(n))
         for item in feature_updates:
             text = item.feature
             if text is None:
@@ -273,14 +276,13 @@ def read_update_features_response_2(buffer: Buffer, pos: int, end: int) -> tuple
 
 def write_update_features_response_0(message: UpdateFeaturesResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         results = message.results
         if results is None:
@@ -295,14 +297,13 @@ def write_update_features_response_0(message: UpdateFeaturesResponse, append: Ap
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-            append(pack_h(item.error_code))
             text_3 = item.error_message
             if text_3 is None:
-                append(b"\0")
+                append(pack_hx(item.error_code))
             else:
                 data = text_3.encode()
                 n = len(data) + 1
-                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
             append(b"\0")
         append(b"\0")
@@ -312,14 +313,13 @@ def write_update_features_response_0(message: UpdateFeaturesResponse, append: Ap
 
 def write_update_features_response_2(message: UpdateFeaturesResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
         text = message.error_message
         if text is None:
-            append(b"\0")
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
             data = text.encode()
             n = len(data) + 1
-            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
         append(b"\0")
     except UNENCODABLE as error:

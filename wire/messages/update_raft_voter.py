@@ -42,9 +42,12 @@ class Listener(msgspec.Struct, gc=False):
     port: int = 0
 
 
-class KRaftVersionFeature(msgspec.Struct, gc=False):
+class KRaftVersionFeature(msgspec.Struct, frozen=True, gc=False):
     min_supported_version: int = 0
     max_supported_version: int = 0
+
+
+DEFAULT_KRaftVersionFeature = KRaftVersionFeature()
 
 
 class UpdateRaftVoterRequest(msgspec.Struct, gc=False):
@@ -53,27 +56,33 @@ class UpdateRaftVoterRequest(msgspec.Struct, gc=False):
     voter_id: int = 0
     voter_directory_id: bytes = ZERO_UUID
     listeners: list[Listener] = []
-    k_raft_version_feature: KRaftVersionFeature = msgspec.field(default_factory=KRaftVersionFeature)
+    k_raft_version_feature: KRaftVersionFeature = DEFAULT_KRaftVersionFeature
 
 
-class CurrentLeader(msgspec.Struct, gc=False):
+class CurrentLeader(msgspec.Struct, frozen=True, gc=False):
     leader_id: int = -1
     leader_epoch: int = -1
     host: str = ""
     port: int = 0
 
 
+DEFAULT_CurrentLeader = CurrentLeader()
+
+
 class UpdateRaftVoterResponse(msgspec.Struct, gc=False):
     throttle_time_ms: int = 0
     error_code: int = 0
-    current_leader: CurrentLeader = msgspec.field(default_factory=CurrentLeader)
+    current_leader: CurrentLeader = DEFAULT_CurrentLeader
 
 
 pack_Hx = Struct(">Hx").pack
 pack_hhxx = Struct(">hhxx").pack
 pack_ih = Struct(">ih").pack
+pack_ihx = Struct(">ihx").pack
 pack_ii = Struct(">ii").pack
+pack_iiB = Struct(">iiB").pack
 pack_iiu = Struct(">ii16s").pack
+pack_iiuB = Struct(">ii16sB").pack
 pack_ix = Struct(">ix").pack
 unpack_HB = Struct(">HB").unpack_from
 unpack_hhB = Struct(">hhB").unpack_from
@@ -81,7 +90,6 @@ unpack_iB = Struct(">iB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iiB = Struct(">iiB").unpack_from
 unpack_iiuB = Struct(">ii16sB").unpack_from
-DEFAULT_CurrentLeader = CurrentLeader()
 
 
 def read_update_raft_voter_request_0(buffer: Buffer, pos: int, end: int) -> tuple[UpdateRaftVoterRequest, int]:
@@ -156,12 +164,11 @@ def write_update_raft_voter_request_0(message: UpdateRaftVoterRequest, append: A
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_iiu(message.current_leader_epoch, message.voter_id, message.voter_directory_id))
         listeners = message.listeners
         if listeners is None:
             raise null_field("UpdateRaftVoterRequest.Listeners")
         n = len(listeners) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iiuB(message.current_leader_epoch, message.voter_id, message.voter_directory_id, n) if n < 128 else pack_iiu(message.current_leader_epoch, message.voter_id, message.voter_directory_id) + uvarint(n))
         for item in listeners:
             text_2 = item.name
             if text_2 is None:
@@ -190,7 +197,7 @@ def read_update_raft_voter_response_0(buffer: Buffer, pos: int, end: int) -> tup
     try:
         throttle_time_ms, error_code, n = unpack_ihB(buffer, pos)
         pos += 7
-        current_leader: CurrentLeader = CurrentLeader()
+        current_leader: CurrentLeader = DEFAULT_CurrentLeader
         if n:
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
@@ -226,30 +233,31 @@ def read_update_raft_voter_response_0(buffer: Buffer, pos: int, end: int) -> tup
 
 def write_update_raft_voter_response_0(message: UpdateRaftVoterResponse, append: Append) -> None:
     try:
-        append(pack_ih(message.throttle_time_ms, message.error_code))
-        tags: list[Part] = []
-        count = 0
         if message.current_leader != DEFAULT_CurrentLeader:
-            count += 1
-            content: list[Part] = []
-            current_leader = message.current_leader
-            if current_leader is None:
-                raise null_field("UpdateRaftVoterResponse.CurrentLeader")
-            content.append(pack_ii(current_leader.leader_id, current_leader.leader_epoch))
-            text = current_leader.host
-            if text is None:
-                raise null_field("CurrentLeader.Host")
-            data = text.encode()
-            n = len(data) + 1
-            content.append(BYTES[n] if n < 128 else string_size(n - 1))
-            content.append(data)
-            content.append(pack_ix(current_leader.port))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            append(pack_ih(message.throttle_time_ms, message.error_code))
+            tags: list[Part] = []
+            count = 0
+            if message.current_leader != DEFAULT_CurrentLeader:
+                count += 1
+                content: list[Part] = []
+                current_leader = message.current_leader
+                if current_leader is None:
+                    raise null_field("UpdateRaftVoterResponse.CurrentLeader")
+                text = current_leader.host
+                if text is None:
+                    raise null_field("CurrentLeader.Host")
+                data = text.encode()
+                n = len(data) + 1
+                content.append(pack_iiB(current_leader.leader_id, current_leader.leader_epoch, n) if n < 128 else pack_ii(current_leader.leader_id, current_leader.leader_epoch) + string_size(n - 1))
+                content.append(data)
+                content.append(pack_ix(current_leader.port))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(pack_ihx(message.throttle_time_ms, message.error_code))
     except UNENCODABLE as error:
         raise unencodable("UpdateRaftVoterResponse", error) from error
 

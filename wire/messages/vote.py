@@ -85,7 +85,9 @@ class VoteResponse(msgspec.Struct, gc=False):
 
 pack_Hx = Struct(">Hx").pack
 pack_h = Struct(">h").pack
+pack_hB = Struct(">hB").pack
 pack_i = Struct(">i").pack
+pack_iB = Struct(">iB").pack
 pack_ihiiox = Struct(">ihii?x").pack
 pack_iiiiqx = Struct(">iiiiqx").pack
 pack_iiiuuiqox = Struct(">iii16s16siq?x").pack
@@ -334,12 +336,11 @@ def write_vote_request_1(message: VoteRequest, append: Append) -> None:
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.voter_id))
         topics = message.topics
         if topics is None:
             raise null_field("VoteRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.voter_id, n) if n < 128 else pack_i(message.voter_id) + uvarint(n))
         for item in topics:
             text_2 = item.topic_name
             if text_2 is None:
@@ -371,12 +372,11 @@ def write_vote_request_2(message: VoteRequest, append: Append) -> None:
             n = len(data) + 1
             append(BYTES[n] if n < 128 else string_size(n - 1))
             append(data)
-        append(pack_i(message.voter_id))
         topics = message.topics
         if topics is None:
             raise null_field("VoteRequest.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_iB(message.voter_id, n) if n < 128 else pack_i(message.voter_id) + uvarint(n))
         for item in topics:
             text_2 = item.topic_name
             if text_2 is None:
@@ -538,12 +538,11 @@ def read_vote_response_1(buffer: Buffer, pos: int, end: int) -> tuple[VoteRespon
 
 def write_vote_response_0(message: VoteResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("VoteResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in topics:
             text = item.topic_name
             if text is None:
@@ -567,12 +566,11 @@ def write_vote_response_0(message: VoteResponse, append: Append) -> None:
 
 def write_vote_response_1(message: VoteResponse, append: Append) -> None:
     try:
-        append(pack_h(message.error_code))
         topics = message.topics
         if topics is None:
             raise null_field("VoteResponse.Topics")
         n = len(topics) + 1
-        append(BYTES[n] if n < 128 else uvarint(n))
+        append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + uvarint(n))
         for item in topics:
             text = item.topic_name
             if text is None:
@@ -589,32 +587,33 @@ def write_vote_response_1(message: VoteResponse, append: Append) -> None:
             for item_2 in partitions:
                 append(pack_ihiiox(item_2.partition_index, item_2.error_code, item_2.leader_id, item_2.leader_epoch, item_2.vote_granted))
             append(b"\0")
-        tags: list[Part] = []
-        count = 0
         if message.node_endpoints is None or len(message.node_endpoints):
-            count += 1
-            content: list[Part] = []
-            node_endpoints = message.node_endpoints
-            if node_endpoints is None:
-                raise null_field("VoteResponse.NodeEndpoints")
-            n = len(node_endpoints) + 1
-            content.append(BYTES[n] if n < 128 else uvarint(n))
-            for item_3 in node_endpoints:
-                content.append(pack_i(item_3.node_id))
-                text_2 = item_3.host
-                if text_2 is None:
-                    raise null_field("NodeEndpoint.Host")
-                data = text_2.encode()
-                n = len(data) + 1
-                content.append(BYTES[n] if n < 128 else string_size(n - 1))
-                content.append(data)
-                content.append(pack_Hx(item_3.port))
-            tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
-            tags.extend(content)
-        append(BYTES[count])
-        if count:
+            tags: list[Part] = []
+            count = 0
+            if message.node_endpoints is None or len(message.node_endpoints):
+                count += 1
+                content: list[Part] = []
+                node_endpoints = message.node_endpoints
+                if node_endpoints is None:
+                    raise null_field("VoteResponse.NodeEndpoints")
+                n = len(node_endpoints) + 1
+                content.append(BYTES[n] if n < 128 else uvarint(n))
+                for item_3 in node_endpoints:
+                    text_2 = item_3.host
+                    if text_2 is None:
+                        raise null_field("NodeEndpoint.Host")
+                    data = text_2.encode()
+                    n = len(data) + 1
+                    content.append(pack_iB(item_3.node_id, n) if n < 128 else pack_i(item_3.node_id) + string_size(n - 1))
+                    content.append(data)
+                    content.append(pack_Hx(item_3.port))
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
             for part in tags:
                 append(part)
+        else:
+            append(b"\0")
     except UNENCODABLE as error:
         raise unencodable("VoteResponse", error) from error
 

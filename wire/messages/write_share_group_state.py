@@ -73,10 +73,15 @@ class WriteShareGroupStateResponse(msgspec.Struct, gc=False):
 
 
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
+pack_ihx = Struct(">ihx").pack
 pack_iiiq = Struct(">iiiq").pack
+pack_iiiqB = Struct(">iiiqB").pack
 pack_iiiqi = Struct(">iiiqi").pack
+pack_iiiqiB = Struct(">iiiqiB").pack
 pack_qqbhx = Struct(">qqbhx").pack
 pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
 unpack_ihB = Struct(">ihB").unpack_from
 unpack_iiiqB = Struct(">iiiqB").unpack_from
 unpack_iiiqiB = Struct(">iiiqiB").unpack_from
@@ -233,19 +238,17 @@ def write_write_share_group_state_request_0(message: WriteShareGroupStateRequest
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("WriteStateData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_iiiq(item_2.partition, item_2.state_epoch, item_2.leader_epoch, item_2.start_offset))
                 state_batches = item_2.state_batches
                 if state_batches is None:
                     raise null_field("PartitionData.StateBatches")
                 n = len(state_batches) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iiiqB(item_2.partition, item_2.state_epoch, item_2.leader_epoch, item_2.start_offset, n) if n < 128 else pack_iiiq(item_2.partition, item_2.state_epoch, item_2.leader_epoch, item_2.start_offset) + uvarint(n))
                 for item_3 in state_batches:
                     append(pack_qqbhx(item_3.first_offset, item_3.last_offset, item_3.delivery_state, item_3.delivery_count))
                 append(b"\0")
@@ -270,19 +273,17 @@ def write_write_share_group_state_request_1(message: WriteShareGroupStateRequest
         n = len(topics) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in topics:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("WriteStateData.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_iiiqi(item_2.partition, item_2.state_epoch, item_2.leader_epoch, item_2.start_offset, item_2.delivery_complete_count))
                 state_batches = item_2.state_batches
                 if state_batches is None:
                     raise null_field("PartitionData.StateBatches")
                 n = len(state_batches) + 1
-                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack_iiiqiB(item_2.partition, item_2.state_epoch, item_2.leader_epoch, item_2.start_offset, item_2.delivery_complete_count, n) if n < 128 else pack_iiiqi(item_2.partition, item_2.state_epoch, item_2.leader_epoch, item_2.start_offset, item_2.delivery_complete_count) + uvarint(n))
                 for item_3 in state_batches:
                     append(pack_qqbhx(item_3.first_offset, item_3.last_offset, item_3.delivery_state, item_3.delivery_count))
                 append(b"\0")
@@ -354,21 +355,19 @@ def write_write_share_group_state_response_0(message: WriteShareGroupStateRespon
         n = len(results) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in results:
-            append(pack_u(item.topic_id))
             partitions = item.partitions
             if partitions is None:
                 raise null_field("WriteStateResult.Partitions")
             n = len(partitions) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             for item_2 in partitions:
-                append(pack_ih(item_2.partition, item_2.error_code))
                 text = item_2.error_message
                 if text is None:
-                    append(b"\0")
+                    append(pack_ihx(item_2.partition, item_2.error_code))
                 else:
                     data = text.encode()
                     n = len(data) + 1
-                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(pack_ihB(item_2.partition, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition, item_2.error_code) + string_size(n - 1))
                     append(data)
                 append(b"\0")
             append(b"\0")

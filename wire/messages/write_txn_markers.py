@@ -71,7 +71,9 @@ pack_ibx = Struct(">ibx").pack
 pack_ihx = Struct(">ihx").pack
 pack_ix = Struct(">ix").pack
 pack_q = Struct(">q").pack
+pack_qB = Struct(">qB").pack
 pack_qho = Struct(">qh?").pack
+pack_qhoB = Struct(">qh?B").pack
 unpack_iB = Struct(">iB").unpack_from
 unpack_ibB = Struct(">ibB").unpack_from
 unpack_ihB = Struct(">ihB").unpack_from
@@ -209,12 +211,11 @@ def write_write_txn_markers_request_1(message: WriteTxnMarkersRequest, append: A
         n = len(markers) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in markers:
-            append(pack_qho(item.producer_id, item.producer_epoch, item.transaction_result))
             topics = item.topics
             if topics is None:
                 raise null_field("WritableTxnMarker.Topics")
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_qhoB(item.producer_id, item.producer_epoch, item.transaction_result, n) if n < 128 else pack_qho(item.producer_id, item.producer_epoch, item.transaction_result) + uvarint(n))
             for item_2 in topics:
                 text = item_2.name
                 if text is None:
@@ -244,12 +245,11 @@ def write_write_txn_markers_request_2(message: WriteTxnMarkersRequest, append: A
         n = len(markers) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in markers:
-            append(pack_qho(item.producer_id, item.producer_epoch, item.transaction_result))
             topics = item.topics
             if topics is None:
                 raise null_field("WritableTxnMarker.Topics")
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_qhoB(item.producer_id, item.producer_epoch, item.transaction_result, n) if n < 128 else pack_qho(item.producer_id, item.producer_epoch, item.transaction_result) + uvarint(n))
             for item_2 in topics:
                 text = item_2.name
                 if text is None:
@@ -346,12 +346,11 @@ def write_write_txn_markers_response_1(message: WriteTxnMarkersResponse, append:
         n = len(markers) + 1
         append(BYTES[n] if n < 128 else uvarint(n))
         for item in markers:
-            append(pack_q(item.producer_id))
             topics = item.topics
             if topics is None:
                 raise null_field("WritableTxnMarkerResult.Topics")
             n = len(topics) + 1
-            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack_qB(item.producer_id, n) if n < 128 else pack_q(item.producer_id) + uvarint(n))
             for item_2 in topics:
                 text = item_2.name
                 if text is None:

@@ -6,6 +6,7 @@ message it started from.
 
 from __future__ import annotations
 
+import copy
 import datetime
 import importlib
 import io
@@ -24,6 +25,7 @@ from kafka.protocol.api_message import ApiMessage
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
+from msgspec.structs import force_setattr
 
 SCHEMAS = sorted((Path(__file__).resolve().parents[1] / "schema").glob("*.txt"))
 SAMPLES_PER_VERSION = 3
@@ -86,6 +88,9 @@ def tame(struct: Struct, value: Any, version: int) -> None:
         if version not in field.versions:
             continue
         content = getattr(value, field.python_name)
+        if isinstance(content, msgspec.Struct):  # it may be a default, which all messages share
+            content = copy.copy(content)
+            force_setattr(value, field.python_name, content)
         items = content if isinstance(content, list) else [content]
         if field.struct is not None:
             for item in items:
@@ -93,9 +98,9 @@ def tame(struct: Struct, value: Any, version: int) -> None:
                     tame(field.struct, item, version)
         elif field.type == "int16" and "error" in field.python_name:
             new = [abs(item) % 130 for item in items]
-            setattr(value, field.python_name, new if isinstance(content, list) else new[0])
+            force_setattr(value, field.python_name, new if isinstance(content, list) else new[0])
         elif field.type == "int64" and isinstance(content, int):
-            setattr(value, field.python_name, abs(content) % (1 << 42))
+            force_setattr(value, field.python_name, abs(content) % (1 << 42))
 
 
 def compare_with_kio(struct: Struct, version: int, ours: Any, theirs: Any, where: str) -> None:
