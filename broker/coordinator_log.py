@@ -31,12 +31,18 @@ class CoordinatorLog:
             done(ErrorCode.NOT_COORDINATOR)
             return
         try:
-            partition.append(batch)
+            result = partition.append(batch)
         except StorageError as error:
             log.warning("append to %s-%d failed: %s", self.topic, partition_index, error)
             done(error.error)
             return
-        done(ErrorCode.NONE)
+        if result.awaits_sync:
+            partition.log.when_synced(
+                result.last_offset + 1,
+                lambda failure: done(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR),
+            )
+        else:
+            done(ErrorCode.NONE)
 
     def load(self, partition_index: int) -> Iterator[bytes]:
         """Every batch of the partition, oldest first. Blocking reads; meant for start-up."""

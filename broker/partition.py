@@ -42,14 +42,21 @@ class Partition:
         """Append one record batch as the leader; wakes the fetches that wait for it.
 
         Raises storage errors, which carry their ErrorCode. Returning is the acknowledgement's base for
-        every acks level: the only replica has it.
+        every acks level, as the only replica has it; unless the result awaits a sync (flush.messages): then
+        it is `log.when_synced`, and readers are shown the batch no sooner.
         """
         result = self.log.append_as_leader(records, self.leader_epoch)
-        if self.fetch_waiters:
+        if self.fetch_waiters or result.awaits_sync:
             byte_count = len(records)
-            for waiter in tuple(self.fetch_waiters):
-                waiter.appended(self, byte_count)
+            if result.awaits_sync:
+                self.log.when_synced(result.last_offset + 1, lambda _: self._wake(byte_count))
+            else:
+                self._wake(byte_count)
         return result
+
+    def _wake(self, byte_count: int) -> None:
+        for waiter in tuple(self.fetch_waiters):
+            waiter.appended(self, byte_count)
 
     def interrupt_waiters(self) -> None:
         """Something other than an append changed: let every waiting fetch look again."""
@@ -73,7 +80,12 @@ class Partition:
         return log.epoch_for_offset(log.log_start_offset)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        """Compare what the client believes (KIP-320) with what is; -1 means that it does not say."""
+        """Compare what the client believes (KIP-320) with what is; -1 means that it does not say.
+
+        KAFKA_STORAGE_ERROR when the log directory is offline.
+        """
+        if self.log.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
             return ErrorCode.NONE
         if current_leader_epoch < self.leader_epoch:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
+from typing import Final
 
 from barnabas.wire.errors import ErrorCode
 
@@ -25,5 +27,32 @@ class OffsetOutOfRange(StorageError):
         super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, message)
 
 
+_PASSING: Final = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.EINTR,
+        errno.EAGAIN,
+    }
+)
+
+
+def is_passing(error: OSError) -> bool:
+    """Whether the disk is well and only short of something: room, descriptors, memory.
+
+    Kafka takes a log directory offline for these too, and stops when it was the last. Here the request fails
+    and the next one may succeed.
+    """
+    return error.errno in _PASSING
+
+
 class LogDirectoryError(Exception):
     """A log directory can't be used at all; the text names the directory and the property to change."""
+
+
+class LogDirectoryOffline(LogDirectoryError):
+    """Because the disk refuses; the other directories may do without it."""

@@ -7,14 +7,13 @@ except syncing, which goes to a thread where nobody waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from barnabas.storage.disk import Disk
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_append import AppendableLog, AppendResult
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.log_reader import NO_READERS
+from barnabas.storage.log_sync import LogEvents
 from barnabas.storage.producers import ProducerStateManager
 from barnabas.storage.recovery import load_segments
 from barnabas.storage.runtime import Runtime
@@ -44,7 +43,7 @@ class Log(AppendableLog):
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-        start_offset_changed: Callable[[], object] | None = None,
+        events: LogEvents | None = None,
     ) -> None:
         """Open the log in `directory` (`<log_dir>/<topic>-<partition>`), which exists; recover it unless `clean`.
 
@@ -59,12 +58,18 @@ class Log(AppendableLog):
         self._disk = disk
         self._runtime = runtime
         self._time_ms = runtime.time_ms
-        self._start_offset_changed = start_offset_changed
+        self._events = events
+        self.cleaning = False
+        self.offline = False
         self._epochs = LeaderEpochCache(disk, f"{self.directory}/leader-epoch-checkpoint")
         self._producers = ProducerStateManager(self.name)
         self._producers_rebuilt = False
         self._new_names = True  # whether the directory may hold names that a power failure would take
         self._flush_pending = False
+        self._held_from = -1
+        self._sync_to = -1
+        self._sync_waiters = None
+        self._syncing = False
         self._released = False
         self._truncations = 0  # a sync that began before one says nothing about what was written after
         self.update_config(config)
@@ -111,8 +116,10 @@ class Log(AppendableLog):
 
     @property
     def high_watermark(self) -> int:
-        """Offset up to which (exclusive) every in-sync replica has the log. With one replica: its end."""
-        return self.log_end_offset
+        """Offset up to which (exclusive) every in-sync replica has the log. With one replica: its end, or the
+        end of what has been synced while flush.messages holds records back."""
+        held_from = self._held_from
+        return self.log_end_offset if held_from < 0 else held_from
 
     @property
     def last_stable_offset(self) -> int:

@@ -37,6 +37,7 @@ class AppendResult(msgspec.Struct, gc=False):
     log_append_time: int
     log_start_offset: int
     duplicate: bool = False
+    awaits_sync: bool = False  # not to be acknowledged before `when_synced(last_offset + 1)`
 
 
 class AppendableLog(SegmentedLog):
@@ -164,6 +165,7 @@ class AppendableLog(SegmentedLog):
                     duplicate.timestamp,
                     self.log_start_offset,
                     duplicate=True,
+                    awaits_sync=0 <= self._held_from <= duplicate.last_offset,
                 )
         base_offset = header.base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
@@ -171,9 +173,10 @@ class AppendableLog(SegmentedLog):
         self.log_end_offset = last_offset + 1
         if header.producer_id >= 0:
             self.producers.update(header)
+        result = AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
         if self._flushes:
-            self._flush_as_configured()
-        return AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
+            result.awaits_sync = self._flush_as_configured(base_offset)
+        return result
 
     def _write(self, records: Bytes, header: BatchHeader, size: int, leader_epoch: int, now: int) -> None:
         """The batch behind the last one, in a new segment where the settings ask for it."""
@@ -217,6 +220,7 @@ class AppendableLog(SegmentedLog):
         except OSError:
             pass
         logger.error("%s: append failed: %s", self.name, error)
+        self.io_failed(error)
         raise StorageError(
             ErrorCode.KAFKA_STORAGE_ERROR, f"Error while appending records to {self.name}: {error}"
         ) from error

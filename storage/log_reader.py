@@ -46,12 +46,14 @@ class ReadableLog:
         "_segments",
         "log_end_offset",
         "log_start_offset",
+        "offline",
         "partition",
         "topic",
     )
 
     topic: str
     partition: int
+    offline: bool  # the log directory has failed: nothing can be read any more
     log_start_offset: int
     log_end_offset: int
     _segments: list[Segment]  # ascending, never empty
@@ -76,6 +78,8 @@ class ReadableLog:
         With `min_one_batch` the first batch comes whole however large it is; without, nothing comes when it
         does not fit. OffsetOutOfRange outside [log_start_offset, log_end_offset].
         """
+        if self.offline:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.name} is offline")
         end = self.log_end_offset
         if not self.log_start_offset <= offset <= end:
             raise OffsetOutOfRange(
@@ -88,11 +92,15 @@ class ReadableLog:
         try:
             return self._read(offset, max_bytes, min_one_batch, limit)
         except OSError as error:
+            self.read_failed(error)
             raise StorageError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
             ) from error
         except RecordBatchError as error:
             raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
+
+    def read_failed(self, error: OSError) -> None:
+        """The disk could not read. Overridden by who can tell somebody."""
 
     def _read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:
         for index in range(max(0, bisect_right(self._bases, offset) - 1), len(self._segments)):

@@ -19,13 +19,12 @@ from barnabas.wire.errors import ErrorCode
 class SegmentedLog(SyncedLog):
     """The part of `Log` that changes its list of segments. `Log` sets these attributes."""
 
-    __slots__ = ("_epochs", "_producers_rebuilt", "_roll_after_ms", "_start_offset_changed", "_time_ms")
+    __slots__ = ("_epochs", "_producers_rebuilt", "_roll_after_ms", "_time_ms")
 
     _epochs: LeaderEpochCache
     _time_ms: Callable[[], int]
     _producers_rebuilt: bool
     _roll_after_ms: int
-    _start_offset_changed: Callable[[], object] | None
 
     def roll(self) -> None:
         """Begin a new segment at the log's end; the old one is synced by a thread. OSError changes nothing."""
@@ -66,9 +65,10 @@ class SegmentedLog(SyncedLog):
             self._epochs.truncate_from_start(offset)
             self.remove_segments_below(offset)
         except OSError as error:
+            self.io_failed(error)
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error}") from error
-        if self._start_offset_changed is not None:
-            self._start_offset_changed()
+        if self._events is not None:
+            self._events.start_offset_changed(self)
 
     def remove_segments_below(self, offset: int) -> int:
         """Remove the segments whose records all lie below `offset`, never the active one; bytes freed.
@@ -89,6 +89,12 @@ class SegmentedLog(SyncedLog):
             segment.release()
         files = [file for segment in segments for file in segment.files]
         set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
+
+    def _after_seal(self, segment: Segment) -> None:
+        if (
+            segment.base_offset not in self._bases and not self._released
+        ):  # gone meanwhile: so must be its new indexes
+            self._discard([segment])
 
     def truncate_to(self, offset: int) -> None:
         """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails."""
@@ -113,6 +119,8 @@ class SegmentedLog(SyncedLog):
         self.log_end_offset = offset
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
+        self._sync_to = min(self._sync_to, offset)
+        self._held_from = min(self._held_from, offset)
         self._epochs.truncate_from_end(offset)
         self._producers_rebuilt = False
 

@@ -1,17 +1,22 @@
 """What has been written reaches the disk for good: fsync of rolled segments, flush.messages and flush.ms.
 
-`recovery_point` is the offset below which everything would survive a power failure. Threads do the syncing
-that nobody waits for; a failed one ends the log's appends, because the kernel then may have dropped what it
-had taken.
+`recovery_point` is the offset below which everything would survive a power failure. Threads do the syncing.
+A batch that flush.messages makes durable before it is acknowledged is held back meanwhile: `append` says
+`awaits_sync`, `when_synced` calls when it may be acknowledged, and until then the high watermark hides it.
+All batches that come while one sync runs share the next (group commit).
+
+A failed sync ends the log's appends, because the kernel then may have dropped what it had taken.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from barnabas.storage.disk import Disk
-from barnabas.storage.errors import StorageError
+from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log_reader import ReadableLog
 from barnabas.storage.runtime import Runtime
@@ -20,17 +25,37 @@ from barnabas.wire.errors import ErrorCode
 
 logger = logging.getLogger("barnabas.storage")
 
+Synced = Callable[[str | None], object]  # what went wrong, or None
+
+
+class LogEvents(Protocol):
+    """What a log tells whoever owns it."""
+
+    def start_offset_changed(self, log: SyncedLog) -> None:
+        """Records at the log's start can be read no more."""
+        ...
+
+    def directory_failed(self, log_dir: str, reason: str) -> None:
+        """The disk below has failed, in a way that more room or fewer open files will not heal."""
+        ...
+
 
 class SyncedLog(ReadableLog):
     """The syncing part of `Log`, which sets these attributes."""
 
     __slots__ = (
         "_disk",
+        "_events",
         "_flush_pending",
+        "_held_from",
         "_new_names",
         "_released",
         "_runtime",
+        "_sync_to",
+        "_sync_waiters",
+        "_syncing",
         "_truncations",
+        "cleaning",
         "config",
         "directory",
         "failure",
@@ -39,60 +64,136 @@ class SyncedLog(ReadableLog):
     )
 
     config: LogConfig
+    cleaning: bool  # a cleaner works on the segments: retention passes the log over
     directory: str
     log_dir: str
     failure: str | None  # set when the disk has lost what it had taken; only a restart heals
     recovery_point: int
     _disk: Disk
-    _runtime: Runtime
+    _events: LogEvents | None
     _new_names: bool  # whether the directory may hold names that a power failure would take
     _flush_pending: bool
+    _held_from: int  # from here on nothing is shown before it has been synced; -1: all is shown
     _released: bool
+    _runtime: Runtime
+    _sync_to: int  # how far a sync has been asked for
+    _sync_waiters: list[tuple[int, Synced]] | None  # (end offset, to be called once that is synced)
+    _syncing: bool
     _truncations: int  # a sync that began before one says nothing about what was written after
 
-    def _flush_as_configured(self) -> None:
-        """flush.messages at once, as its promise is about each acknowledgement; flush.ms by a timer."""
+    @property
+    def closed(self) -> bool:
+        """Whether the log has let go of its files for good."""
+        return self._released
+
+    def _flush_as_configured(self, base_offset: int) -> bool:
+        """After an append from `base_offset` on: whether its acknowledgement awaits a sync (flush.messages)."""
         config = self.config
-        if self.log_end_offset - self.recovery_point >= config.flush_messages:
-            self.flush()
-        elif config.flush_ms != LONG_MAX and not self._flush_pending:
+        if self.log_end_offset - max(self.recovery_point, self._sync_to) >= config.flush_messages:
+            if self._held_from < 0:
+                self._held_from = base_offset
+            self._sync()
+            return self._held_from >= 0
+        if config.flush_ms != LONG_MAX and not self._flush_pending:
             self._flush_pending = True
             self._runtime.call_later(config.flush_ms / 1000, self._flush_due)
+        return False
+
+    def when_synced(self, offset: int, call: Synced) -> None:
+        """Call once everything below `offset` would survive a power failure, or can't be made to."""
+        if self.failure is not None:
+            call(self.failure)
+        elif self.recovery_point >= offset:
+            call(None)
+        else:
+            if self._sync_waiters is None:
+                self._sync_waiters = []
+            self._sync_waiters.append((offset, call))
 
     def _flush_due(self) -> None:
         self._flush_pending = False
-        if self._released or self.recovery_point >= self.log_end_offset:
+        if not self._released and self.failure is None and self.recovery_point < self.log_end_offset:
+            self._sync()
+
+    def _sync(self) -> None:
+        """Have everything up to the log's end synced by a thread, behind the sync that runs if one does."""
+        end = self._sync_to = self.log_end_offset
+        if self._syncing:
             return
+        truncations = self._truncations
         try:
-            file = self._active.open_for_append()
+            work = self._sync_work()
         except OSError as error:
-            self._fail(f"{self.name} can't be synced: {error}")
+            self._fail(f"{self.name} can't be synced: {error}", error)
             return
-        self._sync_in_thread(file.sync, self._active, self.log_end_offset, lambda: None)
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._syncing = False
+            if error is not None:
+                if not self._released:
+                    self._fail(f"{self.name} can't be synced: {error}", error)
+            elif truncations == self._truncations:
+                self._synced(end)
+            if self.failure is None and self.recovery_point < self._sync_to:
+                self._sync()
+
+        self._syncing = True
+        self._runtime.run_in_thread(work, done)
+
+    def _sync_work(self) -> Callable[[], None]:
+        """The blocking part of a sync of everything that has not been synced. OSError when a file can't be opened."""
+        files = [
+            segment.open_for_append()
+            for index, segment in enumerate(self._segments)
+            if segment is self._active or self._bases[index + 1] > self.recovery_point
+        ]
+        directories = (self.directory, self.log_dir) if self._new_names else ()
+        disk = self._disk
+        self._new_names = False
+
+        def work() -> None:
+            for file in files:
+                file.sync()
+            for directory in directories:  # a synced file whose name is lost is lost
+                disk.sync_directory(directory)
+
+        return work
+
+    def _synced(self, end: int) -> None:
+        """All below `end` is on the medium: show it, and tell who waits for it."""
+        self.recovery_point = max(self.recovery_point, end)
+        if self._held_from >= 0:
+            self._held_from = self.recovery_point if self.recovery_point < self._sync_to else -1
+        self._call_waiters(self.recovery_point, None)
+
+    def _call_waiters(self, end: int, error: str | None) -> None:
+        waiters = self._sync_waiters
+        if waiters:
+            self._sync_waiters = [waiter for waiter in waiters if waiter[0] > end] or None
+            for offset, call in waiters:
+                if offset <= end:
+                    call(error)
 
     def flush(self) -> None:
         """Return once everything appended would survive a power failure; KAFKA_STORAGE_ERROR when it might not."""
         if self.recovery_point >= self.log_end_offset:
             return
         try:
-            for index, segment in enumerate(self._segments):
-                if segment is self._active:
-                    segment.open_for_append().sync()
-                elif self._bases[index + 1] > self.recovery_point:
-                    segment.open_for_append().sync()
-                    segment.release()
-            if self._new_names:  # a synced file whose name is lost is lost
-                self._disk.sync_directory(self.directory)
-                self._disk.sync_directory(self.log_dir)
-                self._new_names = False
+            self._sync_work()()
         except OSError as error:
-            self._fail(f"{self.name} can't be synced: {error}")
+            self._fail(f"{self.name} can't be synced: {error}", error)
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure)) from error
-        self.recovery_point = self.log_end_offset
+        for segment in self._segments:
+            if segment is not self._active:
+                segment.release()
+        self._sync_to = self.log_end_offset
+        self._synced(self.log_end_offset)
 
     def _seal(self, segment: Segment, end_offset: int) -> None:
+        """Sync a segment that is complete, and its indexes, in a thread."""
         file = segment.open_for_append()
         segment.release()
+        truncations = self._truncations
 
         def work() -> None:
             file.sync()
@@ -101,26 +202,43 @@ class SyncedLog(ReadableLog):
             except OSError as error:  # they are rebuilt, should memory be lost
                 logger.warning("%s: indexes stay in memory: %s", segment.path, error)
 
-        self._sync_in_thread(work, segment, end_offset, lambda: None)
-
-    def _sync_in_thread(
-        self, work: Callable[[], object], segment: Segment, end_offset: int, synced: Callable[[], object]
-    ) -> None:
-        """Raise the recovery point to `end_offset` when `work` has synced `segment`, all before it being so."""
-        truncations = self._truncations
-
         def done(_: object, error: BaseException | None) -> None:
             if error is not None:
                 if not self._released:
-                    self._fail(f"{segment.path} can't be synced: {error}")
+                    self._fail(f"{segment.path} can't be synced: {error}", error)
                 return
             if segment.base_offset <= self.recovery_point < end_offset and truncations == self._truncations:
-                self.recovery_point = end_offset
-            synced()
+                self._synced(end_offset)
+            self._after_seal(segment)
 
         self._runtime.run_in_thread(work, done)
 
-    def _fail(self, reason: str) -> None:
+    def _after_seal(self, segment: Segment) -> None:
+        """The segment's indexes have been written."""
+
+    def _fail(self, reason: str, error: BaseException) -> None:
+        """The disk may have lost what it had taken: no more appends."""
         if self.failure is None:
             self.failure = reason
             logger.error("%s: no more appends until a restart: %s", self.name, reason)
+        self._call_waiters(LONG_MAX, reason)
+        self.io_failed(error)
+
+    def io_failed(self, error: BaseException) -> None:
+        """Tell the owner of an error that says that the whole directory has failed. For errors of this log's
+        files, wherever they were met."""
+        if self._events is not None and isinstance(error, OSError) and not is_passing(error):
+            self._events.directory_failed(self.log_dir, f"{self.name}: {error}")
+
+    def read_failed(self, error: OSError) -> None:
+        """A medium that can't be read takes its directory offline, as in Kafka."""
+        if error.errno == errno.EIO:
+            self.io_failed(error)
+
+    def fail(self, reason: str) -> None:
+        """The directory has failed: from now on everything is KAFKA_STORAGE_ERROR. Files are let go."""
+        self.failure = self.failure or reason
+        self.offline = True
+        self._call_waiters(LONG_MAX, reason)
+        for segment in self._segments:
+            segment.release()

@@ -1,34 +1,57 @@
-"""All logs of a broker, over one or several directories: opened and recovered at start, created, deleted, closed."""
+"""All logs of a broker, over one or several directories: opened and recovered at start, created, deleted, closed.
+
+A directory that can't be opened, or whose disk fails later, is offline until the next start: its logs answer
+KAFKA_STORAGE_ERROR, the others go on, new partitions go to the directories that are left. When none is left,
+or the one that holds the metadata has failed, the broker has to stop (`on_fatal`), as Kafka.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+from barnabas.storage.background import Periodic
+from barnabas.storage.checkpointer import Checkpointer
 from barnabas.storage.directory import (
     DELETE_SUFFIX,
     LOG_START_OFFSET_FILE,
     PARTITION_METADATA,
     RECOVERY_POINT_FILE,
+    STRAY_SUFFIX,
     LogDirectory,
     encode_uuid,
     format_partition_metadata,
+    parse_directory_name,
     parse_partition_metadata,
     random_uuid,
+    suffixed_name,
 )
 from barnabas.storage.disk import Disk, write_rest
-from barnabas.storage.errors import LogDirectoryError, StorageError
+from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, StorageError, is_passing
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
+from barnabas.storage.log_sync import SyncedLog
+from barnabas.storage.retention import RetentionPass
 from barnabas.storage.runtime import Runtime
 from barnabas.wire.errors import ErrorCode
 
+__all__ = ["LogManager", "LogManagerSettings", "parse_directory_name"]
+
 logger = logging.getLogger("barnabas.storage")
 
-FILE_NAME_MAX = 255
-CHECKPOINT_INTERVAL_S = 60.0  # log.flush.offset.checkpoint.interval.ms
 METADATA_PARTITION = "__cluster_metadata-0"
 _ZERO_UUID = bytes(16)
+
+
+class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Broker settings under Kafka's names, all in ms."""
+
+    log_initial_task_delay_ms: int = 30_000
+    log_retention_check_interval_ms: int = 300_000
+    log_flush_offset_checkpoint_interval_ms: int = 60_000
+    log_flush_start_offset_checkpoint_interval_ms: int = 60_000
+    replica_high_watermark_checkpoint_interval_ms: int = 5_000
 
 
 class LogManager:
@@ -43,55 +66,79 @@ class LogManager:
         node_id: int = 1,
         cluster_id: str | None = None,
         config: LogConfig | None = None,
+        settings: LogManagerSettings | None = None,
+        vital_dir: str | None = None,
     ) -> None:
         """`cluster_id` None takes the one in meta.properties, or a new one. `config` serves until each topic's
-        own is known."""
+        own is known. The broker can't live without `vital_dir`."""
         self._disk = disk
         self._runtime = runtime
         self._node_id = node_id
         self._config = config or LogConfig()
+        self._settings = settings or LogManagerSettings()
+        self._vital_dir = vital_dir
         self._logs: dict[tuple[str, int], Log] = {}
         self._directories = {path: LogDirectory(disk, path) for path in dict.fromkeys(log_dirs)}
-        self._start_offsets_changed: set[str] = set()
+        self._counts = dict.fromkeys(self._directories, 0)  # logs in each
+        self._checkpointer = Checkpointer(disk, runtime, self._logs, self.directory_failed)
+        self._periodic: list[Periodic] = []
         self._closed = False
         self.log_dirs: list[str] = list(self._directories)
+        self.offline: dict[str, str] = {}  # directories that have failed, and why
         self.cluster_id = cluster_id or ""
+        self.broker_epoch = -1  # of this broker's registration, for the marker of a clean stop
         self.clean_start = True  # whether every directory had been stopped cleanly
+        # Called on the loop, after what caused them has been answered:
+        self.on_start_offset: Callable[[Log], object] | None = None  # records went at the log's start
+        self.on_directory_failed: Callable[[str], object] | None = None
+        self.on_fatal: Callable[[str], object] | None = None  # nothing is left to serve from
 
     # --- start and stop
 
     def open(self) -> None:
         """Lock the directories, settle whose they are, open every partition. LogDirectoryError when it can't.
 
-        Nothing stays locked when it fails.
+        A directory that the disk refuses is left out as long as another works. Nothing stays locked when it
+        fails.
         """
         try:
-            for directory in self._directories.values():
-                directory.open()
+            self._each_live(LogDirectory.open)
             self._settle_identity()
-            for directory in self._directories.values():
-                self._open_directory(directory)
+            self._each_live(self._open_directory)
         except BaseException:
             self._unlock()
             raise
-        self._runtime.call_later(CHECKPOINT_INTERVAL_S, self._checkpoint_periodically)
+        self._begin_periodic()
+
+    def _each_live(self, prepare: Callable[[LogDirectory], object]) -> None:
+        """Leaves out those that are offline from now on; LogDirectoryError when no other is left."""
+        for path, directory in self._directories.items():
+            if path in self.offline:
+                continue
+            try:
+                prepare(directory)
+            except LogDirectoryOffline as error:
+                if path == self._vital_dir or len(self.offline) + 1 == len(self._directories):
+                    raise
+                logger.error("%s is offline until the next start: %s", path, error)
+                self._take_offline(path, str(error))
 
     def _settle_identity(self) -> None:
-        found = sorted({d.cluster_id for d in self._directories.values() if d.cluster_id is not None})
+        live = [directory for path, directory in self._directories.items() if path not in self.offline]
+        found = sorted({d.cluster_id for d in live if d.cluster_id is not None})
         if len(found) > 1:
             raise LogDirectoryError(
                 f"the directories of log.dirs belong to different clusters: {', '.join(found)}"
             )
         self.cluster_id = self.cluster_id or (found[0] if found else encode_uuid(random_uuid(self._runtime)))
-        for directory in self._directories.values():
-            directory.adopt(self.cluster_id, self._node_id, self._runtime)
+        self._each_live(lambda directory: directory.adopt(self.cluster_id, self._node_id, self._runtime))
 
     def _open_directory(self, directory: LogDirectory) -> None:
         try:
             directory.take_clean_shutdown_marker()
             names = self._disk.list(directory.path)
         except OSError as error:
-            raise LogDirectoryError(f"{directory.path} can't be used (log.dirs): {error}") from error
+            raise LogDirectoryOffline(f"{directory.path} can't be used (log.dirs): {error}") from error
         recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
         start_offsets = directory.read_checkpoint(LOG_START_OFFSET_FILE)
         unclean = 0
@@ -114,12 +161,8 @@ class LogManager:
     def _open_log(
         self, directory: LogDirectory, path: str, key: tuple[str, int], recovery_point: int, start_offset: int
     ) -> None:
-        if key in self._logs:
-            raise LogDirectoryError(
-                f"{key[0]}-{key[1]} lies in both {self._logs[key].log_dir} and {directory.path} (log.dirs)"
-            )
         try:
-            self._logs[key] = Log(
+            log = Log(
                 self._disk,
                 self._runtime,
                 directory.path,
@@ -129,10 +172,15 @@ class LogManager:
                 clean=directory.clean,
                 recovery_point=recovery_point,
                 log_start_offset=start_offset,
-                start_offset_changed=self._on_start_offset(directory.path),
+                events=self,
             )
         except OSError as error:
-            raise LogDirectoryError(f"{path} can't be opened (log.dirs): {error}") from error
+            raise LogDirectoryOffline(f"{path} can't be opened (log.dirs): {error}") from error
+        if key in self._logs:
+            raise LogDirectoryError(
+                f"{key[0]}-{key[1]} lies in both {self._logs[key].log_dir} and {directory.path} (log.dirs)"
+            )
+        self._add(key, log)
 
     def _read_topic_id(self, path: str) -> bytes:
         file = f"{path}/{PARTITION_METADATA}"
@@ -144,24 +192,42 @@ class LogManager:
             logger.warning("%s is damaged (%s) and is passed over", file, error)
             return _ZERO_UUID
 
+    def _begin_periodic(self) -> None:
+        settings, checkpointer = self._settings, self._checkpointer
+        first_s = settings.log_initial_task_delay_ms / 1000
+
+        def every(interval_ms: int, run: Callable[[Callable[[], object]], object]) -> None:
+            self._periodic.append(Periodic(self._runtime, first_s, interval_ms / 1000, run))
+
+        every(settings.log_retention_check_interval_ms, self._enforce_retention)
+        every(settings.log_flush_offset_checkpoint_interval_ms, checkpointer.write_recovery_points)
+        every(settings.log_flush_start_offset_checkpoint_interval_ms, checkpointer.write_start_offsets)
+        every(settings.replica_high_watermark_checkpoint_interval_ms, checkpointer.write_high_watermarks)
+
+    def _enforce_retention(self, done: Callable[[], object]) -> None:
+        RetentionPass(self._runtime, self._disk, self.logs(), done)
+
     def close(self) -> None:
         """Sync and close every log, write the checkpoints and, where all went well, the clean-shutdown marker."""
         if self._closed:
             return
         self._closed = True
+        for periodic in self._periodic:
+            periodic.stop()
         for path, directory in self._directories.items():
+            if path in self.offline:
+                continue
             clean = True
-            for log in self._logs.values():
-                if log.log_dir == path:
-                    try:
-                        log.close()
-                    except (OSError, StorageError) as error:
-                        clean = False
-                        logger.error("%s was not closed cleanly: %s", log.name, error)
+            for log in self._in(path):
+                try:
+                    log.close()
+                except (OSError, StorageError) as error:
+                    clean = False
+                    logger.error("%s was not closed cleanly: %s", log.name, error)
             try:
-                self._write_checkpoints(directory)
+                self._checkpointer.write_now(path)
                 if clean:
-                    directory.mark_clean_shutdown()
+                    directory.mark_clean_shutdown(self.broker_epoch)
             except OSError as error:
                 logger.error("%s was not closed cleanly: %s", path, error)
         self._unlock()
@@ -183,51 +249,81 @@ class LogManager:
         key = (topic, partition)
         if key in self._logs:
             raise ValueError(f"{topic}-{partition} exists")
-        log_dir = self._least_loaded()
-        path = f"{log_dir}/{topic}-{partition}"
-        try:
-            if self._disk.exists(path):  # left behind when it could not be removed
-                self._set_aside(path, topic, partition, log_dir, config.file_delete_delay_ms)
-            self._disk.make_directory(path)
+        while True:
+            log_dir = self._least_loaded()
+            if log_dir is None:
+                raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
             try:
-                with_id = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
-                write_rest(with_id, format_partition_metadata(topic_id), 0, 0)
-                log = Log(
-                    self._disk,
-                    self._runtime,
-                    log_dir,
-                    topic,
-                    partition,
-                    topic_id,
-                    config,
-                    start_offset_changed=self._on_start_offset(log_dir),
-                )
-            except OSError:
-                self._disk.remove_tree(path)
-                raise
-        except OSError as error:
-            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{path} can't be created: {error}") from error
-        self._logs[key] = log
-        return log
+                log = self._create_in(log_dir, topic, topic_id, partition, config)
+            except OSError as error:
+                if is_passing(error):
+                    raise StorageError(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"{log_dir}/{topic}-{partition} can't be created: {error}",
+                    ) from error
+                self.directory_failed(log_dir, str(error))
+                continue
+            self._add(key, log)
+            return log
+
+    def _create_in(self, log_dir: str, topic: str, topic_id: bytes, partition: int, config: LogConfig) -> Log:
+        path = f"{log_dir}/{topic}-{partition}"
+        if self._disk.exists(path):  # left behind when it could not be removed
+            self._set_aside(path, topic, partition, log_dir, config.file_delete_delay_ms)
+        self._disk.make_directory(path)
+        try:
+            with_id = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
+            write_rest(with_id, format_partition_metadata(topic_id), 0, 0)
+            return Log(self._disk, self._runtime, log_dir, topic, partition, topic_id, config, events=self)
+        except OSError:
+            self._disk.remove_tree(path)
+            raise
 
     def delete(self, topic: str, partition: int) -> None:
         """Take the log out of service at once and off the disk after file.delete.delay.ms. Nothing happens when
         there is none. Regions that wait to be sent stay readable."""
-        log = self._logs.pop((topic, partition), None)
-        if log is None:
+        log = self._remove((topic, partition))
+        if log is None or log.log_dir in self.offline:
             return
         log.release()
         try:
             self._set_aside(log.directory, topic, partition, log.log_dir, log.config.file_delete_delay_ms)
         except OSError as error:
             logger.error("%s can't be deleted: %s", log.directory, error)
+        self._checkpointer.forget(log.log_dir)
+
+    def set_stray(self, topic: str, partition: int) -> None:
+        """Take a log that no topic claims out of service; its files stay under a name that ends in -stray."""
+        log = self._remove((topic, partition))
+        if log is None or log.log_dir in self.offline:
+            return
+        log.release()
+        name = suffixed_name(topic, partition, random_uuid(self._runtime), STRAY_SUFFIX)
+        try:
+            self._disk.rename(log.directory, f"{log.log_dir}/{name}")
+        except OSError as error:
+            logger.error("%s can't be renamed to %s: %s", log.directory, name, error)
+            return
+        logger.warning("%s belongs to no topic that is known; its files are kept in %s", log.directory, name)
+        self._checkpointer.forget(log.log_dir)
+
+    def _add(self, key: tuple[str, int], log: Log) -> None:
+        self._logs[key] = log
+        self._counts[log.log_dir] += 1
+
+    def _remove(self, key: tuple[str, int]) -> Log | None:
+        log = self._logs.pop(key, None)
+        if log is not None:
+            self._counts[log.log_dir] -= 1
+        return log
+
+    def _in(self, log_dir: str) -> list[Log]:
+        return [log for log in self._logs.values() if log.log_dir == log_dir]
 
     def _set_aside(self, path: str, topic: str, partition: int, log_dir: str, delay_ms: int) -> None:
-        suffix = f".{random_uuid(self._runtime).hex()}{DELETE_SUFFIX}"
-        stem = f"{topic[: FILE_NAME_MAX - len(suffix) - len(str(partition)) - 1]}-{partition}"
-        doomed = f"{log_dir}/{stem}{suffix}"
-        self._disk.rename(path, doomed)
-        self._remove_later(doomed, delay_ms)
+        name = suffixed_name(topic, partition, random_uuid(self._runtime), DELETE_SUFFIX)
+        self._disk.rename(path, f"{log_dir}/{name}")
+        self._remove_later(f"{log_dir}/{name}", delay_ms)
 
     def adopt(self, log: Log, topic_id: bytes) -> None:
         """Give a log whose partition.metadata was lost its topic id again. KAFKA_STORAGE_ERROR when that fails."""
@@ -250,13 +346,42 @@ class LogManager:
 
         self._runtime.call_later(delay_ms / 1000, remove)
 
-    def _least_loaded(self) -> str:
-        if len(self.log_dirs) == 1:
-            return self.log_dirs[0]
-        counts = dict.fromkeys(self.log_dirs, 0)
-        for log in self._logs.values():
-            counts[log.log_dir] += 1
-        return min(self.log_dirs, key=lambda path: counts[path])
+    def _least_loaded(self) -> str | None:
+        live = (path for path in self._counts if path not in self.offline)
+        return min(live, key=self._counts.__getitem__, default=None)
+
+    # --- directories
+
+    def directory_failed(self, log_dir: str, reason: str) -> None:
+        """The disk below `log_dir` has failed: it is offline until the next start, and its logs with it."""
+        if log_dir in self.offline or self._closed:
+            return
+        logger.error("%s is offline until the next start: %s", log_dir, reason)
+        self._take_offline(log_dir, reason)
+        self._runtime.call_soon(lambda: self._tell_of_failure(log_dir, reason))
+
+    def _take_offline(self, log_dir: str, reason: str) -> None:
+        self.offline[log_dir] = reason
+        self._directories[log_dir].unlock()
+        for log in self._in(log_dir):
+            log.fail(reason)
+
+    def _tell_of_failure(self, log_dir: str, reason: str) -> None:
+        if self.on_directory_failed is not None:
+            self.on_directory_failed(log_dir)
+        if self.on_fatal is None:
+            return
+        if len(self.offline) == len(self._directories):
+            self.on_fatal(f"every log directory has failed: {reason}")
+        elif log_dir == self._vital_dir:
+            self.on_fatal(f"the log directory of the metadata, {log_dir}, has failed: {reason}")
+
+    def start_offset_changed(self, log: SyncedLog) -> None:
+        """A log's event: records at its start are gone."""
+        self._checkpointer.start_offset_changed(log.log_dir)
+        mine = self._logs.get((log.topic, log.partition))
+        if mine is log and self.on_start_offset is not None:
+            self.on_start_offset(mine)
 
     def volume(self, log_dir: str) -> tuple[int, int]:
         """(total, usable) bytes of the directory's file system; (-1, -1) when it can't say."""
@@ -266,67 +391,12 @@ class LogManager:
             return -1, -1
 
     def directory_id(self, log_dir: str) -> str:
-        """The directory's id in meta.properties; "" before `open`."""
+        """The directory's id in meta.properties; "" when it has not been read."""
         return self._directories[log_dir].directory_id or ""
 
-    # --- checkpoints
-
     def checkpoint(self) -> None:
-        """Write recovery points and log start offsets of every directory now. OSError when the disk refuses."""
-        for directory in self._directories.values():
-            self._write_checkpoints(directory)
-
-    def _write_checkpoints(self, directory: LogDirectory) -> None:
-        mine = {key: log for key, log in self._logs.items() if log.log_dir == directory.path}
-        directory.write_checkpoint(
-            RECOVERY_POINT_FILE, {key: log.recovery_point for key, log in mine.items()}
-        )
-        self._write_start_offsets(directory)
-
-    def _write_start_offsets(self, directory: LogDirectory) -> None:
-        """Only what the first segment's name does not say, as Kafka."""
-        directory.write_checkpoint(
-            LOG_START_OFFSET_FILE,
-            {
-                key: log.log_start_offset
-                for key, log in self._logs.items()
-                if log.log_dir == directory.path and log.log_start_offset > log.segments[0].base_offset
-            },
-        )
-
-    def _checkpoint_periodically(self) -> None:
-        if self._closed:
-            return
-        try:
-            self.checkpoint()
-        except OSError as error:
-            logger.error("checkpoints can't be written: %s", error)
-        self._runtime.call_later(CHECKPOINT_INTERVAL_S, self._checkpoint_periodically)
-
-    def _on_start_offset(self, log_dir: str) -> Callable[[], None]:
-        """Start offsets that DeleteRecords has moved are written once per turn of the loop, however many."""
-
-        def changed() -> None:
-            if not self._start_offsets_changed:
-                self._runtime.call_soon(self._save_start_offsets)
-            self._start_offsets_changed.add(log_dir)
-
-        return changed
-
-    def _save_start_offsets(self) -> None:
-        changed, self._start_offsets_changed = self._start_offsets_changed, set()
-        if self._closed:
-            return
-        for log_dir in changed:
-            try:
-                self._write_start_offsets(self._directories[log_dir])
-            except OSError as error:
-                logger.error("%s: log start offsets can't be written: %s", log_dir, error)
-
-
-def parse_directory_name(name: str) -> tuple[str, int] | None:
-    """(topic, partition) of `<topic>-<partition>`; None for anything else."""
-    topic, dash, partition = name.rpartition("-")
-    if not dash or not topic or not partition.isdecimal():
-        return None
-    return topic, int(partition)
+        """Write recovery points and log start offsets of every directory now, blocking. OSError when the disk
+        refuses."""
+        for path in self._directories:
+            if path not in self.offline:
+                self._checkpointer.write_now(path)

@@ -11,12 +11,14 @@ under acks=0 closes the connection so that the producer learns of it at all.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.partition import Partition
-from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, Outcome, api
+from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log import Log
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -42,6 +44,7 @@ WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's 
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
 )
+Unsynced = tuple[Log, int, PartitionProduceResponse]  # (log, offset to be synced up to, what to answer then)
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
@@ -51,6 +54,7 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
     partitions = context.services.partitions
     topics = []
     failed = False
+    unsynced: list[Unsynced] = []
     for data in request.topic_data:
         answers = []
         for part in data.partition_data:
@@ -64,7 +68,7 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
             elif partition is None:
                 answer = _error(part.index, _why_absent(context, data, by_id))
             else:
-                answer = _append(context, request, partition, part)
+                answer = _append(context, request, partition, part, unsynced)
             failed = failed or answer.error_code != 0
             answers.append(answer)
         topics.append(
@@ -72,11 +76,37 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
         )
     if request.acks == 0:
         return CLOSE_CONNECTION if failed else NO_RESPONSE
-    return ProduceResponse(responses=topics)
+    response = ProduceResponse(responses=topics)
+    return _after_sync(context, response, unsynced) if unsynced else response
+
+
+def _after_sync(
+    context: RequestContext, response: ProduceResponse, unsynced: list[Unsynced]
+) -> ProduceResponse | Outcome:
+    """flush.messages: the answer leaves once all that it acknowledges has been synced."""
+    missing = len(unsynced)
+
+    def synced(answer: PartitionProduceResponse, failure: str | None) -> None:
+        nonlocal missing
+        if failure is not None:
+            answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            answer.base_offset = answer.log_start_offset = answer.log_append_time_ms = -1
+            answer.error_message = failure
+        missing -= 1
+        if missing == 0:
+            context.complete(response)
+
+    for log, offset, answer in unsynced:
+        log.when_synced(offset, partial(synced, answer))
+    return PENDING
 
 
 def _append(
-    context: RequestContext, request: ProduceRequest, partition: Partition, part: PartitionProduceData
+    context: RequestContext,
+    request: ProduceRequest,
+    partition: Partition,
+    part: PartitionProduceData,
+    unsynced: list[Unsynced],
 ) -> PartitionProduceResponse:
     records = part.records
     refusal = _refusal(context, request, partition, records)
@@ -100,12 +130,15 @@ def _append(
             ],
             error_message=str(error),
         )
-    return PartitionProduceResponse(
+    answer = PartitionProduceResponse(
         index=part.index,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time,
         log_start_offset=result.log_start_offset,
     )
+    if result.awaits_sync:
+        unsynced.append((partition.log, result.last_offset + 1, answer))
+    return answer
 
 
 def _refusal(

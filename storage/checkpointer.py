@@ -1,0 +1,200 @@
+"""When the checkpoint files of the log directories are written: at intervals, and soon after some changes.
+
+The offsets are collected on the loop, a few logs a turn; a thread formats, writes and syncs them. Of each file
+one version is written at a time, and only when something has changed. The thread writes beside the file, and
+the loop gives it its name: so nothing that is still on its way when the broker stops, or when a newer version
+has been written, takes effect afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from barnabas.storage.background import in_slices
+from barnabas.storage.checkpoints import format_offsets, write_offsets
+from barnabas.storage.directory import LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE, REPLICATION_OFFSET_FILE
+from barnabas.storage.disk import Disk
+from barnabas.storage.errors import is_passing
+from barnabas.storage.log import Log
+from barnabas.storage.runtime import Runtime
+
+logger = logging.getLogger("barnabas.storage")
+
+Offsets = dict[tuple[str, int], int]
+Done = Callable[[], object]
+
+_NEW_SUFFIX = ".new"
+
+
+def _recovery_point(log: Log) -> int | None:
+    return log.recovery_point
+
+
+def _start_offset(log: Log) -> int | None:
+    """Only what the first segment's name does not say, as Kafka."""
+    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
+
+
+def _high_watermark(log: Log) -> int | None:
+    return log.high_watermark
+
+
+_VALUES: Final[dict[str, Callable[[Log], int | None]]] = {
+    RECOVERY_POINT_FILE: _recovery_point,
+    LOG_START_OFFSET_FILE: _start_offset,
+    REPLICATION_OFFSET_FILE: _high_watermark,
+}
+
+
+class CheckpointFile:
+    """One file of offsets, written by threads, never by two at once."""
+
+    def __init__(self, disk: Disk, runtime: Runtime, path: str, failed: Callable[[OSError], object]) -> None:
+        self._disk = disk
+        self._runtime = runtime
+        self._path = path
+        self._failed = failed
+        self._written: Offsets | None = None
+        self._next: Offsets | None = None
+        self._busy = False
+        self._version = 0
+
+    def write(self, offsets: Offsets) -> None:
+        """Have this written, unless the file says so already. Of several that wait the last one counts."""
+        if self._busy:
+            self._next = offsets
+        elif offsets != self._written:
+            self._begin(offsets)
+
+    def write_now(self, offsets: Offsets) -> None:
+        """Blocking. What is on its way is overtaken. OSError."""
+        self._version += 1
+        self._next = None
+        write_offsets(self._disk, self._path, offsets)
+        self._written = offsets
+
+    def _begin(self, offsets: Offsets) -> None:
+        self._busy = True
+        self._version += 1
+        version, beside = self._version, self._path + _NEW_SUFFIX
+
+        def written(_: None, error: BaseException | None) -> None:
+            if error is None and version == self._version:
+                try:
+                    self._disk.rename(beside, self._path)
+                    self._written = offsets
+                except OSError as failure:
+                    error = failure
+            if error is not None:
+                self._end(error)
+                return
+            directory = self._path.rpartition("/")[0]
+            self._runtime.run_in_thread(
+                lambda: self._disk.sync_directory(directory), lambda _, error: self._end(error)
+            )
+
+        self._runtime.run_in_thread(lambda: self._disk.write_file(beside, format_offsets(offsets)), written)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._busy = False
+        if error is not None:
+            logger.error("%s can't be written: %s", self._path, error)
+            if isinstance(error, OSError):
+                self._failed(error)
+        following, self._next = self._next, None
+        if following is not None:
+            self.write(following)
+
+
+class Checkpointer:
+    """The checkpoint files of all directories. `failed(log_dir, reason)` hears of disks that are broken."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        runtime: Runtime,
+        logs: Mapping[tuple[str, int], Log],
+        failed: Callable[[str, str], object],
+    ) -> None:
+        self._disk = disk
+        self._runtime = runtime
+        self._logs = logs
+        self._failed = failed
+        self._files: dict[tuple[str, str], CheckpointFile] = {}
+        self._soon: set[tuple[str, str]] = set()  # (directory, file name) to be written on the next turn
+
+    def write_recovery_points(self, done: Done) -> None:
+        self._write(RECOVERY_POINT_FILE, done)
+
+    def write_start_offsets(self, done: Done) -> None:
+        self._write(LOG_START_OFFSET_FILE, done)
+
+    def write_high_watermarks(self, done: Done) -> None:
+        self._write(REPLICATION_OFFSET_FILE, done)
+
+    def start_offset_changed(self, log_dir: str) -> None:
+        """Start offsets that have moved are written soon, however many at once."""
+        self._write_soon(log_dir, LOG_START_OFFSET_FILE)
+
+    def forget(self, log_dir: str) -> None:
+        """A log has gone from the directory: a new one of its name must not find its offsets."""
+        self._write_soon(log_dir, LOG_START_OFFSET_FILE)
+        self._write_soon(log_dir, RECOVERY_POINT_FILE)
+
+    def write_now(self, log_dir: str) -> None:
+        """Every file of the directory, blocking. OSError."""
+        for name, value in _VALUES.items():
+            logs = [log for log in self._logs.values() if log.log_dir == log_dir]
+            self._file(log_dir, name).write_now(_collect(logs, value))
+
+    def _write_soon(self, log_dir: str, name: str) -> None:
+        if not self._soon:
+            self._runtime.call_soon(self._write_those)
+        self._soon.add((log_dir, name))
+
+    def _write_those(self) -> None:
+        wanted, self._soon = self._soon, set()
+        for name in {name for _, name in wanted}:
+            self._write(name, lambda: None, {log_dir for log_dir, each in wanted if each == name})
+
+    def _write(self, name: str, done: Done, log_dirs: set[str] | None = None) -> None:
+        found: dict[str, Offsets] = {}
+        value = _VALUES[name]
+
+        def steps() -> Iterator[object]:
+            for key, log in list(self._logs.items()):
+                if log.closed or log.failure is not None:
+                    continue
+                offsets = found.setdefault(log.log_dir, {})
+                offset = value(log)
+                if offset is not None:
+                    offsets[key] = offset
+                yield None
+
+        def collected() -> None:
+            for log_dir in found if log_dirs is None else log_dirs:
+                self._file(log_dir, name).write(found.get(log_dir, {}))
+            done()
+
+        in_slices(self._runtime, steps(), collected)
+
+    def _file(self, log_dir: str, name: str) -> CheckpointFile:
+        file = self._files.get((log_dir, name))
+        if file is None:
+            file = self._files[log_dir, name] = CheckpointFile(
+                self._disk,
+                self._runtime,
+                f"{log_dir}/{name}",
+                lambda error: self._write_failed(log_dir, error),
+            )
+        return file
+
+    def _write_failed(self, log_dir: str, error: OSError) -> None:
+        if not is_passing(error):
+            self._failed(log_dir, str(error))
+
+
+def _collect(logs: Iterable[Log], value: Callable[[Log], int | None]) -> Offsets:
+    return {(log.topic, log.partition): offset for log in logs if (offset := value(log)) is not None}
