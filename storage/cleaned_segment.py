@@ -53,7 +53,7 @@ class CleanedSegmentWriter:
             self._gathered = 0
 
     def finish(self, aborted: Sequence[AbortedTransaction], like: str) -> Segment:
-        """The segment, on the disk for good; its times of modification are those of the file `like`."""
+        """The segment, on the disk for good; as old as the file `like`, for retention's sake."""
         segment = self._segment
         self._flush()
         self._file.sync()
@@ -62,8 +62,8 @@ class CleanedSegmentWriter:
         if aborted:
             path = transaction_index_path(self._directory, segment.base_offset) + CLEANED_SUFFIX
             self._disk.write_file(path, encode_transactions(aborted))
+        self._disk.set_modified_ms(segment.path, self._disk.modified_ms(like))
         self._disk.sync_directory(self._directory)
-        segment.created_ms = self._disk.modified_ms(like)
         return segment
 
     def discard(self) -> None:

@@ -75,6 +75,10 @@ class Disk(Protocol):
         """When the file was last written to, in ms since the epoch."""
         ...
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        """Let the file look as if it had been written to then."""
+        ...
+
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
         ...
@@ -216,6 +220,9 @@ class RealDisk:
 
     def modified_ms(self, path: str) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
+
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def list(self, path: str) -> list[str]:
         return sorted(os.listdir(path))

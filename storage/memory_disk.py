@@ -117,6 +117,10 @@ class MemoryDisk:
         self.open(path)
         return self.modification_times.get(path, 0)
 
+    def set_modified_ms(self, path: str, modified_ms: int) -> None:
+        self.open(path)
+        self.modification_times[path] = modified_ms
+
     def list(self, path: str) -> list[str]:
         self._live(changes=False)
         return sorted(self._names.directory(path).entries)
@@ -142,6 +146,8 @@ class MemoryDisk:
     def rename(self, source: str, target: str) -> None:
         self.check("rename", source)
         self._names.rename(source, target)
+        if source in self.modification_times:
+            self.modification_times[target] = self.modification_times.pop(source)
 
     def remove(self, path: str) -> None:
         self.check("remove", path)
