@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
 
-JOURNAL_DIRECTORY: Final = "barnabas-metadata"  # no partition can have that name
 _SHIPPED_CONTROLLER: Final = ("CONTROLLER", "localhost", 9093)  # in Kafka's shipped server.properties
 
 log = logging.getLogger("barnabas.node")
@@ -37,8 +36,8 @@ class KafkaMetadata:
         self._runtime = runtime
         self._own_directory: LogDirectory | None = None  # where it is none of log.dirs
         self.directory = config.static_value("metadata.log.dir") or config.log_dirs[0]
-        self.journal_directory = f"{self.directory}/{JOURNAL_DIRECTORY}"
-        self._kraft = KraftDirectory(disk, self.directory, self.journal_directory, runtime)
+        self._kraft = KraftDirectory(disk, self.directory, runtime)
+        self.journal_directory = self._kraft.journal_directory
 
     def enter(self) -> None:
         """LogDirectoryError, MetadataError or OSError when the metadata can't be used."""

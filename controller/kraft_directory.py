@@ -1,8 +1,8 @@
 """The crossing between this broker and Apache Kafka: one directory, two kinds of metadata, one of them true.
 
-This broker's metadata is its journal (`barnabas-metadata`), Kafka's is the log `__cluster_metadata-0`. When
-a node stops cleanly it writes its image beside the journal as a checkpoint of Kafka's log, so that Kafka can
-start there; when Kafka has run, the next start imports its log into the journal.
+Kafka's metadata is the log in `__cluster_metadata-0`; this broker's is its journal, in a folder inside, where
+Kafka looks for nothing. When a node stops cleanly it writes its image as a checkpoint of Kafka's log, so that
+Kafka can start there; when Kafka has run, the next start imports its log into the journal.
 
 Which of the two is true is never guessed:
 - While this broker runs, and after a crash, the journal is ahead of the checkpoint. Then `quorum-state`
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime
 
 KRAFT_LOG: Final = "__cluster_metadata-0"
+JOURNAL: Final = "barnabas"  # the folder inside
 QUORUM_STATE: Final = "quorum-state"
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 MARK: Final = "kafka-mark.json"
 
 FENCE: Final = json.dumps(
     {
-        "barnabas": "The metadata of this directory is in barnabas-metadata and newer than what stands here. Let "
-        "barnabas start here and stop cleanly; then Kafka can start."
+        "barnabas": "Barnabas has gone on with the metadata of this directory and has not been stopped cleanly "
+        "since. Let it start here and stop cleanly; then Kafka can start."
     }
 ).encode()
 
@@ -58,14 +59,14 @@ class Mark(msgspec.Struct, frozen=True):
 class KraftDirectory:
     """Kafka's side of a node's metadata, in `directory` (metadata.log.dir, or the first of log.dirs)."""
 
-    def __init__(self, disk: Disk, directory: str, journal_directory: str, runtime: Runtime) -> None:
+    def __init__(self, disk: Disk, directory: str, runtime: Runtime) -> None:
         self._disk = disk
         self._runtime = runtime
         self._path = f"{directory}/{KRAFT_LOG}"
         self._fence_path = f"{self._path}/{QUORUM_STATE}"
         self._bootstrap_path = f"{directory}/{BOOTSTRAP}"
-        self._journal_directory = journal_directory
-        self._mark_path = f"{journal_directory}/{MARK}"
+        self.journal_directory = f"{self._path}/{JOURNAL}"
+        self._mark_path = f"{self.journal_directory}/{MARK}"
 
     # Start
 
@@ -99,22 +100,24 @@ class KraftDirectory:
 
         disk = self._disk
         source = read_kraft_log(disk, self._path, self._bootstrap_path)
+        if not source.end_offset and not source.records:
+            return  # Kafka has never started here
         mark = self._read_mark() if disk.exists(self._mark_path) else None
         if mark is None or mark.state != "importing":
             if mark is not None and (source.end_offset, source.epoch) == (mark.offset, mark.epoch):
                 return
-            end_offset = journal_end_offset(disk, self._journal_directory)
+            end_offset = journal_end_offset(disk, self.journal_directory)
             if end_offset != (0 if mark is None else mark.offset):
                 raise MetadataError(self._both_went_on())
         try:
             image = import_image(source, node_id, directory_ids)
         except MetadataError as error:
             raise MetadataError(f"{self._path}, which Kafka wrote, can't be imported: {error}") from error
-        if not disk.exists(self._journal_directory):
-            disk.make_directory(self._journal_directory)
+        if not disk.exists(self.journal_directory):
+            disk.make_directory(self.journal_directory, parents=True)
         self._write_mark(Mark(source.end_offset, source.epoch, "importing"))
         records = [encode_record(record) for record in image.records()]
-        replace_journal(disk, self._journal_directory, records, source.end_offset)
+        replace_journal(disk, self.journal_directory, records, source.end_offset)
         self._write_mark(Mark(source.end_offset, source.epoch, "imported"))
         log.info(
             "imported Kafka's metadata from %s up to offset %d: %d topics",
@@ -125,7 +128,7 @@ class KraftDirectory:
 
     def _both_went_on(self) -> str:
         return (
-            f"{self._journal_directory} and {self._path}, which Kafka wrote, both hold metadata that the other "
+            f"{self.journal_directory} and {self._path}, which Kafka wrote, both hold metadata that the other "
             f"lacks, so nothing is started. Look which of the two is the right one and move the other one away."
         )
 
@@ -153,7 +156,7 @@ class KraftDirectory:
         kept = _checkpoint_of(mark)
         self._disk.write_file(f"{self._path}/{kept}", content)
         for name in self._disk.list(self._path):  # older checkpoints, and a log that is in the journal by now
-            if name not in (kept, QUORUM_STATE, "partition.metadata"):
+            if name not in (kept, QUORUM_STATE, JOURNAL, "partition.metadata"):
                 self._disk.remove(f"{self._path}/{name}")
         self._write_mark(mark)
         self._disk.remove(self._fence_path)

@@ -1,7 +1,8 @@
 """From the image to the records that Apache Kafka 4.3 finds in its metadata log.
 
 They say what Kafka's own log says after a clean stop: the broker is registered and fenced, no partition has
-a leader. A Kafka that starts on them registers the broker anew and elects it in a new leader epoch.
+a leader, and where eligible leader replicas (KIP-966) are in use, this node is one instead of in sync. A Kafka
+that starts on them registers the broker anew and elects it in a new leader epoch.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from barnabas.controller.image import MetadataImage
 from barnabas.controller.operations.brokers import METADATA_VERSION
 from barnabas.wire.messages import metadata_records as wire
 
+ELR_FEATURE: Final = "eligible.leader.replicas.version"
 # What a new 4.3 cluster runs with, besides metadata.version; written for metadata that has never been Kafka's.
-# eligible.leader.replicas.version stays out: it comes with a change of min.insync.replicas that nobody asked for.
+# The ELR feature stays out: it comes with a change of min.insync.replicas that nobody asked for.
 NEW_CLUSTER_FEATURES: Final = (
     ("group.version", 1),
     ("share.version", 1),
@@ -29,6 +31,7 @@ def kafka_records(
 ) -> Iterator[msgspec.Struct]:
     """The image for Kafka. `directory_of(topic, partition)` is the id of the log directory (16 bytes) where
     the partition lies, None when it lies nowhere; `directory_ids` are all of this node's."""
+    with_elr = image.features.get(ELR_FEATURE, 0) > 0
     new = not set(image.features) - {METADATA_VERSION}
     names = {topic.topic_id: topic.name for topic in image.topics.values()}
     for record in image.records():
@@ -40,6 +43,9 @@ def kafka_records(
             record.leader = -1
             record.leader_epoch += 1
             record.partition_epoch += 1
+            if with_elr:
+                record.eligible_leader_replicas = record.last_known_elr = record.isr
+                record.isr = []
             directory = directory_of(names[record.topic_id], record.partition_id)
             if directory is not None and len(record.replicas) == 1:
                 record.directories = [directory]

@@ -138,8 +138,10 @@ class LogDirectory:
             self._disk.remove(path)
             self._disk.sync_directory(self.path)
 
-    def mark_clean_shutdown(self) -> None:
-        content = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
+    def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
+        """`broker_epoch`: which registration has ended here. Kafka takes a stop for unclean that is not of the
+        last one it knows; -1 stands for none."""
+        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         self._disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", content.encode())
 
     def read_checkpoint(self, name: str) -> dict[tuple[str, int], int]:
