@@ -12,6 +12,7 @@ import fcntl
 import os
 import resource
 import shutil
+import struct
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -188,8 +189,18 @@ class RealFile:
         os.fsync(self._descriptor)
 
 
+def _take(descriptor: int) -> None:
+    """The kind of lock that Java takes, so that Kafka and this broker see each other's, held by the open file
+    and not by the process. Where the system has no such lock, one that only this broker sees."""
+    command = getattr(fcntl, "F_OFD_SETLK", None)
+    if command is None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    else:  # struct flock: type, whence, start, length (0: all), pid
+        fcntl.fcntl(descriptor, command, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+
+
 class RealLock:
-    """flock on a file that stays behind, as Kafka's `.lock` does."""
+    """A lock on a file that stays behind, as Kafka's `.lock` does."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -283,7 +294,7 @@ class RealDisk:
     def lock(self, path: str) -> Lock:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor)
         except OSError:
             os.close(descriptor)
             raise
