@@ -67,6 +67,7 @@ class Log(AppendableLog):
         self._new_names = True  # whether the directory may hold names that a power failure would take
         self._flush_pending = False
         self._held_from = -1
+        self._sealing = ()
         self._sync_to = -1
         self._sync_waiters = None
         self._syncing = False

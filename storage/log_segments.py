@@ -5,14 +5,15 @@ Only this file changes the list; every change leaves a log that could be read by
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from operator import is_
 
 from barnabas.storage.deletion import set_aside
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import OffsetOutOfRange, StorageError
 from barnabas.storage.log_sync import SyncedLog
-from barnabas.storage.segment import Segment
+from barnabas.storage.segment import Segment, offset_file_name
 from barnabas.wire.errors import ErrorCode
 
 
@@ -90,6 +91,29 @@ class SegmentedLog(SyncedLog):
         files = [file for segment in segments for file in segment.files]
         set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
 
+    def holds(self, segments: Sequence[Segment]) -> bool:
+        """Whether these still stand in the list, one behind the other, and none of them is the active one."""
+        if self._released or self.failure is not None:
+            return False
+        first = bisect_left(self._bases, segments[0].base_offset)
+        here = self._segments[first : first + len(segments)]
+        return len(here) == len(segments) and all(map(is_, here, segments)) and here[-1] is not self._active
+
+    def replace_segments(self, new: Segment, old: Sequence[Segment]) -> None:
+        """Put `new` in the place of `old`, which the log holds, and set their files aside.
+
+        The producer snapshot of the first stays, as it says what lies before. OSError when a file can't be
+        renamed; the log has `new` all the same.
+        """
+        first = bisect_left(self._bases, old[0].base_offset)
+        self._segments[first : first + len(old)] = [new]
+        self._bases[first : first + len(old)] = [new.base_offset]
+        for segment in old:
+            segment.release()
+        files = [file for segment in old for file in segment.files]
+        files.remove(f"{self.directory}/{offset_file_name(new.base_offset, '.snapshot')}")
+        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
+
     def _after_seal(self, segment: Segment) -> None:
         if (
             segment.base_offset not in self._bases and not self._released
@@ -100,6 +124,8 @@ class SegmentedLog(SyncedLog):
         """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails."""
         if offset >= self.log_end_offset:
             return
+        if self._events is not None:
+            self._events.truncating(self, offset)
         if offset < self._bases[0]:
             self._start_over(offset)
         else:

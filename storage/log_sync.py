@@ -35,6 +35,10 @@ class LogEvents(Protocol):
         """Records at the log's start can be read no more."""
         ...
 
+    def truncating(self, log: SyncedLog, offset: int) -> None:
+        """Everything from `offset` on is about to go. OSError when it must not, as it could come back."""
+        ...
+
     def directory_failed(self, log_dir: str, reason: str) -> None:
         """The disk below has failed, in a way that more room or fewer open files will not heal."""
         ...
@@ -51,6 +55,7 @@ class SyncedLog(ReadableLog):
         "_new_names",
         "_released",
         "_runtime",
+        "_sealing",
         "_sync_to",
         "_sync_waiters",
         "_syncing",
@@ -76,6 +81,7 @@ class SyncedLog(ReadableLog):
     _held_from: int  # from here on nothing is shown before it has been synced; -1: all is shown
     _released: bool
     _runtime: Runtime
+    _sealing: tuple[int, ...]  # base offsets of the segments that a thread is sealing
     _sync_to: int  # how far a sync has been asked for
     _sync_waiters: list[tuple[int, Synced]] | None  # (end offset, to be called once that is synced)
     _syncing: bool
@@ -194,6 +200,7 @@ class SyncedLog(ReadableLog):
         file = segment.open_for_append()
         segment.release()
         truncations = self._truncations
+        self._sealing = (*self._sealing, segment.base_offset)
 
         def work() -> None:
             file.sync()
@@ -203,6 +210,7 @@ class SyncedLog(ReadableLog):
                 logger.warning("%s: indexes stay in memory: %s", segment.path, error)
 
         def done(_: object, error: BaseException | None) -> None:
+            self._sealing = tuple(base for base in self._sealing if base != segment.base_offset)
             if error is not None:
                 if not self._released:
                     self._fail(f"{segment.path} can't be synced: {error}", error)
@@ -212,6 +220,11 @@ class SyncedLog(ReadableLog):
             self._after_seal(segment)
 
         self._runtime.run_in_thread(work, done)
+
+    @property
+    def sealed_offset(self) -> int:
+        """Below it (exclusive) no segment changes any more, nor do its indexes."""
+        return min(self._sealing, default=self._active.base_offset)
 
     def _after_seal(self, segment: Segment) -> None:
         """The segment's indexes have been written."""

@@ -88,6 +88,8 @@ class LogManager:
         self.cluster_id = cluster_id or ""
         self.broker_epoch = -1  # of this broker's registration, for the marker of a clean stop
         self.clean_start = True  # whether every directory had been stopped cleanly
+        self.on_truncation: Callable[[Log, int], object] | None = None  # before everything from there on goes
+        self.on_removed: Callable[[Log], object] | None = None  # out of service, deleted or not
         # Called on the loop, after what caused them has been answered:
         self.on_start_offset: Callable[[Log], object] | None = None  # records went at the log's start
         self.on_directory_failed: Callable[[str], object] | None = None
@@ -315,6 +317,8 @@ class LogManager:
         log = self._logs.pop(key, None)
         if log is not None:
             self._counts[log.log_dir] -= 1
+            if self.on_removed is not None:
+                self.on_removed(log)
         return log
 
     def _in(self, log_dir: str) -> list[Log]:
@@ -382,6 +386,12 @@ class LogManager:
         mine = self._logs.get((log.topic, log.partition))
         if mine is log and self.on_start_offset is not None:
             self.on_start_offset(mine)
+
+    def truncating(self, log: SyncedLog, offset: int) -> None:
+        """A log's event: everything from `offset` on is about to go."""
+        mine = self._logs.get((log.topic, log.partition))
+        if mine is log and self.on_truncation is not None:
+            self.on_truncation(mine, offset)
 
     def volume(self, log_dir: str) -> tuple[int, int]:
         """(total, usable) bytes of the directory's file system; (-1, -1) when it can't say."""

@@ -13,6 +13,7 @@ import logging
 import msgspec
 from barnabas.storage.disk import Disk
 from barnabas.storage.epochs import LeaderEpochCache
+from barnabas.storage.leftovers import settle_leftovers
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.segment import (
     INDEX_SUFFIX,
@@ -28,8 +29,6 @@ logger = logging.getLogger("barnabas.storage")
 # An older segment without a single entry is believed when it is this short: an entry is made for every
 # index.interval.bytes, and a batch, which may be larger, comes in between.
 _SMALL_ENOUGH_FOR_NO_ENTRY = 1 << 21
-
-_LEFTOVERS = (".deleted", ".cleaned", ".swap", ".tmp")
 
 
 class LoadedLog(msgspec.Struct):
@@ -86,13 +85,13 @@ def load_segments(
 
 
 def _list_bases(disk: Disk, directory: str) -> list[int]:
-    """Base offsets of the log files; leftovers of interrupted work and indexes without a log are removed."""
+    """Base offsets of the log files, when leftovers of interrupted work have been settled; indexes without a log
+    are removed."""
+    settle_leftovers(disk, directory)
     names = disk.list(directory)
     logs = {name[: -len(LOG_SUFFIX)] for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
-        if name.endswith(_LEFTOVERS) or (
-            name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and name.split(".")[0] not in logs
-        ):
+        if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and name.split(".")[0] not in logs:
             disk.remove(f"{directory}/{name}")
     return sorted(int(stem) for stem in logs if stem.isdigit())
 

@@ -189,11 +189,15 @@ class Segment:
     def waited_ms(self, now_ms: int, batch_timestamp: int) -> int:
         """How long the segment has been filling, as segment.ms counts it: between the first batch's time and
         this one's, or by the clock when the first has none."""
+        first = self.first_batch_timestamp
+        return batch_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    @property
+    def first_batch_timestamp(self) -> int:
+        """The first batch's max timestamp; negative when it has none."""
         if self._rolling_timestamp == _UNKNOWN and self.size:
             self._rolling_timestamp = next(self.headers(0))[1].max_timestamp
-        if self._rolling_timestamp >= 0:
-            return batch_timestamp - self._rolling_timestamp
-        return now_ms - self.created_ms
+        return self._rolling_timestamp
 
     def save_indexes(self, *, sync: bool = False) -> None:
         """Write the indexes as of now; an empty segment needs none. OSError leaves the entries in memory, where
