@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from barnabas.controller.operations.directories import is_online
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -58,9 +59,5 @@ def partition_error(image: MetadataImage, state: PartitionState) -> ErrorCode:
 
 
 def offline_replicas(image: MetadataImage, state: PartitionState) -> list[int]:
-    """Replicas on brokers that are not there."""
-    return [
-        replica
-        for replica in state.replicas
-        if (broker := image.brokers.get(replica)) is None or broker.fenced
-    ]
+    """Replicas on brokers that are not there, or in log directories that have failed."""
+    return [replica for replica in state.replicas if not is_online(image.brokers, state, replica)]

@@ -43,17 +43,26 @@ class _Group(NamedTuple):
 class Controller:
     """Owns the metadata of the cluster. All calls on the loop's thread."""
 
-    def __init__(self, metadata_log: MetadataLog, config: BrokerSettings, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        metadata_log: MetadataLog,
+        config: BrokerSettings,
+        runtime: Runtime,
+        log_dirs: Sequence[bytes] = (),
+    ) -> None:
+        """`log_dirs` are the ids of this broker's log directories that work."""
         self.image = MetadataImage()
         self._decided = MetadataImage()
         self._log = metadata_log
         self._config = config
+        self._log_dirs = log_dirs
         self._runtime = runtime
         self._topic_listeners: list[TopicListener] = []
         self._config_listeners: list[ConfigListener] = []
         self._under_way: deque[_Group] = deque()  # proposed on top of `image`, in order
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
         self._started = False
+        self._answer_after: Callable[[Callable[[], object]], object] = lambda answer: answer()
 
     @property
     def is_active(self) -> bool:
@@ -73,7 +82,7 @@ class Controller:
         failures: list[str] = []
         incarnation_id = self._runtime.random_bytes(16)
         self.run(
-            lambda image: register_broker(image, self._config, incarnation_id),
+            lambda image: register_broker(image, self._config, incarnation_id, self._log_dirs),
             lambda _: None,
             lambda _, message: failures.append(message),
         )
@@ -94,6 +103,11 @@ class Controller:
         a resource is (ConfigResource.Type, name)."""
         self._config_listeners.append(listener)
 
+    def answer_after(self, settled: Callable[[Callable[[], object]], object]) -> None:
+        """`settled(answer)` calls `answer` when what the listeners have begun is done; changes are answered
+        then."""
+        self._answer_after = settled
+
     def run(
         self,
         operation: Callable[[MetadataImage], Decision[R]],
@@ -101,7 +115,7 @@ class Controller:
         failed: Failed | None = None,
     ) -> None:
         """Decide an operation and call `done(response)` when its records are committed and replayed, or
-        `failed(error, message)` when they could not be; exactly one of them, once.
+        `failed(error, message)` when they could not be; exactly one of them, once. See `answer_after`.
 
         `operation` must be pure: it gets an image to read, and what it returns is all that happens.
         """
@@ -122,7 +136,7 @@ class Controller:
 
         def finished(error: Exception | None) -> None:
             if error is None:
-                self._call(lambda: done(decision.response))
+                self._answer_after(lambda: self._call(lambda: done(decision.response)))
                 return
             if generation == self._generation:
                 # Everything under way was decided on top of this, and fails with it.
@@ -170,12 +184,12 @@ class Controller:
         names = {name for kind, name in delta.resources if kind == TOPIC_RESOURCE}
         if any(kind != TOPIC_RESOURCE for kind, _ in delta.resources):
             names.update(self.image.topics)
+        if delta.resources:  # first, as topics inherit from brokers
+            for config_listener in self._config_listeners:
+                self._call(partial(config_listener, self.image, delta.resources))
         if delta.topic_ids or names:
             for topic_listener in self._topic_listeners:
                 self._call(partial(topic_listener, self.image, delta.topic_ids, names))
-        if delta.resources:
-            for config_listener in self._config_listeners:
-                self._call(partial(config_listener, self.image, delta.resources))
 
     def _call(self, callback: Callable[[], object]) -> None:
         """The change is committed whatever a listener makes of it; one that raises stops neither the log nor

@@ -48,8 +48,11 @@ class BrokerSettings(Protocol):
     def listeners(self) -> Sequence[ListenerSettings]: ...
 
 
-def register_broker(image: MetadataImage, settings: BrokerSettings, incarnation_id: bytes) -> Decision[int]:
-    """This broker, started anew and ready to serve; the response is its broker epoch.
+def register_broker(
+    image: MetadataImage, settings: BrokerSettings, incarnation_id: bytes, log_dirs: Sequence[bytes] = ()
+) -> Decision[int]:
+    """This broker, started anew and ready to serve; the response is its broker epoch. `log_dirs` are the ids
+    of its log directories that work.
 
     The epoch is the offset of its registration record, as in Kafka. On empty metadata, the features that new
     clusters run with are finalized first: metadata begins with metadata.version, which says how to read it.
@@ -80,6 +83,7 @@ def register_broker(image: MetadataImage, settings: BrokerSettings, incarnation_
             ],
             rack=settings.broker_rack,
             fenced=False,
+            log_dirs=sorted(log_dirs),
         )
     )
     return Decision(records, broker_epoch)
