@@ -8,6 +8,7 @@ record is not replayed; at start it rebuilds the group, whose members then have 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
@@ -173,12 +174,24 @@ class Shard:
     # -- loading
 
     def load(self) -> None:
-        """Replay the whole partition. Members of the groups found get one session timeout from now."""
+        """Replay the whole partition. Members of the groups found get one session timeout from now.
+
+        Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are
+        passed over; the offsets of such groups are plain ones and count."""
+        unknown: Counter[str] = Counter()
         for batch in self._log.load(self.index):
             if read_header(batch).is_control:
                 continue
             for record in iterate_records(batch):
-                self._replay(record)
+                try:
+                    self._replay(record)
+                except UnknownRecord as error:
+                    unknown[str(error)] += 1
+        if unknown:
+            kinds = ", ".join(f"{kind}: {count}" for kind, count in unknown.most_common(8))
+            log.warning(
+                "__consumer_offsets-%d: records that can't be read are passed over (%s)", self.index, kinds
+            )
         for group in tuple(self.groups.values()):
             for member in tuple(group.members.values()):
                 self.rebalancer.heartbeat(group, member)
@@ -186,11 +199,7 @@ class Shard:
                 self.rebalancer.prepare(group, "it is larger than group.max.size")
 
     def _replay(self, record: Record) -> None:
-        try:
-            decoded = decode_record(record)
-        except UnknownRecord as error:
-            log.warning("__consumer_offsets-%d, offset %d: %s", self.index, record.offset, error)
-            return
+        decoded = decode_record(record)
         if isinstance(decoded, GroupWritten):
             self.groups[decoded.group_id] = restore_group(decoded, self._runtime.time_ms)
         else:
