@@ -189,7 +189,9 @@ class Segment:
     def waited_ms(self, now_ms: int, batch_timestamp: int) -> int:
         """How long the segment has been filling, as segment.ms counts it: between the first batch's time and
         this one's, or by the clock when the first has none."""
-        first = self.first_batch_timestamp
+        first = self._rolling_timestamp
+        if first == _UNKNOWN:
+            first = self.first_batch_timestamp
         return batch_timestamp - first if first >= 0 else now_ms - self.created_ms
 
     @property
