@@ -85,7 +85,8 @@ class Node:
         controller.start()
         self._kafka_metadata.warn_of_carried(controller.image)
         self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
-        partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties)
+        partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties, runtime)
+        self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
         partitions.load(controller.image)
         groups = GroupCoordinator(
             CoordinatorLog(GROUP_METADATA_TOPIC, partitions), config, runtime, controller
@@ -104,8 +105,8 @@ class Node:
             node_id=config.node_id,
         )
         controller.add_listener(partitions.metadata_changed)
+        controller.answer_after(partitions.when_settled)
         controller.add_config_listener(self._configs_changed)
-        self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
         groups.start()
         self._connections = Connections(
             runtime,

@@ -39,7 +39,7 @@ def image_of(*names: str) -> MetadataImage:
 def opened(disk: MemoryDisk) -> tuple[LogManager, PartitionManager]:
     manager = LogManager(disk, ["/logs"], VirtualRuntime(), config=CONFIG)
     manager.open()
-    return manager, PartitionManager(manager, 1, lambda _image, _topic: {})
+    return manager, PartitionManager(manager, 1, lambda _image, _topic: {}, VirtualRuntime())
 
 
 @pytest.mark.parametrize("content", [b"", b"version: 0\n", None])
