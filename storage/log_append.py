@@ -1,7 +1,8 @@
 """Appending to a log: checks, offsets, one write.
 
-An append is one pass: header, CRC, checks, one write of sixteen patched bytes and the rest as it came. State
-changes only after the write has succeeded, so a full disk leaves the log as it was.
+An append is one pass: header, CRC, checks, and one write of the batch with the sixteen bytes in front that the
+leader assigns. They are patched where the batch lies, so a writable buffer is not copied on its way to the
+file. State changes only after the write has succeeded, so a full disk leaves the log as it was.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from barnabas.storage.producers import ProducerStateManager
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, BatchHeader
+from barnabas.wire.record_batch import (
+    ATTRIBUTES_OFFSET,
+    CONTROL_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    BatchHeader,
+)
 from crc32c import crc32c
 
 logger = logging.getLogger("barnabas.storage")
 
-_PREFIX = struct.Struct(">qii")  # base offset, batch length, leader epoch: what the leader assigns
-_PREFIX_SIZE = 16
-_JOINED_MAX = 16384  # up to here copying costs less than a second buffer does in the kernel
+_assign = struct.Struct(">qii").pack_into  # base offset, batch length (as it is), leader epoch
 
 
 class AppendResult(msgspec.Struct, gc=False):
@@ -43,7 +48,14 @@ class AppendResult(msgspec.Struct, gc=False):
 class AppendableLog(SegmentedLog):
     """The appending part of `Log`."""
 
-    __slots__ = ("_after_max_ms", "_before_max_ms", "_flushes", "_inspects", "_stamps")
+    __slots__ = (
+        "_after_max_ms",
+        "_before_max_ms",
+        "_flushes",
+        "_rewrites",
+        "_segment_bytes",
+        "_size_max",
+    )
 
     @property
     def producers(self) -> ProducerStateManager:
@@ -53,8 +65,11 @@ class AppendableLog(SegmentedLog):
     def update_config(self, config: LogConfig) -> None:
         """New settings, in force from the next append on."""
         self.config = config
-        self._inspects = validation.needs_inspection(config)
-        self._stamps = config.message_timestamp_type == "LogAppendTime"
+        self._rewrites = config.message_timestamp_type == "LogAppendTime" or validation.needs_inspection(
+            config
+        )
+        self._segment_bytes = config.segment_bytes
+        self._size_max = min(config.max_message_bytes, config.segment_bytes)
         self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
@@ -67,16 +82,16 @@ class AppendableLog(SegmentedLog):
         Nothing has changed when it raises StorageError: CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR. `from_client` False allows
-        control batches.
+        control batches. A writable memoryview is ours: it is written into.
         """
-        header = validation.read_batch_header(records)
-        size = header.batch_length + 12
-        if size != len(records):
-            return self._append_several(records, leader_epoch, from_client)
-        return self._append(records, header, size, leader_epoch, from_client)
+        view = records if type(records) is memoryview else memoryview(records)
+        header = validation.read_batch_header(view)
+        size = header.batch_length + LOG_OVERHEAD
+        if size != len(view):
+            return self._append_several(view, leader_epoch, from_client)
+        return self._append(view, header, size, leader_epoch, from_client)
 
-    def _append_several(self, records: Bytes, leader_epoch: int, from_client: bool) -> AppendResult:
-        view = memoryview(records)
+    def _append_several(self, view: memoryview, leader_epoch: int, from_client: bool) -> AppendResult:
         batches: list[tuple[memoryview, BatchHeader]] = []
         position = 0
         while position < len(view):
@@ -95,8 +110,8 @@ class AppendableLog(SegmentedLog):
         results[-1].base_offset = results[0].base_offset
         return results[-1]
 
-    def _check(self, records: Bytes, header: BatchHeader, size: int, from_client: bool) -> None:
-        """What the header and the CRC alone can refuse."""
+    def _check(self, records: memoryview, header: BatchHeader, size: int, from_client: bool) -> None:
+        """What the header and the CRC alone can refuse, in Kafka's order."""
         if header.base_offset and from_client:
             raise StorageError(
                 ErrorCode.INVALID_RECORD,
@@ -110,7 +125,7 @@ class AppendableLog(SegmentedLog):
                 f"The record batch size in the append to {self.name} is {size} bytes which exceeds the "
                 f"maximum configured value of {config.max_message_bytes}.",
             )
-        crc = crc32c(memoryview(records)[21:])
+        crc = crc32c(records[ATTRIBUTES_OFFSET:])
         if crc != header.crc:
             raise StorageError(
                 ErrorCode.CORRUPT_MESSAGE,
@@ -136,21 +151,26 @@ class AppendableLog(SegmentedLog):
             )
 
     def _append(
-        self, records: Bytes, header: BatchHeader, size: int, leader_epoch: int, from_client: bool
+        self, records: memoryview, header: BatchHeader, size: int, leader_epoch: int, from_client: bool
     ) -> AppendResult:
         if self.failure is not None:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
-        self._check(records, header, size, from_client)
+        attributes = header.attributes
+        if (
+            header.base_offset
+            or size > self._size_max
+            or header.last_offset_delta != header.record_count - 1
+            or header.record_count < 1
+            or attributes & CONTROL_FLAG
+            or header.base_sequence < 0 <= header.producer_id
+            or crc32c(records[ATTRIBUTES_OFFSET:]) != header.crc
+        ):
+            self._check(records, header, size, from_client)
         now = self._time_ms()
         log_append_time = -1
-        if self._inspects:
-            records, header = validation.inspect_records(records, header, self.config, self.name)
-            size = header.batch_length + 12
-        if self._stamps:
-            records = validation.stamp_append_time(records, header, now)
-            log_append_time = now
-        elif header.attributes & LOG_APPEND_TIME_FLAG and from_client:
-            records = validation.claim_create_time(records, header)
+        if self._rewrites or attributes & LOG_APPEND_TIME_FLAG:
+            records, header, log_append_time = self._rewritten(records, header, now, from_client)
+            size = header.batch_length + LOG_OVERHEAD
         elif (
             header.max_timestamp > now + self._after_max_ms
             or header.base_timestamp < now - self._before_max_ms
@@ -178,14 +198,34 @@ class AppendableLog(SegmentedLog):
             result.awaits_sync = self._flush_as_configured(base_offset)
         return result
 
-    def _write(self, records: Bytes, header: BatchHeader, size: int, leader_epoch: int, now: int) -> None:
+    def _rewritten(
+        self, records: memoryview, header: BatchHeader, now: int, from_client: bool
+    ) -> tuple[memoryview, BatchHeader, int]:
+        """The batch and its header as the topic's settings want them, and its LogAppendTime or -1."""
+        config = self.config
+        log_append_time = -1
+        batch: Bytes = records
+        if validation.needs_inspection(config):
+            batch, header = validation.inspect_records(batch, header, config, self.name)
+        if config.message_timestamp_type == "LogAppendTime":
+            batch = validation.stamp_append_time(batch, header, now)
+            log_append_time = now
+        elif header.attributes & LOG_APPEND_TIME_FLAG and from_client:
+            batch = validation.claim_create_time(batch, header)
+        else:
+            validation.check_timestamps(header, now, config)
+        return memoryview(batch), header, log_append_time
+
+    def _write(
+        self, records: memoryview, header: BatchHeader, size: int, leader_epoch: int, now: int
+    ) -> None:
         """The batch behind the last one, in a new segment where the settings ask for it."""
         config = self.config
         segment = self._active
         position = segment.size
         try:
             if (
-                position > config.segment_bytes - size
+                position > self._segment_bytes - size
                 or (position and segment.waited_ms(now, header.max_timestamp) > self._roll_after_ms)
                 or segment.index_full
                 or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET
@@ -197,18 +237,15 @@ class AppendableLog(SegmentedLog):
                 self._epochs.assign(leader_epoch, header.base_offset)
             if segment.torn:
                 segment.cut_torn_tail()
+            if records.readonly:
+                records = memoryview(bytearray(records))
+            _assign(records, 0, header.base_offset, header.batch_length, leader_epoch)
             file = segment.open_for_append()
-            prefix = _PREFIX.pack(header.base_offset, header.batch_length, leader_epoch)
-            rest = memoryview(records)[_PREFIX_SIZE:]
-            if size <= _JOINED_MAX:
-                written = file.pwrite(b"".join((prefix, rest)), position)
-            else:
-                written = file.pwritev((prefix, rest), position)
+            written = file.pwrite(records, position)
             if written != size:
-                write_rest(file, b"".join((prefix, rest)), written, position)
+                write_rest(file, records, written, position)
         except OSError as error:
             self._undo_write(segment, error)
-        header.partition_leader_epoch = leader_epoch
         segment.appended(header, size, config.index_interval_bytes, config.segment_index_bytes)
         self._last_base_offset = header.base_offset
         self._last_position = position
