@@ -11,6 +11,7 @@ under acks=0 closes the connection so that the producer learns of it at all.
 from __future__ import annotations
 
 import logging
+import struct
 from functools import partial
 
 from barnabas.broker.context import RequestContext
@@ -34,6 +35,7 @@ log = logging.getLogger("barnabas.produce")
 
 BATCH_OVERHEAD = 61
 BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
+_peek = struct.Struct(">i4xb4xh").unpack_from  # from byte 8 on: batch length, magic, attributes
 ZSTD = 4
 TRANSACTIONAL = 0x10
 WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's start
@@ -52,8 +54,8 @@ ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to inter
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     by_id = context.api_version >= 13
     partitions = context.services.partitions
+    known_acks = -1 <= request.acks <= 1
     topics = []
-    failed = False
     unsynced: list[Unsynced] = []
     for data in request.topic_data:
         answers = []
@@ -63,20 +65,18 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
                 if by_id
                 else partitions.get(data.name, part.index)
             )
-            if request.acks not in (-1, 0, 1):
+            if not known_acks:
                 answer = _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
             elif partition is None:
                 answer = _error(part.index, _why_absent(context, data, by_id))
             else:
                 answer = _append(context, request, partition, part, unsynced)
-            failed = failed or answer.error_code != 0
             answers.append(answer)
-        topics.append(
-            TopicProduceResponse(name=data.name, topic_id=data.topic_id, partition_responses=answers)
-        )
+        topics.append(TopicProduceResponse(data.name, data.topic_id, answers))
     if request.acks == 0:
+        failed = any(answer.error_code for topic in topics for answer in topic.partition_responses)
         return CLOSE_CONNECTION if failed else NO_RESPONSE
-    response = ProduceResponse(responses=topics)
+    response = ProduceResponse(topics)
     return _after_sync(context, response, unsynced) if unsynced else response
 
 
@@ -109,15 +109,15 @@ def _append(
     unsynced: list[Unsynced],
 ) -> PartitionProduceResponse:
     records = part.records
-    refusal = _refusal(context, request, partition, records)
-    if refusal is not None:
-        return _error(part.index, *refusal)
-    assert isinstance(records, memoryview)  # or it had been refused
-    batch_size = 12 + int.from_bytes(records[8:12], "big")
+    if not isinstance(records, memoryview) or not _is_usual(records, context.api_version, partition):
+        refusal = _refusal(context, request, partition, records)
+        if refusal is not None:
+            return _error(part.index, *refusal)
+        assert isinstance(records, memoryview)  # or it had been refused
+        size = 12 + int.from_bytes(records[8:12], "big")
+        records = records[:size]  # what is cut short behind the batch is dropped, as Kafka does
     try:
-        result = partition.append(
-            records[:batch_size]
-        )  # what is cut short behind it is dropped, as Kafka does
+        result = partition.append(records)
     except StorageError as error:
         return PartitionProduceResponse(
             index=part.index,
@@ -131,14 +131,25 @@ def _append(
             error_message=str(error),
         )
     answer = PartitionProduceResponse(
-        index=part.index,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.log_append_time,
-        log_start_offset=result.log_start_offset,
+        part.index, ErrorCode.NONE, result.base_offset, result.log_append_time, result.log_start_offset
     )
     if result.awaits_sync:
         unsynced.append((partition.log, result.last_offset + 1, answer))
     return answer
+
+
+def _is_usual(records: memoryview, version: int, partition: Partition) -> bool:
+    """Whether `_refusal` need not look: one whole batch in format v2, not transactional, in a codec that every
+    client of the version may send, for a topic of a user."""
+    if len(records) < BATCH_OVERHEAD:
+        return False
+    length, magic, attributes = _peek(records, 8)
+    return (
+        length + 12 == len(records)
+        and magic == 2
+        and attributes & (TRANSACTIONAL | 7) <= (ZSTD if version >= 7 else ZSTD - 1)
+        and partition.topic not in INTERNAL_TOPICS
+    )
 
 
 def _refusal(
