@@ -78,9 +78,8 @@ class KraftDirectory:
             return
         if self._may_be_kafkas():
             self._import(node_id, directory_ids())
-        if not disk.exists(self._path):
-            disk.make_directory(self._path)
-        disk.write_file(self._fence_path, FENCE, sync=False)
+        disk.make_directory(self.journal_directory, parents=True)
+        disk.write_file(self._fence_path, FENCE)
 
     def _may_be_kafkas(self) -> bool:
         """A quick look, as every start takes it."""
@@ -113,8 +112,7 @@ class KraftDirectory:
             image = import_image(source, node_id, directory_ids)
         except MetadataError as error:
             raise MetadataError(f"{self._path}, which Kafka wrote, can't be imported: {error}") from error
-        if not disk.exists(self.journal_directory):
-            disk.make_directory(self.journal_directory, parents=True)
+        disk.make_directory(self.journal_directory, parents=True)
         self._write_mark(Mark(source.end_offset, source.epoch, "importing"))
         records = [encode_record(record) for record in image.records()]
         replace_journal(disk, self.journal_directory, records, source.end_offset)
