@@ -25,7 +25,13 @@ from barnabas.controller.records import decode_record
 from barnabas.storage.disk import Disk
 from barnabas.wire.messages import metadata_records as wire
 from barnabas.wire.messages.control_records import LeaderChangeMessage, SnapshotFooterRecord, VotersRecord
-from barnabas.wire.record_batch import LOG_OVERHEAD, RecordBatchError
+from barnabas.wire.record_batch import (
+    HEADER_SIZE,
+    MAGIC_OFFSET,
+    RecordBatchError,
+    read_header,
+    verify_crc,
+)
 
 QUORUM_STATE: Final = "quorum-state"
 BOOTSTRAP: Final = "bootstrap.checkpoint"
@@ -112,7 +118,7 @@ def _read_segments(disk: Disk, directory: str, bases: list[int], start: int) -> 
             try:
                 batch, following = read_batch(content, position, path)
             except RecordBatchError as error:
-                if last and _is_torn_tail(content, position):
+                if last and _is_torn_tail(content, position, start if end is None else end):
                     log.warning("%s: the last batch, at byte %d, was not completely written", path, position)
                     break
                 raise MetadataError(
@@ -130,15 +136,19 @@ def _read_segments(disk: Disk, directory: str, bases: list[int], start: int) -> 
                 yield batch
 
 
-def _is_torn_tail(content: memoryview, position: int) -> bool:
-    """Whether a batch that is not whole is the file's last: the rest is no longer than the batch says it is,
-    or nothing but zeros."""
-    rest = content[position:]
-    if not any(rest):
-        return True
-    if len(rest) < LOG_OVERHEAD:
-        return True
-    return len(rest) <= LOG_OVERHEAD + int.from_bytes(rest[8:LOG_OVERHEAD], "big")
+def _is_torn_tail(content: memoryview, position: int, offset: int) -> bool:
+    """Whether what stands at `position`, where the batch with `offset` should, is the end of the file: no whole
+    batch follows. Zeros are the end as well."""
+    end = len(bytes(content[position:]).rstrip(b"\0")) + position
+    for start in range(position + 1, end - HEADER_SIZE + 1):
+        base_offset = int.from_bytes(content[start : start + 8], "big")
+        if offset < base_offset <= offset + end and content[start + MAGIC_OFFSET] == 2:
+            try:
+                verify_crc(content, start, read_header(content, start))
+            except RecordBatchError:
+                continue
+            return False
+    return True
 
 
 def _committed(contents: Iterator[bytes]) -> Iterator[msgspec.Struct]:
