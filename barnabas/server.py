@@ -95,11 +95,12 @@ def _raise_open_files_limit() -> None:
 
 
 def _start(node: Node, config: BrokerConfig) -> None:
+    from barnabas.controller.errors import MetadataError
     from barnabas.storage.errors import LogDirectoryError
 
     try:
         node.start()
-    except LogDirectoryError as error:
+    except (LogDirectoryError, MetadataError) as error:
         raise CannotStart(str(error)) from error
     except OSError as error:
         raise CannotStart(_explain(error, config)) from error
