@@ -17,7 +17,7 @@ import random  # noqa: TID251 - this file is the runtime
 import socket
 import sys
 import time  # noqa: TID251 - this file is the runtime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.storage.runtime import Runtime, Server, Timer
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 LISTEN_BACKLOG = 1024
 WORKER_THREADS = 4
+BLOCKING_THREADS = 16  # they wait for the disk, which syncs many files at the price of a few
 
 
 def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
@@ -156,12 +157,18 @@ class AsyncioRuntime(Runtime):
             self._threads = self._new_threads()
         self._threads.submit(work).add_done_callback(hand_over)
 
+    def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
+        if len(works) < 2:
+            return [_error_of(work) for work in works]
+        with self._new_threads(BLOCKING_THREADS) as threads:
+            return list(threads.map(_error_of, works))
+
     @staticmethod
-    def _new_threads() -> ThreadPoolExecutor:
+    def _new_threads(count: int = WORKER_THREADS) -> ThreadPoolExecutor:
         # Imported late: it costs a start several milliseconds, and an idle broker needs no thread.
         from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - this file is the runtime
 
-        return ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="barnabas-worker")
+        return ThreadPoolExecutor(count, thread_name_prefix="barnabas-worker")
 
     # -- network
 
@@ -201,6 +208,14 @@ class AsyncioRuntime(Runtime):
         if pending:
             loop.run_until_complete(asyncio.gather(*pending, return_exceptions=True))
         loop.close()
+
+
+def _error_of(work: Callable[[], object]) -> BaseException | None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - handed over
+        return error
+    return None
 
 
 def loop_name(runtime: AsyncioRuntime) -> str:

@@ -52,12 +52,14 @@ class OpenFiles:
 
     def _close_one(self) -> None:
         sizes = self._sizes
-        for _ in range(_SPARED_MAX):
-            oldest = next(iter(sizes))
-            if sizes.pop(oldest) == oldest.size:
-                break
-            sizes[oldest] = oldest.size
-        else:
-            oldest = next(iter(sizes))
-            del sizes[oldest]
-        oldest.release()
+        for spared in range(_SPARED_MAX + 1):
+            try:
+                oldest = next(iter(sizes))
+            except (StopIteration, RuntimeError):  # at start and stop, threads open and close side by side
+                return
+            size = sizes.pop(oldest, None)
+            if size == oldest.size or spared == _SPARED_MAX:
+                oldest.release()
+                return
+            if size is not None:
+                sizes[oldest] = oldest.size

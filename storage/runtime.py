@@ -10,7 +10,7 @@ The interface sits in storage because that is the lowest layer with need of a cl
 from __future__ import annotations
 
 import random  # noqa: TID251 - the type only; instances come from the runtime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -53,6 +53,11 @@ class Runtime(Protocol):
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
     ) -> None:
         """Run blocking `work` off the loop; `done(result, error)` comes back on the loop, one of them None."""
+        ...
+
+    def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
+        """Do pieces of blocking work, several at a time in threads, and wait for all of them: for starting and
+        stopping, when the loop serves nobody. What each has raised, in their order."""
         ...
 
     def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Server:

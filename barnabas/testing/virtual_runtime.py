@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import random  # noqa: TID251 - this file is a runtime
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from barnabas.storage.runtime import Runtime
@@ -134,6 +134,9 @@ class VirtualRuntime(Runtime):
 
         self.call_soon(run)
 
+    def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
+        return [_error_of(work) for work in works]
+
     def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> VirtualServer:
         if port in self.listening:
             raise OSError(98, f"address {host}:{port} in use")
@@ -148,3 +151,11 @@ class VirtualRuntime(Runtime):
 
     def remove_writer(self, descriptor: int) -> None:
         self.writers.pop(descriptor, None)
+
+
+def _error_of(work: Callable[[], object]) -> BaseException | None:
+    try:
+        work()
+    except Exception as error:  # noqa: BLE001 - handed over, as a thread pool does
+        return error
+    return None

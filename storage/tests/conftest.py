@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -59,6 +59,17 @@ class ManualRuntime:
             done(None, error)
         else:
             done(result, None)
+
+    def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
+        return [self._error_of(work) for work in works]
+
+    @staticmethod
+    def _error_of(work: Callable[[], object]) -> BaseException | None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - handed over, as a thread pool does
+            return error
+        return None
 
     def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Any:
         raise NotImplementedError
