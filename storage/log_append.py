@@ -235,6 +235,7 @@ class AppendableLog(SegmentedLog):
                 position = segment.size
             if leader_epoch > self._epochs.latest_epoch:
                 self._epochs.assign(leader_epoch, header.base_offset)
+                self._new_names += 1
             if segment.torn:
                 segment.cut_torn_tail()
             if records.readonly:

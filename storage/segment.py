@@ -205,9 +205,9 @@ class Segment:
         """Write the indexes as of now; an empty segment needs none. OSError leaves the entries in memory, where
         they still serve."""
         if self.size:
-            self.offset_index.save(sync=sync)
-            self.time_index.save(sync=sync)
-            if sync:
+            changed = self.offset_index.save(sync=sync)
+            changed = self.time_index.save(sync=sync) or changed
+            if sync and changed:
                 self._disk.sync_directory(os.path.dirname(self._stem))
 
     # --- looking up
@@ -256,35 +256,40 @@ class Segment:
                 timestamp, offset = header.max_timestamp, header.last_offset
         return timestamp, offset
 
-    def index_position(self, offset: int) -> int:
+    def index_position(self, offset: int, *, wait: bool = True) -> int:
         """A position at or before the batch that holds `offset`."""
         if offset <= self.base_offset:
             return 0
-        entry = self.offset_index.floor(offset - self.base_offset)
+        entry = self.offset_index.floor(offset - self.base_offset, wait=wait)
         return entry[1] if entry is not None else 0
 
-    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Position and header of the first batch whose last offset is at least `offset`."""
-        for position, header in self.headers(self.index_position(offset)):
+    def locate(self, offset: int, *, wait: bool = True) -> tuple[int, BatchHeader] | None:
+        """Position and header of the first batch whose last offset is at least `offset`. Without `wait`
+        BlockingIOError when what it looks at is not in memory."""
+        for position, header in self.headers(self.index_position(offset, wait=wait), wait=wait):
             if header.base_offset + header.last_offset_delta >= offset:
                 return position, header
         return None
 
-    def headers(self, position: int, window: int = 8192) -> Iterator[tuple[int, BatchHeader]]:
+    def headers(
+        self, position: int, window: int = 8192, *, wait: bool = True
+    ) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` on, without their records.
 
-        Reads `window` bytes at a time. CorruptBatch when what stands there is no whole batch.
+        Reads `window` bytes at a time. CorruptBatch when what stands there is no whole batch; without `wait`
+        BlockingIOError when it is not in memory.
         """
         if position >= self.size:
             return
         file = self.open_for_read()
+        read = file.pread if wait else file.pread_now
         start, chunk = 0, b""
         end = self.size
         while position < end:
             within = position - start
             if within + HEADER_SIZE > len(chunk):
                 start, within = position, 0
-                chunk = file.pread(window, position)
+                chunk = read(window, position)
             header = read_header(chunk, within)
             size = header.size
             if size > end - position:
