@@ -26,6 +26,8 @@ from barnabas.wire.record_batch import (
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     BatchHeader,
+    RecordBatchError,
+    read_header,
 )
 from crc32c import crc32c
 
@@ -85,7 +87,10 @@ class AppendableLog(SegmentedLog):
         control batches. A writable memoryview is ours: it is written into.
         """
         view = records if type(records) is memoryview else memoryview(records)
-        header = validation.read_batch_header(view)
+        try:
+            header = read_header(view)
+        except RecordBatchError as error:
+            raise validation.refusal(error) from None
         size = header.batch_length + LOG_OVERHEAD
         if size != len(view):
             return self._append_several(view, leader_epoch, from_client)
@@ -189,7 +194,33 @@ class AppendableLog(SegmentedLog):
                 )
         base_offset = header.base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
-        self._write(records, header, size, leader_epoch, now)
+        config = self.config
+        segment = self._active
+        position = segment.size
+        try:
+            if (
+                position > self._segment_bytes - size
+                or header.max_timestamp - segment.first_timestamp > self._roll_after_ms
+                or segment.first_timestamp < 0
+                or segment.index_full
+                or segment.torn
+                or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+                or leader_epoch > self._epochs.latest_epoch
+            ):
+                segment = self._prepare_segment(header, size, leader_epoch, now)
+                position = segment.size
+            if records.readonly:
+                records = memoryview(bytearray(records))
+            _assign(records, 0, base_offset, header.batch_length, leader_epoch)
+            file = segment.open_for_append()
+            written = file.pwrite(records, position)
+            if written != size:
+                write_rest(file, records, written, position)
+        except OSError as error:
+            self._undo_write(segment, error)
+        segment.appended(header, size, config.index_interval_bytes, config.segment_index_bytes)
+        self._last_base_offset = base_offset
+        self._last_position = position
         self.log_end_offset = last_offset + 1
         if header.producer_id >= 0:
             self.producers.update(header)
@@ -197,6 +228,25 @@ class AppendableLog(SegmentedLog):
         if self._flushes:
             result.awaits_sync = self._flush_as_configured(base_offset)
         return result
+
+    def _prepare_segment(self, header: BatchHeader, size: int, leader_epoch: int, now: int) -> Segment:
+        """The segment to write the batch to: a new one where the settings ask for it."""
+        segment = self._active
+        position = segment.size
+        if (
+            position > self._segment_bytes - size
+            or (position and segment.waited_ms(now, header.max_timestamp) > self._roll_after_ms)
+            or segment.index_full
+            or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            self.roll()
+            segment = self._active
+        if leader_epoch > self._epochs.latest_epoch:
+            self._epochs.assign(leader_epoch, header.base_offset)
+            self._new_names += 1
+        if segment.torn:
+            segment.cut_torn_tail()
+        return segment
 
     def _rewritten(
         self, records: memoryview, header: BatchHeader, now: int, from_client: bool
@@ -215,41 +265,6 @@ class AppendableLog(SegmentedLog):
         else:
             validation.check_timestamps(header, now, config)
         return memoryview(batch), header, log_append_time
-
-    def _write(
-        self, records: memoryview, header: BatchHeader, size: int, leader_epoch: int, now: int
-    ) -> None:
-        """The batch behind the last one, in a new segment where the settings ask for it."""
-        config = self.config
-        segment = self._active
-        position = segment.size
-        try:
-            if (
-                position > self._segment_bytes - size
-                or (position and segment.waited_ms(now, header.max_timestamp) > self._roll_after_ms)
-                or segment.index_full
-                or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET
-            ):
-                self.roll()
-                segment = self._active
-                position = segment.size
-            if leader_epoch > self._epochs.latest_epoch:
-                self._epochs.assign(leader_epoch, header.base_offset)
-                self._new_names += 1
-            if segment.torn:
-                segment.cut_torn_tail()
-            if records.readonly:
-                records = memoryview(bytearray(records))
-            _assign(records, 0, header.base_offset, header.batch_length, leader_epoch)
-            file = segment.open_for_append()
-            written = file.pwrite(records, position)
-            if written != size:
-                write_rest(file, records, written, position)
-        except OSError as error:
-            self._undo_write(segment, error)
-        segment.appended(header, size, config.index_interval_bytes, config.segment_index_bytes)
-        self._last_base_offset = header.base_offset
-        self._last_position = position
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
         """No half batch stays: cut it off now, or before the next append when the disk refuses even that."""

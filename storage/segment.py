@@ -36,12 +36,12 @@ class Segment:
         "_file",
         "_max_timestamp",
         "_max_timestamp_offset",
-        "_rolling_timestamp",
         "_stem",
         "_suffix",
         "base_offset",
         "bytes_since_index_entry",
         "created_ms",
+        "first_timestamp",
         "index_full",
         "offset_index",
         "size",
@@ -69,7 +69,7 @@ class Segment:
         self.torn = False  # bytes behind `size` may be on the disk
         self._max_timestamp = NO_TIMESTAMP if fresh else _UNKNOWN
         self._max_timestamp_offset = base_offset
-        self._rolling_timestamp = _UNKNOWN
+        self.first_timestamp = _UNKNOWN  # the first batch's; negative when it has none or is not known yet
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, now_ms: int) -> Segment:
@@ -159,8 +159,8 @@ class Segment:
         position = self.size
         last_offset = header.base_offset + header.last_offset_delta
         if position == 0:
-            self._rolling_timestamp = header.max_timestamp
-        if header.max_timestamp > self.max_timestamp:
+            self.first_timestamp = header.max_timestamp
+        if header.max_timestamp > self._max_timestamp and header.max_timestamp > self.max_timestamp:
             self._max_timestamp = header.max_timestamp
             self._max_timestamp_offset = last_offset
         if self.bytes_since_index_entry > index_interval_bytes:
@@ -189,7 +189,7 @@ class Segment:
     def waited_ms(self, now_ms: int, batch_timestamp: int) -> int:
         """How long the segment has been filling, as segment.ms counts it: between the first batch's time and
         this one's, or by the clock when the first has none."""
-        first = self._rolling_timestamp
+        first = self.first_timestamp
         if first == _UNKNOWN:
             first = self.first_batch_timestamp
         return batch_timestamp - first if first >= 0 else now_ms - self.created_ms
@@ -197,9 +197,9 @@ class Segment:
     @property
     def first_batch_timestamp(self) -> int:
         """The first batch's max timestamp; negative when it has none."""
-        if self._rolling_timestamp == _UNKNOWN and self.size:
-            self._rolling_timestamp = next(self.headers(0))[1].max_timestamp
-        return self._rolling_timestamp
+        if self.first_timestamp == _UNKNOWN and self.size:
+            self.first_timestamp = next(self.headers(0))[1].max_timestamp
+        return self.first_timestamp
 
     def save_indexes(self, *, sync: bool = False) -> None:
         """Write the indexes as of now; an empty segment needs none. OSError leaves the entries in memory, where
@@ -235,7 +235,7 @@ class Segment:
         """Forget them, before the batches are gone through again."""
         self._max_timestamp = NO_TIMESTAMP
         self._max_timestamp_offset = self.base_offset
-        self._rolling_timestamp = _UNKNOWN
+        self.first_timestamp = _UNKNOWN
 
     def raise_max_timestamp(self) -> None:
         """Learn the largest timestamp from the time index and the batches behind its last entry."""

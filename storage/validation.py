@@ -40,10 +40,15 @@ def read_batch_header(records: Bytes, position: int = 0) -> BatchHeader:
     """The header at `position`, or the StorageError that its sender is told."""
     try:
         return read_header(records, position)
-    except UnsupportedMagic as error:
-        raise StorageError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error)) from None
-    except CorruptBatch as error:
-        raise StorageError(ErrorCode.CORRUPT_MESSAGE, str(error)) from None
+    except RecordBatchError as error:
+        raise refusal(error) from None
+
+
+def refusal(error: RecordBatchError) -> StorageError:
+    """What the sender of a header that can't be read is told."""
+    if isinstance(error, UnsupportedMagic):
+        return StorageError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error))
+    return StorageError(ErrorCode.CORRUPT_MESSAGE, str(error))
 
 
 def check_counts(header: BatchHeader, partition: str) -> None:

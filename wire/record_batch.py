@@ -142,12 +142,13 @@ def read_header(buffer: Bytes, pos: int = 0) -> BatchHeader:
     Raises CorruptBatch when the buffer ends before the header does, when the batch length is shorter than a
     header or the magic is unknown; UnsupportedMagic for magic 0 and 1.
     """
-    available = len(buffer) - pos
-    if available < HEADER_SIZE:
+    try:
+        header = BatchHeader(*_unpack_header(buffer, pos))
+    except struct.error:
+        available = len(buffer) - pos
         if available >= _MAGIC_KNOWN_AFTER:
             _check_magic(buffer[pos + MAGIC_OFFSET])
-        raise CorruptBatch(f"a batch header needs {HEADER_SIZE} bytes, {available} remain")
-    header = BatchHeader(*_unpack_header(buffer, pos))
+        raise CorruptBatch(f"a batch header needs {HEADER_SIZE} bytes, {available} remain") from None
     if header.magic != 2:
         _check_magic(header.magic)
     if header.batch_length < _SMALLEST_BATCH_LENGTH:
