@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 KRAFT_LOG: Final = "__cluster_metadata-0"
 JOURNAL: Final = "barnabas"  # the folder inside
+FIRST_JOURNAL: Final = "barnabas-metadata"  # where it lay at first, beside the partitions
 QUORUM_STATE: Final = "quorum-state"
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 MARK: Final = "kafka-mark.json"
@@ -66,6 +67,7 @@ class KraftDirectory:
         self._fence_path = f"{self._path}/{QUORUM_STATE}"
         self._bootstrap_path = f"{directory}/{BOOTSTRAP}"
         self.journal_directory = f"{self._path}/{JOURNAL}"
+        self._first_journal = f"{directory}/{FIRST_JOURNAL}"
         self._mark_path = f"{self.journal_directory}/{MARK}"
 
     # Start
@@ -74,6 +76,9 @@ class KraftDirectory:
         """Before the journal is opened: import what Kafka has written since, and keep Kafka away until
         `leave`. Blocking. MetadataError when it is not clear what is true, or this node can't serve it."""
         disk = self._disk
+        if disk.exists(self._first_journal):
+            disk.make_directory(self._path, parents=True)
+            disk.rename(self._first_journal, self.journal_directory)
         if disk.exists(self._fence_path) and disk.read_file(self._fence_path) == FENCE:
             return
         if self._may_be_kafkas():

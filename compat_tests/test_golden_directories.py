@@ -1,0 +1,63 @@
+"""Directories that earlier versions of this broker left behind, one of every format there has been.
+
+`golden/directory-1`: its journal in `barnabas-metadata`, no producer snapshots; stopped cleanly.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.company.read import read_all
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
+from compat_tests.harness.fixture_types import BrokerFactory
+
+GOLDEN = Path(__file__).parent / "golden"
+RECORDS = [
+    (f"key {number}".encode(), f"value {number}".encode()) for number in (*range(0, 10, 2), *range(1, 10, 2))
+]
+
+pytestmark = pytest.mark.barnabas_only
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
+@pytest.mark.parametrize("stop", ["clean", "unclean"])
+def test_starts_with_everything_it_held(
+    name: str, stop: str, fresh_broker: BrokerFactory, tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(GOLDEN / name, directory)
+    if stop == "unclean":
+        (directory / ".kafka_cleanshutdown").unlink()
+    broker = fresh_broker({"log.dirs": str(directory), "offsets.topic.num.partitions": "1"})
+    _check(broker)
+    broker.restart(kill=stop == "unclean")
+    _check(broker)
+
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce("orders", b"new", key=b"new", partition=1)
+    producer.flush()
+    assert read_all(broker.bootstrap, "orders") == [*RECORDS, (b"new", b"new")]
+
+
+def _check(broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    assert set(admin.list_topics(timeout=10).topics) == {"orders", "__consumer_offsets"}
+    topic_id = str(admin.describe_topics(TopicCollection(["orders"]))["orders"].result(10).topic_id)
+    assert topic_id.translate(str.maketrans("+/", "-_")) == _topic_id(broker)
+    resource = ConfigResource(ResourceType.TOPIC, "orders")
+    assert admin.describe_configs([resource])[resource].result(10)["max.message.bytes"].value == "54321"
+    assert read_all(broker.bootstrap, "orders") == RECORDS
+    wanted = ConsumerGroupTopicPartitions("readers", [TopicPartition("orders", 0)])
+    (found,) = admin.list_consumer_group_offsets([wanted])["readers"].result(10).topic_partitions
+    assert found.offset == 3
+
+
+def _topic_id(broker: Broker) -> str:
+    lines = (broker.log_dir / "orders-0" / "partition.metadata").read_text().splitlines()
+    return lines[1].removeprefix("topic_id: ")
