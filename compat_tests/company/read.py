@@ -13,6 +13,7 @@ def read_all(bootstrap: str, topic: str, timeout: float = 30) -> list[tuple[byte
             "group.id": "read-all",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 20,
         }
     )
     try:
