@@ -1,0 +1,88 @@
+"""`cleaner-offset-checkpoint`: up to where each compacted log is clean, in every log directory, in Kafka's format.
+
+Kept in memory, written whole by a thread when something has changed. A thread that writes late does no harm:
+an offset that is too low means that something is cleaned twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from barnabas.storage.checkpoints import CheckpointError, read_offsets, write_offsets
+from barnabas.storage.disk import Disk
+from barnabas.storage.runtime import Runtime
+
+logger = logging.getLogger("barnabas.storage")
+
+CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
+
+Key = tuple[str, int]
+
+
+class CleanerCheckpoint:
+    """The file of one log directory. All calls on the loop's thread but `write_now`, which blocks."""
+
+    def __init__(self, disk: Disk, runtime: Runtime, log_dir: str) -> None:
+        """A damaged file counts as none, which is always safe."""
+        self._disk = disk
+        self._runtime = runtime
+        self._path = f"{log_dir}/{CLEANER_OFFSET_FILE}"
+        self._writing = False
+        self._changed = False
+        try:
+            self._offsets = read_offsets(disk, self._path)
+        except (CheckpointError, OSError) as error:
+            logger.warning("%s can't be read (%s) and is passed over", self._path, error)
+            self._offsets = {}
+
+    def get(self, key: Key) -> int | None:
+        """First dirty offset of (topic, partition); None when it has not been cleaned yet."""
+        return self._offsets.get(key)
+
+    def set(self, key: Key, offset: int) -> None:
+        if self._offsets.get(key) != offset:
+            self._offsets[key] = offset
+            self._write()
+
+    def truncate(self, key: Key, offset: int) -> None:
+        """Records from `offset` on are gone; what follows them is dirty."""
+        if self._offsets.get(key, -1) > offset:
+            self.set(key, offset)
+
+    def remove(self, key: Key) -> None:
+        if self._offsets.pop(key, None) is not None:
+            self._write()
+
+    def keep(self, keys: Callable[[Key], bool]) -> None:
+        """Forget the logs for which `keys` is false."""
+        self._remove_all([key for key in self._offsets if not keys(key)])
+
+    def _remove_all(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self.remove(key)
+
+    def _write(self) -> None:
+        self._changed = True
+        if self._writing:
+            return
+        self._writing = True
+        self._changed = False
+        offsets = dict(self._offsets)
+        self._runtime.run_in_thread(
+            lambda: write_offsets(self._disk, self._path, offsets), lambda _, error: self._written(error)
+        )
+
+    def _written(self, error: BaseException | None) -> None:
+        self._writing = False
+        if error is not None:
+            self._changed = True
+            logger.error("%s can't be written: %s", self._path, error)
+        elif self._changed:
+            self._write()
+
+    def write_now(self) -> None:
+        """At a stop: blocks, when something has not been written. OSError when the disk refuses."""
+        if self._changed or self._writing:
+            self._changed = False
+            write_offsets(self._disk, self._path, self._offsets)

@@ -1,0 +1,147 @@
+"""Which log the cleaner takes next, and which part of it: Kafka's LogCleanerManager.
+
+A log is, in this order: clean (below the cleaner checkpoint), dirty and cleanable, dirty and not cleanable. The
+last begins with the segment that holds the last stable offset, that is younger than `min.compaction.lag.ms`,
+or that is active, whichever comes first. Its cleanable ratio is dirty bytes / (clean + dirty bytes).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import msgspec
+from barnabas.storage.compaction import Cleaning, Source
+from barnabas.storage.disk import Disk
+from barnabas.storage.log import Log
+from barnabas.storage.log_config import LONG_MAX
+from barnabas.storage.segment import Segment
+from barnabas.storage.transaction_index import AbortedTransaction, TransactionIndex
+
+
+class LogToClean(msgspec.Struct, frozen=True):
+    """A log and its cleanable section [first_dirty_offset, first_uncleanable_offset)."""
+
+    log: Log
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    cleanable_bytes: int
+    total_bytes: int
+    is_overdue: bool  # by max.compaction.lag.ms
+
+    @property
+    def cleanable_ratio(self) -> float:
+        return self.cleanable_bytes / self.total_bytes if self.total_bytes else 0.0
+
+
+def first_dirty_offset(log: Log, checkpoint: int | None) -> int:
+    """The checkpoint, or the log's start where there is none or it can't be right."""
+    start = log.log_start_offset
+    if checkpoint is None or not start <= checkpoint <= log.log_end_offset:
+        return start
+    return checkpoint
+
+
+def look_at(log: Log, dirty: int, disk: Disk, now_ms: int) -> LogToClean:
+    """What a cleaning of `log`, which is clean up to `dirty`, would do now. OSError or RecordBatchError when its
+    times can't be read."""
+    segments = log.segments
+    bases = [segment.base_offset for segment in segments]
+    config = log.config
+    too_young = _first_too_young(log, segments, dirty, disk, now_ms)
+    uncleanable = max(dirty, min(log.last_stable_offset, log.sealed_offset, too_young))
+    end = max(0, bisect_right(bases, uncleanable) - 1)  # the segment that holds it is out of bounds too
+    first_uncleanable = bases[end]
+    clean_end = bisect_left(bases, dirty)
+    dirty_start = max(0, bisect_right(bases, min(dirty, first_uncleanable)) - 1)
+    clean_bytes = sum(segment.size for segment in segments[:clean_end])
+    cleanable_bytes = sum(segment.size for segment in segments[dirty_start:end])
+    overdue = config.max_compaction_lag_ms < LONG_MAX and _is_overdue(
+        segments[dirty_start:-1], now_ms - config.max_compaction_lag_ms
+    )
+    return LogToClean(log, dirty, first_uncleanable, cleanable_bytes, clean_bytes + cleanable_bytes, overdue)
+
+
+def _first_too_young(log: Log, segments: Sequence[Segment], dirty: int, disk: Disk, now_ms: int) -> int:
+    """Where the first dirty segment begins that min.compaction.lag.ms protects, or else the active one."""
+    lag = log.config.min_compaction_lag_ms
+    if lag > 0:
+        for segment, following in pairwise(segments):
+            if following.base_offset > dirty and _newest_ms(segment, disk) > now_ms - lag:
+                return segment.base_offset
+    return segments[-1].base_offset
+
+
+def _newest_ms(segment: Segment, disk: Disk) -> int:
+    """As Kafka's LogSegment.largestTimestamp."""
+    newest = segment.max_timestamp
+    return newest if newest >= 0 else disk.modified_ms(segment.path)
+
+
+def _is_overdue(dirty: Iterable[Segment], clean_until_ms: int) -> bool:
+    stamps = [stamp for segment in dirty if (stamp := segment.first_batch_timestamp) > 0]
+    return bool(stamps) and min(stamps) < clean_until_ms
+
+
+def filthiest(candidates: Iterable[LogToClean]) -> LogToClean | None:
+    """The one with the highest ratio among those that must be cleaned, or are dirty enough to be."""
+    due = [
+        one
+        for one in candidates
+        if one.cleanable_bytes
+        and (one.is_overdue or one.cleanable_ratio > one.log.config.min_cleanable_dirty_ratio)
+    ]
+    return max(due, key=lambda one: one.cleanable_ratio, default=None)
+
+
+def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_factor: float) -> Cleaning:
+    """All that a thread needs to know. OSError, RecordBatchError or StorageError when the log can't be read."""
+    log, dirty = choice.log, choice.first_dirty_offset
+    sources = _sources(choice)
+    first_dirty = next(source for source in sources if source.end_offset > dirty)
+    return Cleaning(
+        disk=disk,
+        directory=log.directory,
+        config=log.config,
+        sources=sources,
+        first_dirty_offset=dirty,
+        first_dirty_position=first_dirty.segment.index_position(dirty),
+        now_ms=now_ms,
+        map_bytes=map_bytes,
+        map_load_factor=map_load_factor,
+        last_records={
+            producer_id: (entry.last_offset, entry.producer_epoch)
+            for producer_id, entry in log.producers.entries.items()
+        },
+        aborted=_aborted(disk, log, sources),
+    )
+
+
+def _aborted(disk: Disk, log: Log, sources: Sequence[Source]) -> list[AbortedTransaction]:
+    found: list[AbortedTransaction] = []
+    for source in sources:
+        index = TransactionIndex(disk, log.directory, source.base_offset, None)
+        if disk.exists(index.path):
+            found += index.entries()
+    return found
+
+
+def _sources(choice: LogToClean) -> list[Source]:
+    """All segments below the first uncleanable one, as they are now."""
+    found = []
+    for segment, following in pairwise(choice.log.segments):
+        if following.base_offset > choice.first_uncleanable_offset:
+            break
+        found.append(
+            Source(
+                segment,
+                segment.path,
+                segment.base_offset,
+                following.base_offset,
+                segment.size,
+                8 * len(segment.offset_index),
+                12 * len(segment.time_index),
+            )
+        )
+    return found

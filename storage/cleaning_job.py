@@ -1,0 +1,137 @@
+"""One cleaning of one log, from the loop's side: slices in a thread, swaps in between, and an end in any case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from barnabas.storage.compaction import Cleaning, Slice, clean
+from barnabas.storage.disk import Disk
+from barnabas.storage.log import Log
+from barnabas.storage.runtime import Runtime, Timer
+from barnabas.storage.segment import Segment
+from barnabas.storage.segment_swap import SegmentSwap
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """`finished`: all segments were swapped in. Without it and without an error the log has changed or gone."""
+
+    finished: bool
+    error: BaseException | None = None
+
+
+class CleaningJob:
+    """`start` once; `done(job, outcome)` is called once, unless `stop` was. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        runtime: Runtime,
+        log: Log,
+        cleaning: Cleaning,
+        pace: Callable[[int], float],
+        done: Callable[[CleaningJob, Outcome], object],
+    ) -> None:
+        """`pace(bytes moved)` says how many seconds to wait before the next slice."""
+        self.log = log
+        self.cleaning = cleaning
+        self._disk = disk
+        self._runtime = runtime
+        self._pace = pace
+        self._done = done
+        self._slices = clean(cleaning)
+        self._started = runtime.monotonic()
+        self._swap: SegmentSwap | None = None
+        self._timer: Timer | None = None
+        self._working = False
+        self._aborted = False
+        self._stopped = False
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return self._runtime.monotonic() - self._started
+
+    def start(self) -> None:
+        self.log.cleaning = True
+        self._next()
+
+    def abort(self) -> None:
+        """The log has been cut back: leave it as it is now. Blocks while a swap is undone; OSError when it can't
+        be."""
+        self._aborted = True
+        swap = self._swap
+        if swap is not None and not swap.replaced:  # otherwise its segment is a part of the log already
+            self._swap = None
+            swap.abandon()
+            self._close()
+
+    def stop(self) -> None:
+        """The loop has stopped: leave the log's files in order, and call nobody. Blocks. OSError."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._swap is not None:
+            self._swap.stop()
+        if not self._working:
+            self._slices.close()
+
+    def _next(self) -> None:
+        self._timer = None
+        if self._stopped:
+            return
+        if not self._goes_on():
+            self._close()
+            return
+        self._working = True
+        self._runtime.run_in_thread(lambda: next(self._slices, None), self._worked)
+
+    def _goes_on(self) -> bool:
+        log = self.log
+        return not (self._aborted or log.closed or log.failure is not None) and log.config.is_compacted
+
+    def _worked(self, done: Slice | None, error: BaseException | None) -> None:
+        self._working = False
+        if self._stopped:
+            return
+        goes_on = self._goes_on()
+        if error is not None or done is None:
+            self._end(Outcome(goes_on and error is None, error if goes_on else None))
+        elif not goes_on:
+            self._close(unwanted=done.cleaned)
+        elif done.cleaned is not None:
+            self._swap = SegmentSwap(
+                self._disk, self._runtime, self.log, done.cleaned, done.old, self._swapped
+            )
+            self._swap.start()
+        else:
+            delay = self._pace(done.bytes_moved)
+            if delay > 0:
+                self._timer = self._runtime.call_later(delay, self._next)
+            else:
+                self._next()
+
+    def _swapped(self, happened: bool, error: BaseException | None) -> None:
+        self._swap = None
+        if happened:
+            self._next()
+        else:
+            self._aborted = True
+            self._close(error)
+
+    def _close(self, error: BaseException | None = None, unwanted: Segment | None = None) -> None:
+        """Have what is half written removed, and what is written and unwanted, then end."""
+
+        def work() -> None:
+            self._slices.close()
+            for path in unwanted.files if unwanted is not None else ():
+                self._disk.remove(path)
+
+        self._working = True
+        self._runtime.run_in_thread(work, lambda _, failed: self._end(Outcome(False, error or failed)))
+
+    def _end(self, outcome: Outcome) -> None:
+        self._working = False
+        self.log.cleaning = False
+        if not self._stopped:
+            self._done(self, outcome)
