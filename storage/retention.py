@@ -60,8 +60,11 @@ def enforce_retention(log: Log, disk: Disk, now_ms: int) -> Iterator[int]:
             reason,
             log.config.file_delete_delay_ms,
         )
+        if step == len(segments):
+            log.roll()
         log.increment_log_start_offset(max(end, log.log_start_offset))
         log.remove_segments_below(end)
+        assert log.segments[0] is not segments[0], "or this would go on for ever"
         yield step
 
 
@@ -144,6 +147,7 @@ class RetentionPass:
                 self._unread.append((log, unread.segment))
             except (OSError, RecordBatchError, StorageError) as error:
                 logger.error("%s: retention failed: %s", log.name, error)
+                log.io_failed(error)
 
     def _read_the_unread(self) -> None:
         if not self._unread:
