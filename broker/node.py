@@ -26,6 +26,7 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.controller.operations.producer_ids import ProducerIdAllocator
+from barnabas.storage.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk import RealDisk
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
@@ -55,6 +56,7 @@ class Node:
             node_id=config.node_id,
             config=LogConfig.from_properties(config.topic_properties({})),
         )
+        self._cleaner = LogCleaner(self._log_manager, RealDisk(), runtime, _cleaner_settings(config))
         self._kafka_metadata = KafkaMetadata(RealDisk(), config, self._log_manager, runtime)
         self.endpoints: list[
             Endpoint
@@ -108,6 +110,8 @@ class Node:
         controller.answer_after(partitions.when_settled)
         controller.add_config_listener(self._configs_changed)
         groups.start()
+        if config.log_cleaner_enable:
+            self._cleaner.start()
         self._connections = Connections(
             runtime,
             Dispatcher(self.services),
@@ -122,6 +126,7 @@ class Node:
                 image.configs.get((BROKER_RESOURCE, ""), {}),
                 image.configs.get((BROKER_RESOURCE, str(self._config.node_id)), {}),
             )
+            self._cleaner.reconfigure(_cleaner_settings(self._config))
 
     def stop(self) -> None:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""
@@ -134,6 +139,7 @@ class Node:
         if at_rest:
             self._kafka_metadata.leave(self.services.controller.image)
         self._kafka_metadata.unlock()
+        self._cleaner.stop()
         self._log_manager.close()
 
     def _listen(self) -> None:
@@ -158,3 +164,13 @@ class Node:
 
     def _topic_properties(self, image: MetadataImage, topic: str) -> Mapping[str, str]:
         return self._config.topic_properties(image.topic_configs(topic))
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        threads=config.log_cleaner_threads,
+        backoff_ms=config.log_cleaner_backoff_ms,
+        dedupe_buffer_size=config.log_cleaner_dedupe_buffer_size,
+        io_buffer_load_factor=config.log_cleaner_io_buffer_load_factor,
+        io_max_bytes_per_second=config.log_cleaner_io_max_bytes_per_second,
+    )
