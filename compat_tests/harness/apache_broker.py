@@ -32,7 +32,6 @@ class ApacheBroker(Broker):
         super().__init__(directory, settings)
         self._tools = tools
         self._controller_port = 0
-        self._formatted = False
 
     def effective_settings(self) -> dict[str, str]:
         """server.properties as a mapping."""
@@ -58,12 +57,15 @@ class ApacheBroker(Broker):
             "num.partitions": "1",
             **self.settings,
         }
+        if "controller.quorum.voters" in settings:  # a static quorum: its one voter is this node
+            settings["controller.quorum.voters"] = f"1@{controller}"
+            del settings["controller.quorum.bootstrap.servers"]
         # bound where they are advertised by default; a test's own advertised.listeners changes only the latter
         settings["listeners"] = f"{advertised},CONTROLLER://{controller}"
         return settings
 
     def start(self, timeout: float = 60) -> None:
-        """Format on the first start, run, wait until it answers and can create topics."""
+        """Format unless the directory is somebody's already, run, wait until it answers and can create topics."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._controller_port:
             self._choose_ports()
@@ -71,7 +73,8 @@ class ApacheBroker(Broker):
         properties.write_text(
             "".join(f"{name}={value}\n" for name, value in self.effective_settings().items())
         )
-        if not self._formatted:
+        first_directory = self.effective_settings()["log.dirs"].split(",")[0]
+        if not (Path(first_directory) / "meta.properties").exists():
             self._format(properties)
         started = time.monotonic()
         command = [
@@ -105,7 +108,6 @@ class ApacheBroker(Broker):
                 run_as_process("kafka-storage", arguments)
             except subprocess.TimeoutExpired as error:
                 raise BrokerFailed(f"formatting took too long: {error}") from error
-        self._formatted = True
 
 
 def _cluster_id() -> str:

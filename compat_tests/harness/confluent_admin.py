@@ -7,6 +7,10 @@ from typing import Any
 
 _admin: Any = import_module("confluent_kafka.admin")
 
+AclBinding = _admin.AclBinding
+AclBindingFilter = _admin.AclBindingFilter
+AclOperation = _admin.AclOperation
+AclPermissionType = _admin.AclPermissionType
 AlterConfigOpType = _admin.AlterConfigOpType
 ConfigEntry = _admin.ConfigEntry
 ConfigResource = _admin.ConfigResource
@@ -14,4 +18,8 @@ ConfigSource = _admin.ConfigSource
 NewPartitions = _admin.NewPartitions
 NewTopic = _admin.NewTopic
 OffsetSpec = _admin.OffsetSpec
+ResourcePatternType = _admin.ResourcePatternType
 ResourceType = _admin.ResourceType
+ScramCredentialInfo = _admin.ScramCredentialInfo
+ScramMechanism = _admin.ScramMechanism
+UserScramCredentialUpsertion = _admin.UserScramCredentialUpsertion

@@ -1,0 +1,264 @@
+"""From Apache Kafka to this broker and back on the same directories, and the other way round: the same topics,
+ids, configs, records and committed offsets on either side, as clients see them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.harness.apache_broker import ApacheBroker
+from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.broker import Broker, BrokerFailed
+from compat_tests.harness.clients import CODECS
+from compat_tests.harness.confluent_admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from compat_tests.harness.contents import look
+from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.topics import create_topic
+
+pytestmark = pytest.mark.barnabas_only
+
+TOPICS = {
+    "plain": (3, {"retention.ms": "-1", "max.message.bytes": "2000000"}),
+    "compacted": (1, {"cleanup.policy": "compact"}),
+    "empty": (2, {}),
+}
+GROUP = "readers"
+METADATA_LOG = "__cluster_metadata-0"
+
+
+@pytest.fixture
+def travel(
+    tmp_path: Path, java_tools: JavaTools
+) -> Iterator[Callable[[str, Mapping[str, str] | None], Broker]]:
+    """`travel(kind, settings)` stops the broker before and starts the next one on a copy of its directories."""
+    stops: list[Broker] = []
+
+    def go(kind: str, settings: Mapping[str, str] | None = None) -> Broker:
+        base = tmp_path / str(len(stops))
+        base.mkdir()
+        if stops:
+            if stops[-1].alive():
+                stops[-1].stop()
+            shutil.copytree(tmp_path / str(len(stops) - 1) / "data", base / "data")
+        told = {name: value.replace("BASE", str(base / "data")) for name, value in (settings or {}).items()}
+        broker: Broker = (
+            ApacheBroker(base, told, tools=java_tools) if kind == "apache" else BarnabasBroker(base, told)
+        )
+        stops.append(broker)
+        broker.start()
+        return broker
+
+    yield go
+    for broker in stops:
+        if broker.alive():
+            broker.kill()
+
+
+def create_topics(broker: Broker) -> None:
+    for name, (partitions, configs) in TOPICS.items():
+        create_topic(broker.bootstrap, name, partitions, configs)
+
+
+def produce(broker: Broker, mark: str) -> None:
+    """Records in every codec, idempotent, over all partitions; keys that come again; one with headers."""
+    for codec in CODECS:
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "enable.idempotence": True}
+        )
+        for index in range(12):
+            producer.produce(
+                "plain", f"{mark} {codec} {index}" * 20, partition=index % 3, headers={"n": codec}
+            )
+            producer.produce("compacted", f"{mark} {index}", key=f"key {index}")
+        assert producer.flush(30) == 0
+
+
+def read_on(broker: Broker, count: int, protocol: str = "classic", group: str = GROUP) -> list[str]:
+    """The next `count` values of `plain` for the group, which commits them; no more may be there."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe(["plain"])
+    values: list[str] = []
+    while len(values) < count:
+        message = consumer.poll(20)
+        assert message is not None, f"{len(values)} of {count}"
+        assert message.error() is None, message.error()
+        values.append((message.value() or b"").decode().split(" ")[0])
+    assert consumer.poll(0.3) is None
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return values
+
+
+def set_config(broker: Broker, kind: ResourceType, name: str, key: str, value: str) -> None:
+    resource = ConfigResource(kind, name)
+    resource.add_incremental_config(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(20)
+
+
+def in_transactions(broker: Broker) -> None:
+    """One transaction that commits and one that aborts."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "teller"})
+    producer.init_transactions(20)
+    for value, end in (("committed", producer.commit_transaction),):
+        producer.begin_transaction()
+        for partition in range(2):
+            producer.produce("empty", value, partition=partition)
+        assert producer.flush(20) == 0
+        end(20)
+
+
+def secure(broker: Broker) -> None:
+    """What this broker keeps and does not act on."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.create_acls([ACL]).values():
+        future.result(20)
+    credential = UserScramCredentialUpsertion(
+        "olga", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"pw"
+    )
+    for future in admin.alter_user_scram_credentials([credential]).values():
+        future.result(20)
+
+
+ACL = AclBinding(
+    ResourceType.TOPIC,
+    "plain",
+    ResourcePatternType.LITERAL,
+    "User:olga",
+    "*",
+    AclOperation.READ,
+    AclPermissionType.ALLOW,
+)
+EVERY_ACL = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+)
+# a metadata directory of its own, two for the partitions
+APART = {"metadata.log.dir": "BASE/metadata", "log.dirs": "BASE/one,BASE/two"}
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+
+
+def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
+    kafka = travel("apache", {**APART, **AUTHORIZER})
+    create_topics(kafka)
+    produce(kafka, "k1")
+    in_transactions(kafka)
+    set_config(kafka, ResourceType.BROKER, "1", "log.cleaner.threads", "2")
+    secure(kafka)
+    assert set(read_on(kafka, 60)) == {"k1"}
+    assert set(read_on(kafka, 60, "consumer", "new-protocol")) == {"k1"}
+    groups = (GROUP, "new-protocol")
+    before = look(kafka.bootstrap, TOPICS, groups)
+    intruder = BarnabasBroker(kafka.directory / "intruder", {"log.dirs": kafka.settings["log.dirs"]})
+    with pytest.raises(BrokerFailed, match="in use by another process"):
+        intruder.start()
+    assert {value for _, _, _, value, _ in before.records["empty", 0]} == {b"committed"}
+
+    ours = travel("barnabas", APART)
+    assert look(ours.bootstrap, TOPICS, groups) == before
+    assert "1 ACLs, 1 SCRAM credentials" in ours.log_text()
+    produce(ours, "b1")
+    assert set(read_on(ours, 60)) == {"b1"}
+    set_config(ours, ResourceType.TOPIC, "plain", "retention.ms", "3600000000000")
+    create_topic(ours.bootstrap, "made-here", 2)
+    between = look(ours.bootstrap, [*TOPICS, "made-here"], groups)
+
+    back = travel("apache", {**APART, **AUTHORIZER})
+    assert look(back.bootstrap, [*TOPICS, "made-here"], groups) == between
+    produce(back, "k2")
+    assert set(read_on(back, 60)) == {"k2"}
+    assert set(read_on(back, 120, "consumer", "new-protocol")) == {"b1", "k2"}
+    admin = AdminClient({"bootstrap.servers": back.bootstrap})
+    assert admin.describe_acls(EVERY_ACL).result(20) == [ACL]
+    users: Any = admin.describe_user_scram_credentials()
+    assert list(users.result(20)) == ["olga"]
+    assert not list(Path(back.directory).rglob("*-stray"))
+
+
+def test_kafka_stays_away_after_a_crash(travel: Callable[..., Broker]) -> None:
+    ours = travel("barnabas")
+    create_topic(ours.bootstrap, "early")
+    ours.restart()  # there is a checkpoint by now, and it knows of one topic
+    create_topic(ours.bootstrap, "late")
+    ours.kill()
+    with pytest.raises(BrokerFailed, match="Let it start here and stop cleanly"):
+        travel("apache")
+
+
+@pytest.mark.parametrize(
+    "quorum", [{}, {"controller.quorum.voters": "1@127.0.0.1:9093"}], ids=["in the log", "static"]
+)
+def test_to_kafka_and_back(
+    travel: Callable[..., Broker], java_tools: JavaTools, quorum: Mapping[str, str]
+) -> None:
+    ours = travel("barnabas", quorum)
+    create_topics(ours)
+    produce(ours, "b1")
+    cluster_wide = ("--entity-type", "brokers", "--entity-default", "--add-config", "log.cleaner.threads=2")
+    java_tools.run("kafka-configs", "--bootstrap-server", ours.bootstrap, "--alter", *cluster_wide)
+    assert set(read_on(ours, 60)) == {"b1"}
+    before = look(ours.bootstrap, TOPICS, [GROUP])
+    assert before.configs["BROKER", "1"] == {"log.cleaner.threads": "2"}
+    ours.stop()
+    check_with_kafkas_dump_tool(ours.log_dir / METADATA_LOG, java_tools, before.topic_ids)
+
+    kafka = travel("apache", quorum)
+    assert look(kafka.bootstrap, TOPICS, [GROUP]) == before
+    produce(kafka, "k1")
+    assert set(read_on(kafka, 60)) == {"k1"}
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics(["empty"])["empty"].result(20)
+    topics = [name for name in TOPICS if name != "empty"]
+    between = look(kafka.bootstrap, topics, [GROUP])
+    assert not list(kafka.log_dir.glob("*-stray"))
+
+    home = travel("barnabas", quorum)
+    assert look(home.bootstrap, topics, [GROUP]) == between
+    admin = AdminClient({"bootstrap.servers": home.bootstrap})
+    assert "empty" not in admin.list_topics(timeout=20).topics
+    produce(home, "b2")
+    assert set(read_on(home, 60)) == {"b2"}
+
+
+def check_with_kafkas_dump_tool(directory: Path, tools: JavaTools, topic_ids: Mapping[str, str]) -> None:
+    [checkpoint] = directory.glob("*.checkpoint")
+    dumped = tools.run(
+        "kafka-dump-log", "--cluster-metadata-decoder", "--deep-iteration", "--files", str(checkpoint)
+    ).stdout
+    payloads = [json.loads(line.split("payload: ")[1]) for line in dumped.splitlines() if "payload: " in line]
+    assert "isvalid: false" not in dumped
+    assert "SnapshotFooter" in dumped
+    assert payloads[0]["data"] == {"name": "metadata.version", "featureLevel": 30}
+    named = {each["data"]["name"] for each in payloads if each["type"] == "TOPIC_RECORD"}
+    assert named >= set(topic_ids)
