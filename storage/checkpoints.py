@@ -36,13 +36,14 @@ def format_checkpoint(entries: Iterable[Iterable[object]]) -> bytes:
 
 
 def read_offsets(disk: Disk, path: str) -> dict[tuple[str, int], int]:
-    """(topic, partition) -> offset; empty when there is no file. CheckpointError when it is damaged."""
-    if not disk.exists(path):
+    """(topic, partition) -> offset; empty when there is no file, or none of its content yet: Kafka makes each
+    one empty and writes it later. CheckpointError when it is damaged."""
+    content = disk.read_file(path) if disk.exists(path) else b""
+    if not content:
         return {}
     try:
         return {
-            (topic, int(partition)): int(offset)
-            for topic, partition, offset in parse_checkpoint(disk.read_file(path))
+            (topic, int(partition)): int(offset) for topic, partition, offset in parse_checkpoint(content)
         }
     except CheckpointError:
         raise

@@ -103,3 +103,10 @@ def test_damage_is_told(content: bytes) -> None:
     if content != b"0\n1\na b c\n":
         with pytest.raises(CheckpointError):
             parse_checkpoint(content)
+
+
+def test_an_empty_file_of_offsets_is_one_that_kafka_has_just_made() -> None:
+    disk = MemoryDisk()
+    disk.make_directory("/d")
+    disk.write_file("/d/c", b"")
+    assert read_offsets(disk, "/d/c") == {}
