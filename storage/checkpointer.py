@@ -29,7 +29,7 @@ _NEW_SUFFIX = ".new"
 
 
 def _recovery_point(log: Log) -> int | None:
-    return log.recovery_point
+    return log.recovery_checkpoint
 
 
 def _start_offset(log: Log) -> int | None:

@@ -1,7 +1,7 @@
 """Which leader epoch began at which offset (KIP-101), kept in `leader-epoch-checkpoint`.
 
-The file is written without fsync as epochs begin: every batch carries its epoch, so recovery finds again
-what a power failure took.
+The file is written without fsync as epochs begin; it is synced with the batches (log_sync.py). What lies
+beyond the recovery point is found again, because every batch carries its epoch.
 """
 
 from __future__ import annotations
@@ -49,8 +49,13 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int) -> None:
         """`epoch` begins at `start_offset`; nothing happens when it is not newer than the latest."""
         if epoch > self.latest_epoch:
+            before = list(self._epochs), list(self._starts)
             self._insert(epoch, start_offset)
-            self.save()
+            try:
+                self.save()
+            except OSError:  # the next append tries again
+                self._epochs, self._starts = before
+                raise
 
     def recover(self, epoch: int, start_offset: int) -> None:
         """As `assign`, while a log is scanned: the caller saves at the end."""

@@ -32,7 +32,7 @@ class SparseIndex:
     go of the entries.
     """
 
-    __slots__ = ("_disk", "_entry", "_saved", "_stem", "_suffix", "_tail")
+    __slots__ = ("_disk", "_entry", "_saved", "_stem", "_suffix", "_tail", "_unsynced")
 
     def __init__(self, disk: Disk, stem: str, suffix: str, entry: struct.Struct, *, fresh: bool) -> None:
         """`stem` and `suffix` make the path. `fresh`: what may lie there does not count."""
@@ -42,6 +42,9 @@ class SparseIndex:
         self._entry = entry
         self._saved = _FRESH if fresh else _UNCOUNTED
         self._tail: bytearray | None = None
+        self._unsynced = (
+            False  # whether the file differs, or will, from what a power failure would leave of it
+        )
 
     @property
     def path(self) -> str:
@@ -86,6 +89,7 @@ class SparseIndex:
         elif len(tail) >= TAIL_BYTES_MAX:
             self._spill(tail)
         tail += self._entry.pack(first, second)
+        self._unsynced = True
 
     def last(self) -> tuple[int, int] | None:
         tail = self._tail
@@ -94,8 +98,9 @@ class SparseIndex:
         count = self._count_saved()
         return self._read(self._disk.open(self.path), count - 1) if count else None
 
-    def floor(self, first: int) -> tuple[int, int] | None:
-        """The last entry whose first field is at most `first`; None when there is none."""
+    def floor(self, first: int, *, wait: bool = True) -> tuple[int, int] | None:
+        """The last entry whose first field is at most `first`; None when there is none. Without `wait`
+        BlockingIOError when the file's entries are not in memory."""
         tail = self._tail
         if tail and self._unpack(tail, 0)[0] <= first:
             return self._search(bytes(tail), first)
@@ -103,7 +108,10 @@ class SparseIndex:
         if count == 0:
             return None
         file = self._disk.open(self.path)
-        page = _PAGE_BYTES // self._entry.size
+        size = self._entry.size
+        if not wait and not file.is_cached(0, count * size):
+            raise BlockingIOError
+        page = _PAGE_BYTES // size
         pages = range(0, count, page)
         number = (
             bisect_right(pages, first, key=lambda start: self._read(file, start)[0]) if count > page else 1
@@ -111,8 +119,13 @@ class SparseIndex:
         if number == 0:
             return None
         start = pages[number - 1]
-        size = self._entry.size
         return self._search(file.pread(min(page, count - start) * size, start * size), first)
+
+    def load(self) -> None:
+        """Bring the file's entries into memory, waiting for the disk: for threads."""
+        count = self._count_saved()
+        if count:
+            self._disk.open(self.path).load(0, count * self._entry.size)
 
     def truncate(self, keep: Callable[[int, int], bool]) -> None:
         """Drop every entry from the first on that `keep(first, second)` refuses. OSError when the file can't be
@@ -130,25 +143,32 @@ class SparseIndex:
         if kept < saved:
             self._disk.open(self.path, writable=True).truncate(kept * self._entry.size)
             self._saved = kept
+            self._unsynced = True
         self._tail = None
 
     def clear(self) -> None:
         """Forget every entry; what the file holds counts no more."""
         self._saved = _FRESH
         self._tail = None
+        self._unsynced = True
 
-    def save(self, *, sync: bool = False) -> None:
-        """Bring everything into the file. OSError leaves it in memory."""
+    def save(self, *, sync: bool = False) -> bool:
+        """Bring everything into the file; whether there was anything to do. OSError leaves it in memory."""
         tail = self._tail
         if tail or self._saved == _FRESH:
             file = self._write(tail or b"")
             if file.size() > self._saved * self._entry.size:  # a write that failed half-way
                 file.truncate(self._saved * self._entry.size)
-            if sync:
+            if sync and self._unsynced:
                 file.sync()
+                self._unsynced = False
             self._tail = None
-        elif sync:
+            return True
+        if sync and self._unsynced:
             self._disk.open(self.path, writable=True).sync()
+            self._unsynced = False
+            return True
+        return False
 
     def _spill(self, tail: bytearray) -> None:
         """Bring all but the last entry into the file; that one will be asked for. Goes on without when the disk

@@ -13,7 +13,7 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log_append import AppendableLog, AppendResult
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.log_reader import NO_READERS
-from barnabas.storage.log_sync import LogEvents
+from barnabas.storage.log_sync import EPOCH_FILE, LogEvents
 from barnabas.storage.producers import ProducerStateManager
 from barnabas.storage.recovery import load_segments
 from barnabas.storage.runtime import Runtime
@@ -61,10 +61,12 @@ class Log(AppendableLog):
         self._events = events
         self.cleaning = False
         self.offline = False
-        self._epochs = LeaderEpochCache(disk, f"{self.directory}/leader-epoch-checkpoint")
+        self._epochs = LeaderEpochCache(disk, f"{self.directory}/{EPOCH_FILE}")
         self._producers = ProducerStateManager(self.name)
         self._producers_rebuilt = False
-        self._new_names = True  # whether the directory may hold names that a power failure would take
+        self._new_names = 1
+        self._names_synced = 0
+        self._not_indexed = ()
         self._flush_pending = False
         self._held_from = -1
         self._sealing = ()
@@ -100,9 +102,13 @@ class Log(AppendableLog):
         self.log_start_offset = max(log_start_offset, self._bases[0])
         self.recovery_point = self.log_end_offset if clean else min(recovery_point, self.log_end_offset)
         self._producers_rebuilt = self.log_start_offset == self.log_end_offset
+        if clean and self.log_end_offset:  # a clean stop has synced them; a new log has none yet
+            self._names_synced = self._new_names
         self._epochs.truncate_from_end(self.log_end_offset + 1)
-        if not clean and self._epochs.entries != known_epochs:
-            self._epochs.save()
+        if self._epochs.entries != known_epochs:
+            self._new_names += 1
+            if not clean:
+                self._epochs.save()
 
     # --- what is asked often
 
@@ -143,6 +149,7 @@ class Log(AppendableLog):
     def assign_epoch_start_offset(self, leader_epoch: int) -> None:
         """A new leader's reign begins at the log's end. OSError when that can't be noted."""
         self._epochs.assign(leader_epoch, self.log_end_offset)
+        self._new_names += 1
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch answers; (-1, -1) when undefined."""
@@ -170,9 +177,12 @@ class Log(AppendableLog):
         if self._active.torn:
             self._active.cut_torn_tail()
         self.flush()
-        self._active.add_time_index_entry()
+        if self.log_end_offset > self._bases[0]:
+            self._names_work()()
+        if self._active.knows_timestamps:  # or nothing has been appended
+            self._active.add_time_index_entry()
         for segment in self._segments:
-            segment.save_indexes()
+            segment.save_indexes(sync=True)
         self.release()
 
     def release(self) -> None:

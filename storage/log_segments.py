@@ -35,7 +35,7 @@ class SegmentedLog(SyncedLog):
             return
         new = Segment.create(self._disk, self.directory, base, self._time_ms())
         old.add_time_index_entry()
-        self._new_names = True
+        self._new_names += 1
         self._segments.append(new)
         self._bases.append(base)
         self._active = new
@@ -64,6 +64,7 @@ class SegmentedLog(SyncedLog):
                 self.roll()
             self.log_start_offset = offset
             self._epochs.truncate_from_start(offset)
+            self._new_names += 1
             self.remove_segments_below(offset)
         except OSError as error:
             self.io_failed(error)
@@ -148,6 +149,7 @@ class SegmentedLog(SyncedLog):
         self._sync_to = min(self._sync_to, offset)
         self._held_from = min(self._held_from, offset)
         self._epochs.truncate_from_end(offset)
+        self._new_names += 1
         self._producers_rebuilt = False
 
     def _start_over(self, offset: int) -> None:

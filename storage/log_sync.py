@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from barnabas.storage.directory import PARTITION_METADATA
 from barnabas.storage.disk import Disk
 from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log_config import LONG_MAX, LogConfig
@@ -24,6 +25,8 @@ from barnabas.storage.segment import Segment
 from barnabas.wire.errors import ErrorCode
 
 logger = logging.getLogger("barnabas.storage")
+
+EPOCH_FILE = "leader-epoch-checkpoint"
 
 Synced = Callable[[str | None], object]  # what went wrong, or None
 
@@ -44,6 +47,10 @@ class LogEvents(Protocol):
         ...
 
 
+def _nothing() -> None:
+    pass
+
+
 class SyncedLog(ReadableLog):
     """The syncing part of `Log`, which sets these attributes."""
 
@@ -52,7 +59,9 @@ class SyncedLog(ReadableLog):
         "_events",
         "_flush_pending",
         "_held_from",
+        "_names_synced",
         "_new_names",
+        "_not_indexed",
         "_released",
         "_runtime",
         "_sealing",
@@ -76,9 +85,11 @@ class SyncedLog(ReadableLog):
     recovery_point: int
     _disk: Disk
     _events: LogEvents | None
-    _new_names: bool  # whether the directory may hold names that a power failure would take
+    _new_names: int  # how often names, or the small files beside the segments, have changed
+    _names_synced: int  # how many of these changes a power failure could not undo
     _flush_pending: bool
     _held_from: int  # from here on nothing is shown before it has been synced; -1: all is shown
+    _not_indexed: tuple[int, ...]  # base offsets of the segments whose indexes could not be saved
     _released: bool
     _runtime: Runtime
     _sealing: tuple[int, ...]  # base offsets of the segments that a thread is sealing
@@ -127,6 +138,7 @@ class SyncedLog(ReadableLog):
         if self._syncing:
             return
         truncations = self._truncations
+        names = self._new_names
         try:
             work = self._sync_work()
         except OSError as error:
@@ -138,8 +150,10 @@ class SyncedLog(ReadableLog):
             if error is not None:
                 if not self._released:
                     self._fail(f"{self.name} can't be synced: {error}", error)
-            elif truncations == self._truncations:
-                self._synced(end)
+            else:
+                self._names_synced = max(self._names_synced, names)
+                if truncations == self._truncations:
+                    self._synced(end)
             if self.failure is None and self.recovery_point < self._sync_to:
                 self._sync()
 
@@ -153,15 +167,30 @@ class SyncedLog(ReadableLog):
             for index, segment in enumerate(self._segments)
             if segment is self._active or self._bases[index + 1] > self.recovery_point
         ]
-        directories = (self.directory, self.log_dir) if self._new_names else ()
-        disk = self._disk
-        self._new_names = False
+        sync_names = self._names_work()
 
         def work() -> None:
             for file in files:
                 file.sync()
-            for directory in directories:  # a synced file whose name is lost is lost
-                disk.sync_directory(directory)
+            sync_names()
+
+        return work
+
+    def _names_work(self) -> Callable[[], object]:
+        """The blocking part of bringing the names to the medium: a synced file whose name is lost is lost."""
+        if self._names_synced == self._new_names:
+            return _nothing
+        disk, directory, log_dir = self._disk, self.directory, self.log_dir
+
+        def work() -> None:
+            for name in (EPOCH_FILE, PARTITION_METADATA):
+                try:
+                    file = disk.open(f"{directory}/{name}")
+                except FileNotFoundError:
+                    continue
+                file.sync()
+            disk.sync_directory(directory)
+            disk.sync_directory(log_dir)
 
         return work
 
@@ -182,8 +211,11 @@ class SyncedLog(ReadableLog):
 
     def flush(self) -> None:
         """Return once everything appended would survive a power failure; KAFKA_STORAGE_ERROR when it might not."""
+        if self.failure is not None:  # the kernel may have dropped what a sync that works now would not write
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
         if self.recovery_point >= self.log_end_offset:
             return
+        names = self._new_names
         try:
             self._sync_work()()
         except OSError as error:
@@ -192,6 +224,7 @@ class SyncedLog(ReadableLog):
         for segment in self._segments:
             if segment is not self._active:
                 segment.release()
+        self._names_synced = max(self._names_synced, names)
         self._sync_to = self.log_end_offset
         self._synced(self.log_end_offset)
 
@@ -200,21 +233,29 @@ class SyncedLog(ReadableLog):
         file = segment.open_for_append()
         segment.release()
         truncations = self._truncations
+        names = self._new_names
+        sync_names = self._names_work()
         self._sealing = (*self._sealing, segment.base_offset)
 
-        def work() -> None:
+        def work() -> bool:
             file.sync()
+            sync_names()
             try:
                 segment.save_indexes(sync=True)
             except OSError as error:  # they are rebuilt, should memory be lost
                 logger.warning("%s: indexes stay in memory: %s", segment.path, error)
+                return False
+            return True
 
-        def done(_: object, error: BaseException | None) -> None:
+        def done(indexed: bool | None, error: BaseException | None) -> None:
             self._sealing = tuple(base for base in self._sealing if base != segment.base_offset)
             if error is not None:
                 if not self._released:
                     self._fail(f"{segment.path} can't be synced: {error}", error)
                 return
+            self._names_synced = max(self._names_synced, names)
+            if not indexed:
+                self._not_indexed = (*self._not_indexed, segment.base_offset)
             if segment.base_offset <= self.recovery_point < end_offset and truncations == self._truncations:
                 self._synced(end_offset)
             self._after_seal(segment)
@@ -225,6 +266,12 @@ class SyncedLog(ReadableLog):
     def sealed_offset(self) -> int:
         """Below it (exclusive) no segment changes any more, nor do its indexes."""
         return min(self._sealing, default=self._active.base_offset)
+
+    @property
+    def recovery_checkpoint(self) -> int:
+        """Where a start after a crash has to begin reading: the recovery point, but no segment is passed over
+        whose indexes may be torn."""
+        return min(self.recovery_point, *self._sealing, *self._not_indexed, LONG_MAX)
 
     def _after_seal(self, segment: Segment) -> None:
         """The segment's indexes have been written."""

@@ -32,9 +32,9 @@ def test_a_flush_syncs_the_names_of_new_files_once(workshop: Any) -> None:
     workshop.disk.fault = lambda operation, path: synced.append(path) if operation == "sync" else None
     log = workshop.log()
     for rolled in (False, True):
+        synced.clear()
         if rolled:
             log.roll()
-        synced.clear()
         log.append_as_leader(workshop.batch(), 0)
         log.flush()
         assert {"/logs", "/logs/t-0"} <= set(synced)
