@@ -15,7 +15,7 @@ class CheckpointError(ValueError):
 
 def parse_checkpoint(content: bytes) -> list[list[str]]:
     """The fields of every entry. CheckpointError when version, count or encoding are wrong."""
-    if content[-1:] != b"\n":  # or a number that has lost its last digits would pass for one
+    if content and content[-1:] != b"\n":  # or a number that has lost its last digits would pass for one
         raise CheckpointError("the last line is not complete")
     try:
         lines = content.decode().splitlines()
