@@ -11,19 +11,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
 import msgspec
 from barnabas.storage import cleaner_choice
 from barnabas.storage.background import in_slices
 from barnabas.storage.cleaner_checkpoint import CleanerCheckpoint
 from barnabas.storage.cleaner_choice import LogToClean
-from barnabas.storage.cleaning_job import CleaningJob, Outcome
 from barnabas.storage.disk import Disk
 from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log import Log
 from barnabas.storage.manager import LogManager
 from barnabas.storage.runtime import Runtime, Timer
 from barnabas.wire.record_batch import RecordBatchError
+
+if TYPE_CHECKING:
+    from barnabas.storage.cleaning_job import CleaningJob, Outcome
 
 logger = logging.getLogger("barnabas.cleaner")
 
@@ -163,9 +166,19 @@ class LogCleaner:
         if choice is None or choice.log.closed:
             self._wait()
             return
+        self._clean(choice)
+
+    # --- cleaning
+
+    def _clean(self, choice: LogToClean) -> None:
+        from barnabas.storage.cleaning_job import (
+            CleaningJob,  # late: a start has no need of all that they import
+        )
+        from barnabas.storage.cleaning_plan import plan
+
         settings = self._settings
         try:
-            cleaning = cleaner_choice.plan(
+            cleaning = plan(
                 choice,
                 self._disk,
                 self._runtime.time_ms(),
@@ -180,8 +193,6 @@ class LogCleaner:
             self._disk, self._runtime, choice.log, cleaning, self._pace, partial(self._cleaned, choice)
         )
         self._job.start()
-
-    # --- cleaning
 
     def _pace(self, byte_count: int) -> float:
         """How many seconds to wait, so that no more bytes are moved than the settings allow."""

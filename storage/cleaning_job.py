@@ -90,11 +90,17 @@ class CleaningJob:
         log = self.log
         return not (self._aborted or log.closed or log.failure is not None) and log.config.is_compacted
 
+    def _lacks_source(self, error: BaseException | None) -> bool:
+        """Whether a segment could not be read because the log has removed it."""
+        return isinstance(error, FileNotFoundError) and all(
+            segment.path != error.filename for segment in self.log.segments
+        )
+
     def _worked(self, done: Slice | None, error: BaseException | None) -> None:
         self._working = False
         if self._stopped:
             return
-        goes_on = self._goes_on()
+        goes_on = self._goes_on() and not self._lacks_source(error)
         if error is not None or done is None:
             self._end(Outcome(goes_on and error is None, error if goes_on else None))
         elif not goes_on:

@@ -1,0 +1,64 @@
+"""What a thread must know to clean a log, gathered on the loop (compaction.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from barnabas.storage.cleaner_choice import LogToClean
+from barnabas.storage.compaction import Cleaning, Source
+from barnabas.storage.disk import Disk
+from barnabas.storage.log import Log
+from barnabas.storage.transaction_index import AbortedTransaction, TransactionIndex
+
+
+def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_factor: float) -> Cleaning:
+    """All that a thread needs to know. OSError, RecordBatchError or StorageError when the log can't be read."""
+    log, dirty = choice.log, choice.first_dirty_offset
+    sources = _sources(choice)
+    first_dirty = next(source for source in sources if source.end_offset > dirty)
+    return Cleaning(
+        disk=disk,
+        directory=log.directory,
+        config=log.config,
+        sources=sources,
+        first_dirty_offset=dirty,
+        first_dirty_position=first_dirty.segment.index_position(dirty),
+        now_ms=now_ms,
+        map_bytes=map_bytes,
+        map_load_factor=map_load_factor,
+        last_records={
+            producer_id: (entry.last_offset, entry.producer_epoch)
+            for producer_id, entry in log.producers.entries.items()
+        },
+        aborted=_aborted(disk, log, sources),
+    )
+
+
+def _aborted(disk: Disk, log: Log, sources: Sequence[Source]) -> list[AbortedTransaction]:
+    found: list[AbortedTransaction] = []
+    for source in sources:
+        index = TransactionIndex(disk, log.directory, source.base_offset, None)
+        if disk.exists(index.path):
+            found += index.entries()
+    return found
+
+
+def _sources(choice: LogToClean) -> list[Source]:
+    """All segments below the first uncleanable one, as they are now."""
+    found = []
+    for segment, following in pairwise(choice.log.segments):
+        if following.base_offset > choice.first_uncleanable_offset:
+            break
+        found.append(
+            Source(
+                segment,
+                segment.path,
+                segment.base_offset,
+                following.base_offset,
+                segment.size,
+                8 * len(segment.offset_index),
+                12 * len(segment.time_index),
+            )
+        )
+    return found

@@ -1,0 +1,605 @@
+"""The log cleaner over whole logs: what it chooses, what readers see, what a crash, a stop or a full disk leaves."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from barnabas.storage.cleaner import CleanerSettings, LogCleaner
+from barnabas.storage.cleaner_checkpoint import CLEANER_OFFSET_FILE
+from barnabas.storage.log import Log
+from barnabas.storage.log_config import LogConfig
+from barnabas.storage.manager import LogManager
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.memory_file import ProcessKilled
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records, read_header
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+BACKOFF_S = 15
+COMPACT = frozenset({"compact"})
+SETTINGS: dict[str, Any] = {"cleanup_policy": COMPACT, "segment_bytes": 2000, "index_interval_bytes": 200}
+
+
+class House:
+    """A log manager with its cleaner on a memory disk, under a virtual clock."""
+
+    def __init__(
+        self,
+        disk: MemoryDisk | None = None,
+        start_ms: int = 1_700_000_000_000,
+        directories: tuple[str, ...] = ("/data",),
+        **cleaner: Any,
+    ) -> None:
+        self.disk = disk or MemoryDisk()
+        self.directories = directories
+        self.runtime = VirtualRuntime(start_ms=start_ms)
+        self.manager = LogManager(self.disk, directories, self.runtime)
+        self.manager.open()
+        self.cleaner = LogCleaner(self.manager, self.disk, self.runtime, CleanerSettings(**cleaner))
+
+    def create(self, topic: str = "t", **configs: Any) -> Log:
+        return self.manager.create(topic, b"i" * 16, 0, LogConfig(**{**SETTINGS, **configs}))
+
+    def configure(self, log: Log, **configs: Any) -> None:
+        log.update_config(LogConfig(**{**SETTINGS, **configs}))
+
+    def fill(
+        self,
+        log: Log,
+        keys: int = 5,
+        rounds: int = 20,
+        size: int = 50,
+        codec: Codec = Codec.NONE,
+        **batch: Any,
+    ) -> None:
+        """`rounds` batches with each key once, rolled behind the last."""
+        now = self.runtime.time_ms()
+        for number in range(rounds):
+            records = [Record(i, now, b"k%d" % i, b"%d," % number * (size // 3)) for i in range(keys)]
+            log.append_as_leader(build_batch(records, codec=codec, **batch), 0)
+        log.roll()
+        self.runtime.run_until_idle()
+
+    def checkpoint(self, log_dir: str = "/data") -> str:
+        return self.disk.read_file(f"{log_dir}/{CLEANER_OFFSET_FILE}").decode()
+
+    def start_cleaner(self) -> None:
+        self.cleaner.start()
+        self.runtime.advance(BACKOFF_S)
+
+    def close(self) -> None:
+        self.cleaner.stop()
+        self.manager.close()
+
+    def reopen(self, **configs: Any) -> tuple[House, Log]:
+        """As after the process has ended, cleanly or not."""
+        self.disk.revive()
+        house = House(self.disk, self.runtime.time_ms(), self.directories)
+        log = house.manager.get("t", 0)
+        assert log is not None
+        house.configure(log, **configs)
+        return house, log
+
+
+def batches(log: Log, offset: int | None = None) -> Iterator[bytes]:
+    """Every batch, as a reader who follows the offsets gets them."""
+    offset = log.log_start_offset if offset is None else offset
+    while offset < log.log_end_offset:
+        data = b"".join(region.read() for region in log.read(offset, 700).regions)
+        if not data:
+            return  # compacted away up to the end
+        whole = 0
+        while len(data) - whole >= 61 and read_header(data, whole).size <= len(data) - whole:
+            header = read_header(data, whole)
+            yield data[whole : whole + header.size]
+            whole += header.size
+            offset = header.next_offset
+
+
+def records(log: Log) -> list[Record]:
+    return [
+        record for raw in batches(log) if not read_header(raw).is_control for record in iterate_records(raw)
+    ]
+
+
+def state(log: Log) -> dict[bytes | None, bytes | None]:
+    """What a reader who starts at the beginning believes in the end."""
+    return {record.key: record.value for record in records(log)}
+
+
+def names(house: House, log: Log) -> list[str]:
+    return house.disk.list(log.directory)
+
+
+# --- a cleaning
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_dirty_log_is_cleaned_and_the_checkpoint_says_how_far(codec: Codec) -> None:
+    house = House()
+    log = house.create()
+    house.fill(log, codec=codec)
+    log.append_as_leader(build_batch([Record(0, 0, b"k0", b"active")]), 0)
+    before, size, end = state(log), log.size, log.log_end_offset
+    house.start_cleaner()
+    assert [record.offset for record in records(log)] == [95, 96, 97, 98, 99, 100]
+    assert state(log) == before
+    assert log.size < size
+    assert log.log_end_offset == end
+    assert house.checkpoint() == "0\n1\nt 0 100\n"
+    house.runtime.advance(120)
+    assert {name.partition(".")[2] for name in names(house, log)} <= {
+        "log",
+        "index",
+        "timeindex",
+        "snapshot",
+        "metadata",
+        "",
+    }
+
+
+def test_offsets_that_are_gone_give_the_next_batch() -> None:
+    house = House()
+    log = house.create()
+    house.fill(log)
+    house.start_cleaner()
+    for offset in range(96):
+        assert read_header(next(batches(log, offset))).base_offset == 95
+        assert log.read(offset, 10_000, end_offset=95).size == 0
+    assert log.offset_for_timestamp(0).offset == 95  # type: ignore[union-attr]
+    assert log.max_timestamp_offset().offset == 95  # type: ignore[union-attr]
+    assert [header.base_offset for header in log.headers(3)] == [95]
+    reopened, log = house.reopen()
+    assert read_header(next(batches(log, 3))).base_offset == 95
+    assert log.log_end_offset == 100
+    assert reopened.manager.get("t", 0) is log
+
+
+def test_regions_that_wait_to_be_sent_still_hold_the_old_bytes() -> None:
+    house = House()
+    log = house.create(file_delete_delay_ms=0)
+    house.fill(log)
+    result = log.read(0, 1000)
+    before = result.regions[0].read()
+    house.start_cleaner()
+    house.runtime.advance(1)
+    assert len(records(log)) == 5
+    assert result.regions[0].read() == before
+    assert read_header(before).base_offset == 0
+
+
+def test_a_known_producer_keeps_its_last_sequence() -> None:
+    house = House()
+    log = house.create()
+
+    def send(sequence: int, key: bytes) -> Any:
+        batch = build_batch(
+            [Record(0, house.runtime.time_ms(), key, b"v")],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
+        return log.append_as_leader(batch, 0)
+
+    send(0, b"a")
+    send(1, b"a")
+    house.fill(log, keys=1)
+    log.append_as_leader(build_batch([Record(0, 0, b"a", b"from another")]), 0)
+    log.roll()
+    house.start_cleaner()
+    left = [(read_header(raw).base_offset, read_header(raw).record_count) for raw in batches(log)]
+    assert left == [(1, 0), (21, 1), (22, 1)]
+    house.close()
+    _, log = house.reopen()
+    assert send(1, b"a").duplicate
+    assert not send(2, b"a").duplicate
+
+
+def test_a_map_that_is_full_makes_for_several_cleanings() -> None:
+    house = House(dedupe_buffer_size=208 * 40)
+    log = house.create(segment_bytes=10_000, min_cleanable_dirty_ratio=0.0)
+    house.fill(log, keys=100, rounds=5)
+    before = state(log)
+    house.start_cleaner()
+    assert state(log) == before
+    assert len(records(log)) == 100
+    assert house.checkpoint() == "0\n1\nt 0 500\n"
+
+
+# --- the choice
+
+
+def dirty_after(house: House, log: Log) -> int:
+    """Where the log is dirty from, when the cleaner has looked once."""
+    house.start_cleaner()
+    try:
+        lines = house.checkpoint().splitlines()[2:]
+    except FileNotFoundError:
+        return 0
+    return max((int(line.split()[2]) for line in lines if line.startswith(log.topic)), default=0)
+
+
+def test_logs_that_are_not_compacted_are_left_alone() -> None:
+    house = House()
+    log = house.create(cleanup_policy=frozenset({"delete"}))
+    house.fill(log)
+    assert dirty_after(house, log) == 0
+    assert len(records(log)) == 100
+
+
+def test_the_active_segment_is_never_cleaned() -> None:
+    house = House()
+    log = house.create(segment_bytes=1 << 20)
+    house.fill(log)
+    house.fill(log)
+    active = log.append_as_leader(build_batch([Record(0, 0, b"k0", b"1")]), 0).base_offset
+    log.append_as_leader(build_batch([Record(0, 0, b"k0", b"2")]), 0)
+    assert dirty_after(house, log) == active
+    assert [record.offset for record in records(log)][-2:] == [active, active + 1]
+
+
+def test_a_ratio_that_is_not_exceeded_waits() -> None:
+    house = House()
+    log = house.create(min_cleanable_dirty_ratio=0.5)
+    house.fill(log, keys=20, rounds=1)
+    assert dirty_after(house, log) == 20
+    clean_bytes = log.size
+    house.fill(log, keys=1, rounds=1, size=clean_bytes // 2)
+    house.runtime.advance(BACKOFF_S)
+    assert house.checkpoint() == "0\n1\nt 0 20\n"
+    house.configure(log, min_cleanable_dirty_ratio=0.1)
+    house.runtime.advance(BACKOFF_S)
+    assert house.checkpoint() == "0\n1\nt 0 21\n"
+
+
+def test_the_dirtiest_comes_first() -> None:
+    house = House(io_max_bytes_per_second=100.0)
+    first, second = house.create("first"), house.create("second")
+    for log in (first, second):
+        house.fill(log, keys=20, rounds=1)
+    house.fill(second, keys=1, rounds=1)
+    house.disk.write_file(f"/data/{CLEANER_OFFSET_FILE}", b"0\n2\nfirst 0 20\nsecond 0 20\n")
+    house.fill(first, keys=20, rounds=10)
+    for log in (first, second):
+        house.configure(log, min_cleanable_dirty_ratio=0.01)
+    house.start_cleaner()
+    assert (first.cleaning, second.cleaning) == (True, False)
+
+
+def test_the_lag_settings() -> None:
+    house = House()
+    young = house.create("young", min_compaction_lag_ms=60_000)
+    overdue = house.create("overdue", min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=60_000)
+    for log in (young, overdue):
+        house.fill(log)
+    assert dirty_after(house, young) == dirty_after(house, overdue) == 0
+    house.runtime.advance(30)
+    house.fill(young)
+    end = young.log_end_offset
+    house.runtime.advance(30)
+    assert len(records(overdue)) == 5
+    assert house.checkpoint().splitlines()[2:] == ["young 0 100", "overdue 0 100"]
+    house.runtime.advance(60)
+    assert f"young 0 {end}" in house.checkpoint()
+
+
+def test_a_checkpoint_that_can_not_be_right_is_put_right() -> None:
+    for wrong in ("0\n1\nt 0 5000\n", "0\n1\nt 0 3\n", "nonsense"):
+        house = House()
+        log = house.create(min_cleanable_dirty_ratio=0.0)
+        house.fill(log)
+        log.increment_log_start_offset(50)
+        house.runtime.run_until_idle()
+        house.disk.write_file(f"/data/{CLEANER_OFFSET_FILE}", wrong.encode())
+        house.start_cleaner()
+        assert house.checkpoint() == "0\n1\nt 0 100\n"
+        assert len(records(log)) == 5
+
+
+# --- pace, and settings that change
+
+
+def test_no_more_bytes_are_moved_than_the_settings_allow() -> None:
+    house = House(io_max_bytes_per_second=1000.0)
+    log = house.create()
+    house.fill(log)
+    size = log.size
+    house.start_cleaner()
+    began = house.runtime.monotonic()
+    while log.cleaning:
+        house.runtime.advance(0.5)
+    taken = house.runtime.monotonic() - began
+    assert 2 * size / 1000 - 3 < taken < 2.2 * size / 1000 + 1  # read twice, little is written
+    assert len(records(log)) == 5
+
+
+def test_settings_take_effect_while_it_runs() -> None:
+    house = House(io_max_bytes_per_second=1.0, backoff_ms=3_600_000)
+    log = house.create()
+    house.fill(log)
+    house.start_cleaner()
+    assert not log.cleaning
+    house.cleaner.reconfigure(CleanerSettings(io_max_bytes_per_second=1.0, backoff_ms=1000))
+    house.runtime.advance(1)
+    assert log.cleaning
+    house.cleaner.reconfigure(CleanerSettings(backoff_ms=1000))
+    house.runtime.advance(3600)
+    assert len(records(log)) == 5
+
+
+def test_no_threads_means_no_cleaning() -> None:
+    house = House(threads=0)
+    log = house.create()
+    house.fill(log)
+    assert dirty_after(house, log) == 0
+    house.cleaner.reconfigure(CleanerSettings())
+    house.runtime.advance(BACKOFF_S)
+    assert len(records(log)) == 5
+
+
+# --- what happens to the log meanwhile
+
+SLOW: dict[str, Any] = {"io_max_bytes_per_second": 2000.0}
+
+
+def cleaning(house: House, log: Log) -> House:
+    """Half-way through a cleaning."""
+    house.fill(log)
+    house.start_cleaner()
+    house.runtime.advance(4)
+    assert log.cleaning
+    return house
+
+
+def test_a_log_deleted_meanwhile() -> None:
+    house = House(**SLOW)
+    cleaning(house, house.create())
+    house.manager.delete("t", 0)
+    log = house.create()
+    log.append_as_leader(build_batch([Record(0, 0, b"new", b"")]), 0)
+    house.runtime.advance(100)
+    assert [record.key for record in records(log)] == [b"new"]
+    assert all(name.endswith(("metadata", ".log", "checkpoint")) for name in names(house, log))
+
+
+def test_a_deleted_log_leaves_the_checkpoint() -> None:
+    house = House()
+    log = house.create()
+    house.fill(log)
+    house.start_cleaner()
+    assert house.checkpoint() == "0\n1\nt 0 100\n"
+    house.manager.delete("t", 0)
+    house.runtime.run_until_idle()
+    assert house.checkpoint() == "0\n0\n"
+
+
+@pytest.mark.parametrize("wait", [0, 2, 4, 6, 8, 10, 12, 14])
+def test_a_log_cut_back_meanwhile(wait: int) -> None:
+    house = House(**SLOW)
+    log = house.create()
+    house.fill(log)
+    house.start_cleaner()
+    house.runtime.advance(wait)
+    log.truncate_to(40)
+    expected = state(log)
+    house.runtime.advance(100)
+    assert log.log_end_offset == 40
+    assert state(log) == expected
+    house.runtime.advance(60)
+    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
+    house.close()
+    _, log = house.reopen()
+    assert state(log) == expected
+
+
+def test_a_checkpoint_goes_back_with_the_log() -> None:
+    house = House()
+    log = house.create()
+    house.fill(log)
+    house.fill(log)
+    house.start_cleaner()
+    assert house.checkpoint() == "0\n1\nt 0 200\n"
+    log.truncate_to(150)
+    house.runtime.run_until_idle()
+    assert house.checkpoint() == "0\n1\nt 0 150\n"
+    house.fill(log)
+    house.runtime.advance(BACKOFF_S)
+    assert len(records(log)) == 5
+
+
+def test_records_deleted_meanwhile_stay_deleted() -> None:
+    house = House(**SLOW)
+    log = house.create()
+    cleaning(house, log)
+    log.increment_log_start_offset(97)
+    house.runtime.advance(200)
+    assert log.log_start_offset == 97
+    assert {record.offset for record in records(log)} == {95, 96, 97, 98, 99}  # their batch is whole
+    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_topic_that_is_compacted_no_more() -> None:
+    house = House(**SLOW)
+    log = house.create()
+    cleaning(house, log)
+    house.configure(log, cleanup_policy=frozenset({"delete"}))
+    house.runtime.advance(100)
+    assert not log.cleaning
+    assert len(records(log)) > 5
+    assert not [name for name in names(house, log) if name.endswith(".cleaned")]
+
+
+@pytest.mark.parametrize("wait", range(0, 22, 3))
+def test_a_stop_meanwhile(wait: int) -> None:
+    house = House(**SLOW)
+    log = house.create()
+    house.fill(log)
+    before = state(log)
+    house.start_cleaner()
+    house.runtime.advance(wait)
+    house.close()
+    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
+    house, log = house.reopen()
+    assert state(log) == before
+    house.start_cleaner()
+    assert len(records(log)) == 5
+
+
+# --- what goes wrong
+
+
+def test_a_corrupt_log_is_left_alone_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    bad, good = house.create("bad"), house.create("good")
+    for log in (bad, good):
+        house.fill(log)
+    house.disk.files[bad.segments[1].path].data[100] ^= 1
+    house.start_cleaner()
+    house.runtime.advance(100)
+    assert len(records(good)) == 5
+    assert caplog.text.count("bad-0 can't be cleaned") == 1
+    assert house.checkpoint() == "0\n1\ngood 0 100\n"
+    assert not [name for name in names(house, bad) if name.endswith(".cleaned")]
+
+
+def test_a_full_disk_puts_it_off() -> None:
+    house = House()
+    log = house.create()
+    house.fill(log)
+    before = state(log)
+    house.disk.fault = lambda operation, path: (
+        errno.ENOSPC if operation == "write" and path.endswith(".cleaned") else None
+    )
+    house.start_cleaner()
+    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
+    assert len(records(log)) > 5
+    log.append_as_leader(build_batch([Record(0, 0, b"k0", b"goes on")]), 0)
+    house.disk.fault = None
+    house.runtime.advance(BACKOFF_S)
+    assert len(records(log)) == 6
+    assert state(log) == {**before, b"k0": b"goes on"}
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename", "read"])
+def test_a_failing_disk_takes_its_directory_offline_and_no_other(operation: str) -> None:
+    house = House(directories=("/data", "/more"))
+    first, second = house.create("first"), house.create("second")
+    for log in (first, second):
+        house.fill(log)
+    assert {first.log_dir, second.log_dir} == {"/data", "/more"}
+    before = state(first)
+
+    def fault(called: str, path: str) -> int | None:
+        return errno.EIO if called == operation and path.startswith(first.directory) else None
+
+    house.disk.fault = fault
+    house.start_cleaner()
+    house.runtime.advance(BACKOFF_S)
+    assert first.failure is not None
+    assert second.failure is None
+    assert len(records(second)) == 5
+    house.disk.fault = None
+    house.manager.close()
+    reopened = House(house.disk, directories=house.directories)
+    found = reopened.manager.get("first", 0)
+    assert found is not None
+    assert state(found) == before
+
+
+# --- crashes
+
+
+def crash_house(disk: MemoryDisk) -> tuple[House, Log]:
+    """Ready to be cleaned: two groups of segments, tombstones, an empty batch."""
+    house = House(disk)
+    log = house.create(segment_bytes=1200)
+    house.fill(log, rounds=6)
+    house.fill(log, keys=2, rounds=2, size=400)
+    log.append_as_leader(build_batch([Record(0, house.runtime.time_ms(), b"k3", None)]), 0)
+    log.append_as_leader(
+        build_batch([Record(0, 0, b"gone", b"x")], producer_id=4, producer_epoch=0, base_sequence=0), 0
+    )
+    log.append_as_leader(build_batch([Record(0, 0, b"gone", b"y")]), 0)
+    log.roll()
+    house.runtime.run_until_idle()
+    return house, log
+
+
+def clean_until_killed(house: House, kill_after: int) -> bool:
+    house.disk.kill_after = kill_after
+    try:
+        house.start_cleaner()
+    except ProcessKilled:
+        return True
+    finally:
+        survived = house.disk.kill_after is not None and house.disk.kill_after >= 0
+        house.disk.revive()
+    return not survived
+
+
+def check_after_crash(disk: MemoryDisk, before: list[bytes], after: list[bytes]) -> None:
+    """Each batch is the old or the new one, the state is the same, another start changes nothing, and the next
+    cleaning brings everything to where it would have been."""
+    end = read_header(before[-1]).next_offset
+    house, log = House(disk), None
+    log = house.manager.get("t", 0)
+    assert log is not None
+    house.configure(log, segment_bytes=1200)
+    assert log.log_end_offset == end
+    found = list(batches(log))
+    assert set(found) <= {*before, *after}
+    assert dict_of(found) == dict_of(before)
+    files = {path: bytes(content.data) for path, content in disk.files.items() if path.endswith(".log")}
+    again, log = house.reopen(segment_bytes=1200)
+    assert {p: bytes(c.data) for p, c in disk.files.items() if p.endswith(".log")} == files
+    assert list(batches(log)) == found
+    again.start_cleaner()
+    left = [
+        [(r.offset, r.key, r.value) for raw in some for r in iterate_records(raw)]
+        for some in (batches(log), after)
+    ]
+    assert left[0] == left[1]
+
+
+def dict_of(found: list[bytes]) -> dict[bytes | None, bytes | None]:
+    return {record.key: record.value for raw in found for record in iterate_records(raw)}
+
+
+def whole_run() -> tuple[list[bytes], list[bytes], int]:
+    house, log = crash_house(MemoryDisk())
+    before = list(batches(log))
+    house.disk.kill_after = 1_000_000
+    house.start_cleaner()
+    assert house.disk.kill_after is not None
+    changes = 1_000_000 - house.disk.kill_after
+    assert len(log.segments) > 2  # more than one group
+    return before, list(batches(log)), changes
+
+
+def test_a_process_killed_at_any_step_leaves_the_old_or_the_new() -> None:
+    before, after, changes = whole_run()
+    for kill_after in range(changes):
+        house, _ = crash_house(MemoryDisk())
+        house.disk.torn_bytes = kill_after % 7 * 10
+        assert clean_until_killed(house, kill_after)
+        check_after_crash(house.disk, before, after)
+
+
+@settings(max_examples=150, deadline=None)
+@given(kill_after=st.integers(0, 90), data=st.data())
+def test_a_power_failure_at_any_step_leaves_the_old_or_the_new(kill_after: int, data: st.DataObject) -> None:
+    before, after, _ = whole_run()
+    house, _ = crash_house(MemoryDisk())
+    house.manager.checkpoint()
+    for directory in ("/data/t-0", "/data"):
+        house.disk.sync_directory(directory)
+    clean_until_killed(house, kill_after)
+    choose: Callable[[int], int] = lambda most: data.draw(st.integers(0, most))  # noqa: E731
+    check_after_crash(house.disk.crash(choose), before, after)
+    assert [header for _, header in iterate_headers(b"".join(before))]
