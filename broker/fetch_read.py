@@ -31,11 +31,13 @@ class PartitionReader:
     for more data.
     """
 
-    __slots__ = ("_committed", "_room", "failed", "size")
+    __slots__ = ("_committed", "_room", "_wait", "failed", "size")
 
-    def __init__(self, request: FetchRequest, max_bytes: int) -> None:
+    def __init__(self, request: FetchRequest, max_bytes: int, wait: bool = False) -> None:
+        """Without `wait`, `read` raises WouldWait where it would wait for the disk."""
         self._committed = request.isolation_level == READ_COMMITTED
         self._room = max_bytes
+        self._wait = wait
         self.size = 0
         self.failed = False
 
@@ -68,7 +70,7 @@ class PartitionReader:
                 answer.diverging_epoch = diverging
                 return answer
         end_offset = last_stable_offset if self._committed else high_watermark
-        if wanted.fetch_offset == end_offset and log.failure is None:
+        if wanted.fetch_offset == end_offset and not log.offline:
             return answer  # most partitions, most of the time
         try:
             result = log.read(
@@ -76,6 +78,7 @@ class PartitionReader:
                 min(wanted.partition_max_bytes, self._room),
                 min_one_batch=self.size == 0,
                 end_offset=end_offset,
+                wait=self._wait,
             )
         except StorageError as failure:
             return self.failure(wanted, failure.error)

@@ -7,12 +7,13 @@ open, and when it is woken it reads again only what had records or has changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.fetch_read import READ_COMMITTED, PartitionReader, absent_answer, why_absent
 from barnabas.broker.fetch_sessions import FetchSession
 from barnabas.broker.registry import PENDING, Outcome
+from barnabas.storage.errors import WouldWait
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
     from barnabas.broker.purgatory import FetchWaiter
 
-TOPIC_IDS_FROM = 13  # the first version that names topics by id (KIP-516)
+TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
+TRIES_MAX: Final = 16
 
 
 class Fetch:
     """What both kinds do. `serve` once; the answer is its result, or goes out through the context."""
 
-    __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_waiter")
+    __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_tries", "_waiter")
 
     def __init__(self, context: RequestContext, request: FetchRequest) -> None:
         self._context = context
@@ -44,10 +46,15 @@ class Fetch:
         self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
         self._reader = PartitionReader(request, self._max_bytes)
         self._waiter: FetchWaiter | None = None
+        self._tries = 0  # how often a thread has gone to the disk for us
 
     def serve(self) -> FetchResponse | Outcome:
         request, reader = self._request, self._reader
-        self._read()
+        try:
+            self._read()
+        except WouldWait as cold:
+            self._prepare(cold, self._serve_late)
+            return PENDING
         missing_bytes = min(request.min_bytes, self._max_bytes) - reader.size
         if request.max_wait_ms <= 0 or missing_bytes <= 0 or reader.failed or not self._can_grow():
             return self._response()
@@ -57,13 +64,39 @@ class Fetch:
         )
         context.when_abandoned(self._abandon)
         self._watch(waiter)
+        self._let_go()
         return PENDING
+
+    def _prepare(self, cold: WouldWait, then: Callable[[], object]) -> None:
+        """Let a thread wait for the disk, and go on afterwards. What can't be read tells so when it is tried."""
+
+        def done(_result: object, _error: BaseException | None) -> None:
+            if not self._context.closed:
+                then()
+
+        self._tries += 1
+        self._context.services.runtime.run_in_thread(cold.prepare, done)
+
+    def _renew_reader(self) -> None:
+        # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
+        self._reader = PartitionReader(self._request, self._max_bytes, wait=self._tries >= TRIES_MAX)
+
+    def _serve_late(self) -> None:
+        self._renew_reader()
+        answer = self.serve()
+        if isinstance(answer, FetchResponse):
+            self._context.complete(answer)
 
     def _answer_late(self) -> None:
         assert self._waiter is not None
         self._unwatch(self._waiter)
-        self._reader = PartitionReader(self._request, self._max_bytes)
-        self._read_again(self._waiter.touched)
+        self._renew_reader()
+        try:
+            self._read_again(self._waiter.touched)
+        except WouldWait as cold:
+            self._let_go()
+            self._prepare(cold, self._answer_late)
+            return
         self._context.complete(self._response())
 
     def _abandon(self) -> None:
@@ -80,7 +113,11 @@ class Fetch:
         raise NotImplementedError
 
     def _watch(self, waiter: FetchWaiter) -> None:
-        """Let the waiter hear of all partitions, and go of the regions: they hold their files open."""
+        """Let the waiter hear of all partitions."""
+        raise NotImplementedError
+
+    def _let_go(self) -> None:
+        """Forget the regions that were read: they hold their files open."""
         raise NotImplementedError
 
     def _unwatch(self, waiter: FetchWaiter) -> None:
@@ -107,6 +144,7 @@ class FullFetch(Fetch):
 
     def _read(self) -> None:
         partitions = self._context.services.partitions
+        self._found, self._answers = [], []
         found, read = self._found, self._reader.read
         for topic in self._request.topics:
             answers: list[PartitionData] = []
@@ -132,6 +170,8 @@ class FullFetch(Fetch):
         for partition in self._found:
             if partition is not None:
                 partition.fetch_waiters.add(waiter)
+
+    def _let_go(self) -> None:
         for topic in self._answers:
             for answer in topic.partitions:
                 if answer.records:
@@ -198,6 +238,9 @@ class IncrementalFetch(Fetch):
         self._answers: list[tuple[SessionPartition, Partition | None, PartitionData]] = []
 
     def _read(self) -> None:
+        if self._session.epoch != self._epoch:
+            self._reader.failed = True  # overtaken while a thread read for us
+            return
         self._session.use_isolation(self._request.isolation_level == READ_COMMITTED)
         self._answers = list(self._read_active())
 
@@ -233,8 +276,10 @@ class IncrementalFetch(Fetch):
     def _watch(self, waiter: FetchWaiter) -> None:
         for one, partition, _ in self._answers:
             one.partition = partition
-        self._answers = []
         self._session.wait(waiter)
+
+    def _let_go(self) -> None:
+        self._answers = []
 
     def _unwatch(self, waiter: FetchWaiter) -> None:
         self._session.stop_waiting(waiter)

@@ -16,6 +16,7 @@ import struct
 from collections.abc import Sequence
 from typing import Protocol
 
+from barnabas.storage import page_cache
 from barnabas.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from barnabas.wire.compression import Bytes
 
@@ -33,6 +34,18 @@ class File(Protocol):
 
     def pread(self, count: int, position: int) -> bytes:
         """At most `count` bytes; fewer at the end of the file."""
+        ...
+
+    def pread_now(self, count: int, position: int) -> bytes:
+        """As `pread`, but BlockingIOError where that would wait for the disk."""
+        ...
+
+    def is_cached(self, position: int, count: int) -> bool:
+        """Whether sending these bytes would not wait for the disk."""
+        ...
+
+    def load(self, position: int, count: int) -> None:
+        """Bring the bytes into memory, waiting for the disk: for threads."""
         ...
 
     def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
@@ -117,14 +130,18 @@ class Disk(Protocol):
 
 
 class FileRegion:
-    """`length` bytes of a file at `position`, to be sent without being read. Immutable, owns a hold on the file."""
+    """`length` bytes of a file at `position`, to be sent without being read. Immutable, owns a hold on the file.
 
-    __slots__ = ("file", "length", "position")
+    `is_hot`: it was written a moment ago, so whoever sends it at once need not ask whether it is in memory.
+    """
 
-    def __init__(self, file: File, position: int, length: int) -> None:
+    __slots__ = ("file", "is_hot", "length", "position")
+
+    def __init__(self, file: File, position: int, length: int, is_hot: bool = False) -> None:
         self.file = file
         self.position = position
         self.length = length
+        self.is_hot = is_hot
 
     def __len__(self) -> int:
         return self.length
@@ -135,6 +152,14 @@ class FileRegion:
     def send_to(self, socket_descriptor: int, offset: int, count: int) -> int:
         """Send up to `count` bytes from `offset` inside the region: bytes sent, 0 when the file has ended."""
         return self.file.send_to(socket_descriptor, self.position + offset, count)
+
+    def is_cached(self, offset: int, count: int) -> bool:
+        """Whether sending `count` bytes from `offset` inside the region would not wait for the disk."""
+        return self.file.is_cached(self.position + offset, count)
+
+    def load(self, offset: int, count: int) -> None:
+        """Bring them into memory, waiting for the disk: for threads."""
+        self.file.load(self.position + offset, count)
 
     def read(self, offset: int = 0, count: int | None = None) -> bytes:
         """The region's bytes, for what can't be sent from the file (TLS, decoding)."""
@@ -172,6 +197,15 @@ class RealFile:
 
     def pread(self, count: int, position: int) -> bytes:
         return os.pread(self._descriptor, count, position)
+
+    def pread_now(self, count: int, position: int) -> bytes:
+        return page_cache.read_now(self._descriptor, count, position)
+
+    def is_cached(self, position: int, count: int) -> bool:
+        return page_cache.is_cached(self._descriptor, position, count)
+
+    def load(self, position: int, count: int) -> None:
+        page_cache.load(self._descriptor, position, count)
 
     def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
         return os.sendfile(socket_descriptor, self._descriptor, position, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from barnabas.wire.errors import ErrorCode
@@ -25,6 +25,14 @@ class OffsetOutOfRange(StorageError):
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+
+
+class WouldWait(Exception):
+    """Reading would wait for the disk. `prepare` waits, in a thread; then the read can be tried again."""
+
+    def __init__(self, prepare: Callable[[], object]) -> None:
+        super().__init__("not in memory")
+        self.prepare = prepare
 
 
 _PASSING: Final = frozenset(

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 from barnabas.storage.disk import FileRegion
-from barnabas.storage.errors import OffsetOutOfRange, StorageError
+from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
 from barnabas.storage.segment import Segment
 from barnabas.storage.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import BatchHeader, RecordBatchError
 
 _RESUME_POINTS_MAX = 32
+_HOT_BYTES = 4 * 1024 * 1024  # at the end of the active segment: written a moment ago, so in memory
 NO_READERS: dict[int, int] = {}  # stays empty, and stands for every log that nobody has read
 
 
@@ -71,12 +73,19 @@ class ReadableLog:
         return f"{self.topic}-{self.partition}"
 
     def read(
-        self, offset: int, max_bytes: int, *, min_one_batch: bool = True, end_offset: int | None = None
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool = True,
+        end_offset: int | None = None,
+        wait: bool = True,
     ) -> ReadResult:
         """The batches from the one that holds `offset` on, of one segment, up to `end_offset` and `max_bytes`.
 
         With `min_one_batch` the first batch comes whole however large it is; without, nothing comes when it
-        does not fit. OffsetOutOfRange outside [log_start_offset, log_end_offset].
+        does not fit. OffsetOutOfRange outside [log_start_offset, log_end_offset]. Without `wait` it raises
+        WouldWait where finding the batches would wait for the disk; sending them may, still.
         """
         if self.offline:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.name} is offline")
@@ -90,8 +99,10 @@ class ReadableLog:
         if offset >= limit:
             return _NOTHING
         try:
-            return self._read(offset, max_bytes, min_one_batch, limit)
+            return self._read(offset, max_bytes, min_one_batch, limit, wait)
         except OSError as error:
+            if not wait and isinstance(error, BlockingIOError):
+                raise WouldWait(self._preparation(offset, max_bytes, limit)) from None
             self.read_failed(error)
             raise StorageError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
@@ -102,35 +113,42 @@ class ReadableLog:
     def read_failed(self, error: OSError) -> None:
         """The disk could not read. Overridden by who can tell somebody."""
 
-    def _read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:
+    def _read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int, wait: bool) -> ReadResult:
         for index in range(max(0, bisect_right(self._bases, offset) - 1), len(self._segments)):
             segment = self._segments[index]
-            start = self._position(segment, offset)
+            start = self._position(segment, offset, wait)
             if start is None:
                 continue  # compaction has taken everything from `offset` on
             stop = segment.size
             next_base = self._bases[index + 1] if index + 1 < len(self._bases) else self.log_end_offset
             if limit < next_base:
-                located = segment.locate(limit)
+                located = segment.locate(limit, wait=wait)
                 stop = located[0] if located is not None else stop
             length = stop - start
             if length <= 0:
                 return _NOTHING
             file = segment.open_for_read()
+            is_hot = segment is self._active and start >= segment.size - _HOT_BYTES
             if length > max_bytes:
-                first = 12 + int.from_bytes(file.pread(4, start + 8), "big")
+                read = file.pread if wait or is_hot else file.pread_now
+                first = 12 + int.from_bytes(read(4, start + 8), "big")
                 if first <= max_bytes:
                     length = max_bytes
                 elif min_one_batch:
                     length = first
                 else:
                     return _NOTHING
-            if segment is self._active and start + length == segment.size:
+            if is_hot and start + length == segment.size:
                 self._remember(self.log_end_offset, segment.size)
-            return ReadResult((FileRegion(file, start, length),), length)
+            return ReadResult((FileRegion(file, start, length, is_hot),), length)
         return _NOTHING
 
-    def _position(self, segment: Segment, offset: int) -> int | None:
+    def _preparation(self, offset: int, max_bytes: int, limit: int) -> Callable[[], object]:
+        """What a thread does, so that the same read does not wait. It looks at files and indexes alone."""
+        index = max(0, bisect_right(self._bases, offset) - 1)
+        return partial(_load, self._segments[index : index + 2], offset, max_bytes, limit)
+
+    def _position(self, segment: Segment, offset: int, wait: bool) -> int | None:
         if segment is self._active:
             if offset == self._last_base_offset:
                 return self._last_position
@@ -139,7 +157,7 @@ class ReadableLog:
                 return position
         if offset <= segment.base_offset:
             return 0 if segment.size else None
-        located = segment.locate(offset)
+        located = segment.locate(offset, wait=wait)
         return located[0] if located is not None else None
 
     def _remember(self, offset: int, position: int) -> None:
@@ -174,3 +192,16 @@ class ReadableLog:
             raise StorageError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
             ) from error
+
+
+def _load(segments: list[Segment], offset: int, max_bytes: int, limit: int) -> None:
+    """Look up what a read from `offset` will, and bring what it will send into memory; waits for the disk."""
+    for segment in segments:
+        located = segment.locate(offset)
+        if located is None:
+            continue
+        segment.locate(limit)
+        segment.offset_index.load()
+        position, header = located
+        segment.open_for_read().load(position, min(max(header.size, max_bytes), _HOT_BYTES))
+        return

@@ -148,6 +148,15 @@ class MemoryFile:
         self._disk.check("read", self._path)
         return bytes(self._content.data[position : position + count])
 
+    def pread_now(self, count: int, position: int) -> bytes:
+        return self.pread(count, position)
+
+    def is_cached(self, position: int, count: int) -> bool:  # noqa: ARG002 - all of it is in memory
+        return True
+
+    def load(self, position: int, count: int) -> None:
+        """Nothing to do."""
+
     def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
         return os.write(socket_descriptor, self.pread(count, position))
 

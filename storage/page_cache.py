@@ -1,0 +1,113 @@
+"""Whether bytes of a file are in memory, so that reading them does not wait for the disk.
+
+Linux tells in two ways. cachestat (6.5) counts the cached pages of a range and copies nothing, about 1 us; as
+it counts pages that are still on their way too, the last byte is tried as well. RWF_NOWAIT reads what is
+cached and refuses the rest; where there is no cachestat, one byte in 64 KB is tried so. Where there is neither,
+everything counts as cached.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from typing import Final
+
+LOAD_STEP_BYTES: Final = 256 * 1024
+_PROBE_STEP_BYTES: Final = 64 * 1024
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
+_CACHESTAT: Final = 451  # the number of the system call, the same on every architecture
+_UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
+
+CachedPages = Callable[[int, int, int], int]  # (descriptor, position, count) -> pages
+
+
+def read_now(descriptor: int, count: int, position: int) -> bytes:
+    """As os.pread, but BlockingIOError where that would wait for the disk."""
+    if not _NOWAIT:
+        return os.pread(descriptor, count, position)
+    buffer = bytearray(count)
+    view = memoryview(buffer)
+    filled = 0
+    try:
+        while filled < count:
+            read = os.preadv(descriptor, [view[filled:]], position + filled, _NOWAIT)
+            if read == 0:
+                break
+            filled += read
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return os.pread(descriptor, count, position)
+    return bytes(view[:filled])
+
+
+def is_cached(descriptor: int, position: int, count: int) -> bool:
+    """Whether all of these bytes, which the file has, can be read without waiting."""
+    global _cached_pages
+    if count <= 0 or not _NOWAIT:
+        return True
+    last = position + count - 1
+    if _cached_pages is None:
+        _cached_pages = _make_cached_pages()
+    if _cached_pages is not _unknown_pages:
+        wanted = last // _PAGE_BYTES - position // _PAGE_BYTES + 1
+        found = _cached_pages(descriptor, position, count)
+        if found >= wanted:
+            return _try_byte(descriptor, last)
+        if found > 0 or not _try_byte(descriptor, position):
+            return False
+        _cached_pages = _unknown_pages  # refused, or a file system that keeps its pages elsewhere
+    return all(_try_byte(descriptor, at) for at in (*range(position, last, _PROBE_STEP_BYTES), last))
+
+
+def load(descriptor: int, position: int, count: int) -> None:
+    """Bring the bytes into memory. Waits for the disk: for threads."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, position, count, os.POSIX_FADV_WILLNEED)
+    buffer = bytearray(min(count, LOAD_STEP_BYTES))
+    end = position + count
+    while position < end:
+        read = os.preadv(descriptor, [memoryview(buffer)[: end - position]], position)
+        if read == 0:
+            return
+        position += read
+
+
+def _try_byte(descriptor: int, position: int) -> bool:
+    try:
+        os.preadv(descriptor, [bytearray(1)], position, _NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+    return True
+
+
+_cached_pages: CachedPages | None = None  # made when it is first needed
+
+
+def _unknown_pages(descriptor: int, position: int, count: int) -> int:  # noqa: ARG001 - as CachedPages
+    return 0
+
+
+def _make_cached_pages() -> CachedPages:
+    # Imported late: a broker whose readers are all at the tail has no need of it.
+    import ctypes
+
+    try:
+        system_call = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError):
+        return _unknown_pages
+    range_type, figures_type = ctypes.c_uint64 * 2, ctypes.c_uint64 * 5
+
+    def cached_pages(descriptor: int, position: int, count: int) -> int:
+        figures = figures_type()
+        wanted = range_type(position, count)
+        if system_call(_CACHESTAT, descriptor, ctypes.byref(wanted), ctypes.byref(figures), 0):
+            return 0
+        return int(figures[0])
+
+    return cached_pages
