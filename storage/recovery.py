@@ -1,9 +1,9 @@
 """Opening a log directory: which segments there are, which of them to believe, and where the log ends.
 
-After a clean stop the files are trusted as long as their indexes look right. After any other stop every
-segment that reaches beyond the recovery point (what is known to have been synced) is read batch by batch; the
-first batch that is not whole or whose CRC differs ends the log, and what lies behind it is removed. A missing
-or wrong index makes its segment be read the same way.
+After a clean stop the files are trusted as long as their indexes look right. After any other stop what lies
+beyond the recovery point (below it everything is known to have been synced) is read batch by batch; the first
+batch that is not whole or whose CRC differs ends the log, and what lies behind it is removed. A missing or
+wrong index makes its whole segment be read the same way.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from barnabas.storage.segment import (
     TIME_INDEX_SUFFIX,
     Segment,
 )
+from barnabas.storage.synced_part import skip_synced_part
 from barnabas.wire.record_batch import CorruptBatch, RecordBatchError, read_header, verify_crc
 
 logger = logging.getLogger("barnabas.storage")
@@ -59,13 +60,14 @@ def load_segments(
         segment = Segment(disk, directory, base, disk.size(path), fresh=False)
         segment.created_ms = now_ms
         must_recover = not clean and (next_base is None or next_base > recovery_point)
-        cut = _load(segment, config, epochs, loaded, next_base, must_recover)
+        cut = _load(segment, config, epochs, loaded, next_base, must_recover, recovery_point)
         loaded.segments.append(segment)
         if cut:
             loaded.bytes_cut += cut
             for later in bases[index + 1 :]:
                 loaded.bytes_cut += disk.size(f"{directory}/{later:020d}{LOG_SUFFIX}")
                 Segment(disk, directory, later, 0, fresh=True).remove()
+            disk.sync_directory(directory)  # or a power failure would put them behind what is appended now
             break
     if loaded.bytes_cut:
         logger.warning(
@@ -77,6 +79,7 @@ def load_segments(
     if loaded.next_offset < log_start_offset:
         for segment in loaded.segments:
             segment.remove()
+        disk.sync_directory(directory)
         loaded.segments.clear()
         loaded.next_offset = log_start_offset
     if not loaded.segments:
@@ -103,8 +106,13 @@ def _load(
     loaded: LoadedLog,
     next_base: int | None,
     must_recover: bool,
+    recovery_point: int,
 ) -> int:
     """Make one segment usable and set `loaded.next_offset` to its end; the bytes cut from it."""
+    if next_base is None and segment.size == 0:  # nothing to read, and no index to believe
+        segment.clear_indexes()
+        loaded.next_offset = max(loaded.next_offset, segment.base_offset)
+        return 0
     if not must_recover and _indexes_look_right(segment, next_base):
         try:
             if next_base is None:
@@ -114,11 +122,12 @@ def _load(
             return 0
         except RecordBatchError:
             pass
-    loaded.next_offset, cut = recover_segment(segment, config, epochs, loaded.next_offset)
+    point = recovery_point if must_recover else 0  # a wrong index is no guide
+    loaded.next_offset, cut = recover_segment(segment, config, epochs, loaded.next_offset, point)
     if next_base is not None:
         segment.add_time_index_entry()
         segment.save_indexes(sync=True)
-        segment.release()
+    segment.release()
     return cut
 
 
@@ -151,20 +160,23 @@ def _indexes_look_right(segment: Segment, next_base: int | None) -> bool:
 
 
 def recover_segment(
-    segment: Segment, config: LogConfig, epochs: LeaderEpochCache, expected_offset: int
+    segment: Segment,
+    config: LogConfig,
+    epochs: LeaderEpochCache,
+    expected_offset: int,
+    recovery_point: int,
 ) -> tuple[int, int]:
-    """Read every batch, rebuild the indexes, cut the file behind the last good one.
+    """Read every batch from the recovery point on, mend the indexes, cut the file behind the last good one.
 
     Returns (offset after the last batch, bytes cut).
     """
     file = segment.open_for_append()
     file_size = file.size()
-    segment.size = 0
-    segment.offset_index.clear()
-    segment.time_index.clear()
-    segment.bytes_since_index_entry = 0
-    segment.reset_timestamps()
-    next_offset = max(expected_offset, segment.base_offset)
+    next_offset = skip_synced_part(segment, epochs, recovery_point)
+    if next_offset is None:
+        segment.size = 0
+        segment.clear_indexes()
+        next_offset = max(expected_offset, segment.base_offset)
     while segment.size < file_size:
         position = segment.size
         try:
@@ -185,4 +197,5 @@ def recover_segment(
     cut = file_size - segment.size
     if cut:
         file.truncate(segment.size)
+        file.sync()  # what has been cut must not come back
     return next_offset, cut

@@ -201,6 +201,13 @@ class Segment:
             self.first_timestamp = next(self.headers(0))[1].max_timestamp
         return self.first_timestamp
 
+    def clear_indexes(self) -> None:
+        """Begin them anew, before the batches are gone through from the first on."""
+        self.offset_index.clear()
+        self.time_index.clear()
+        self.bytes_since_index_entry = 0
+        self.reset_timestamps()
+
     def save_indexes(self, *, sync: bool = False) -> None:
         """Write the indexes as of now; an empty segment needs none. OSError leaves the entries in memory, where
         they still serve."""
@@ -231,10 +238,12 @@ class Segment:
             self.raise_max_timestamp()
         return self._max_timestamp_offset
 
-    def reset_timestamps(self) -> None:
-        """Forget them, before the batches are gone through again."""
-        self._max_timestamp = NO_TIMESTAMP
-        self._max_timestamp_offset = self.base_offset
+    def reset_timestamps(self, known: tuple[int, int] | None = None) -> None:
+        """Forget them, before the batches are gone through again; from those behind the time index entry `known`
+        on, which says the largest so far."""
+        timestamp, relative = known if known is not None else (NO_TIMESTAMP, 0)
+        self._max_timestamp = timestamp
+        self._max_timestamp_offset = self.base_offset + relative
         self.first_timestamp = _UNKNOWN
 
     def raise_max_timestamp(self) -> None:
