@@ -1,6 +1,6 @@
 """One broker as a process: configuration in, the ready line out, a clean stop at SIGTERM or SIGINT.
 
-Exit codes: 0 after a clean stop, 1 when the broker could not start. Every reason not to start is one line
+Exit codes: 0 after a clean stop, 1 when the broker could not start or its last log directory has failed. Every reason not to start is one line
 on standard error that names what to change.
 """
 
@@ -71,6 +71,13 @@ def _run(config: BrokerConfig) -> int:
         _start(node, config)
         for number in (signal.SIGTERM, signal.SIGINT):
             runtime.on_signal(number, runtime.stop)
+        failures: list[str] = []
+
+        def fatal(reason: str) -> None:
+            failures.append(reason)
+            runtime.stop()
+
+        node.on_fatal = fatal
         # What the start has made lives as long as the process: no collection need look at it again.
         gc.freeze()
         log.info("serving on %s", loop_name(runtime))
@@ -80,6 +87,9 @@ def _run(config: BrokerConfig) -> int:
         node.stop()
     finally:
         runtime.close()
+    if failures:
+        print(f"barnabas: {failures[0]}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
+        return 1
     return 0
 
 

@@ -102,6 +102,7 @@ class _Values:
     log_flush_start_offset_checkpoint_interval_ms: int
     log_index_interval_bytes: int
     log_index_size_max_bytes: int
+    log_initial_task_delay_ms: int
     log_message_timestamp_after_max_ms: int
     log_message_timestamp_before_max_ms: int
     log_message_timestamp_type: str

@@ -8,13 +8,14 @@ connections, no more requests, then the logs are closed and marked clean.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import barnabas.broker.api  # noqa: F401 - registers the handlers
 from barnabas.broker.connection import Connection, Connections
 from barnabas.broker.coordinator_log import CoordinatorLog
+from barnabas.broker.directories import Directories, log_manager_settings
 from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
@@ -55,12 +56,15 @@ class Node:
             runtime,
             node_id=config.node_id,
             config=LogConfig.from_properties(config.topic_properties({})),
+            settings=log_manager_settings(config),
+            vital_dir=config.static_value("metadata.log.dir") or config.log_dirs[0],
         )
         self._cleaner = LogCleaner(self._log_manager, RealDisk(), runtime, _cleaner_settings(config))
         self._kafka_metadata = KafkaMetadata(RealDisk(), config, self._log_manager, runtime)
         self.endpoints: list[
             Endpoint
         ] = []  # where each listener listens, which may not be what it advertises
+        self.on_fatal: Callable[[str], object] = lambda _: None  # this broker can't go on and must be stopped
         self.services: Services
         self._connections: Connections
 
@@ -83,12 +87,15 @@ class Node:
         config, runtime = self._config, self._runtime
         self._kafka_metadata.enter()
         self._metadata_log = LocalMetadataLog(RealDisk(), self._kafka_metadata.journal_directory, runtime)
-        controller = Controller(self._metadata_log, config, runtime)
+        controller = Controller(self._metadata_log, config, runtime, self._log_manager.online_ids())
         controller.start()
         self._kafka_metadata.warn_of_carried(controller.image)
         self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
         partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties, runtime)
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
+        directories = Directories(
+            self._log_manager, partitions, controller, config.node_id, runtime, lambda why: self.on_fatal(why)
+        )
         partitions.load(controller.image)
         groups = GroupCoordinator(
             CoordinatorLog(GROUP_METADATA_TOPIC, partitions), config, runtime, controller
@@ -107,6 +114,7 @@ class Node:
             node_id=config.node_id,
         )
         controller.add_listener(partitions.metadata_changed)
+        directories.start()
         controller.answer_after(partitions.when_settled)
         controller.add_config_listener(self._configs_changed)
         groups.start()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.partition import Partition
 from barnabas.broker.work_queue import WorkQueue
+from barnabas.controller.operations.directories import MIGRATING, UNASSIGNED, directory_of
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LogConfig
 from barnabas.wire.primitives import ZERO_UUID
@@ -20,7 +21,7 @@ from barnabas.wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from barnabas.controller.image import MetadataImage, TopicImage
+    from barnabas.controller.image import MetadataImage, PartitionState, TopicImage
     from barnabas.storage.log import Log
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
@@ -45,9 +46,8 @@ class PartitionManager:
         # By name and by id it is the same dict of a topic's partitions by index.
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
-        self._failed: set[bytes] = (
-            set()
-        )  # topics with a log that could not be made; tried again at each change
+        self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
+        self.on_opened: Callable[[Partition, PartitionState], object] | None = None
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
         self._work = WorkQueue(runtime)
 
@@ -65,11 +65,11 @@ class PartitionManager:
     def load(self, image: MetadataImage) -> None:
         """At start: everything in the image that is ours."""
         for topic in image.topics.values():
-            for _ in self._update_topic(image, topic):
+            for _ in self._update_topic(image, topic, new=False):
                 pass
         for stray in self._log_manager.logs():
             if self.get(stray.topic, stray.partition) is None:
-                log.warning("%s-%d is not in the metadata; it is left alone", stray.topic, stray.partition)
+                self._log_manager.set_stray(stray.topic, stray.partition)
 
     def metadata_changed(self, image: MetadataImage, topic_ids: set[bytes], config_topics: set[str]) -> None:
         """Follow a committed change that touched these topics (by id) and the configs of these (by name).
@@ -80,27 +80,32 @@ class PartitionManager:
                 self._remove_topic(topic_id)
         if config_topics:
             self._log_configs.clear()
-        failed, self._failed = self._failed, set()
-        for topic_id in topic_ids | failed:
+        for topic_id in topic_ids | {topic_id for topic_id, _ in self._unmade}:
             topic = image.topic_by_id(topic_id)
             if topic is not None:
                 self._follow(image, topic)
         for name in config_topics:
             self._work.add(self._update_config(image, name))
 
+    def retry_unmade(self, image: MetadataImage) -> None:
+        """Try again to make the logs that could not be made."""
+        if self._unmade:
+            self.metadata_changed(image, set(), set())
+
     def when_settled(self, callback: Callable[[], object]) -> None:
         """Call back when the partitions are as the changes so far have it; now when they are."""
         self._work.when_done(callback)
 
     def _follow(self, image: MetadataImage, topic: TopicImage) -> None:
-        steps = self._update_topic(image, topic)
+        steps = self._update_topic(image, topic, new=True)
         if topic.is_internal:  # its coordinator follows the same change, and finds the partitions open
             for _ in steps:
                 pass
         else:
             self._work.add(steps)
 
-    def _update_topic(self, image: MetadataImage, topic: TopicImage) -> Iterator[None]:
+    def _update_topic(self, image: MetadataImage, topic: TopicImage, *, new: bool) -> Iterator[None]:
+        """`new`: a partition that has no log is a new one, and gets one."""
         for index in tuple(topic.partitions):
             if image.topic_by_id(topic.topic_id) is not topic:
                 return  # removed since the last step
@@ -108,19 +113,49 @@ class PartitionManager:
             if self._node_id not in state.replicas:
                 continue
             existing = self.by_id(topic.topic_id, index)
-            if existing is not None:
+            if existing is not None and (topic.topic_id, index) not in self._unmade:
                 if existing.leader_epoch != state.leader_epoch:
                     existing.leader_epoch = state.leader_epoch
                     existing.interrupt_waiters()
                 continue
-            try:
-                opened = self._open_log(topic, index, self._log_config(image, topic.name))
-            except StorageError as error:  # the other partitions live on
-                log.error("%s-%d is offline: %s", topic.name, index, error)
-                self._failed.add(topic.topic_id)
-                continue
-            self._add(Partition(topic.name, topic.topic_id, index, state.leader_epoch, opened))
+            config = self._log_config(image, topic.name)
+            if not new and self._is_lost(topic.name, index, state):
+                opened = self._offline(topic, index, config, "its log directory is offline")
+            else:
+                opened = self._open_or_offline(topic, index, config)
+            self._put(topic, index, state, opened)
             yield
+
+    def _is_lost(self, topic: str, index: int, state: PartitionState) -> bool:
+        """Whether the log lies, or may lie, in a directory that is offline."""
+        manager = self._log_manager
+        if not manager.offline or manager.get(topic, index) is not None:
+            return False
+        directory = directory_of(state, self._node_id)
+        return directory in (UNASSIGNED, MIGRATING) or directory not in manager.online_ids()
+
+    def _open_or_offline(self, topic: TopicImage, index: int, config: LogConfig) -> Log:
+        self._unmade.discard((topic.topic_id, index))
+        try:
+            return self._open_log(topic, index, config)
+        except StorageError as error:  # the other partitions live on
+            self._unmade.add((topic.topic_id, index))
+            return self._offline(topic, index, config, str(error))
+
+    def _offline(self, topic: TopicImage, index: int, config: LogConfig, reason: str) -> Log:
+        log.error("%s-%d is offline: %s", topic.name, index, reason)
+        return self._log_manager.offline_log(topic.name, topic.topic_id, index, config, reason)
+
+    def _put(self, topic: TopicImage, index: int, state: PartitionState, opened: Log) -> None:
+        partition = self.by_id(topic.topic_id, index)
+        if partition is None:
+            partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, opened)
+            self._add(partition)
+        else:
+            partition.log, partition.leader_epoch = opened, state.leader_epoch
+            partition.interrupt_waiters()
+        if self.on_opened is not None and not opened.offline:
+            self.on_opened(partition, state)
 
     def _add(self, partition: Partition) -> None:
         partitions = self._by_id.setdefault(partition.topic_id, {})
@@ -140,10 +175,7 @@ class PartitionManager:
         if opened is not None and opened.topic_id == ZERO_UUID:
             self._log_manager.adopt(opened, topic.topic_id)
         if opened is not None and opened.topic_id != topic.topic_id:
-            log.warning(
-                "%s-%d on disk belongs to a deleted topic of that name; removing it", topic.name, index
-            )
-            self._log_manager.delete(topic.name, index)
+            self._log_manager.set_stray(topic.name, index)
             opened = None
         if opened is None:
             return self._log_manager.create(topic.name, topic.topic_id, index, config)
@@ -152,6 +184,7 @@ class PartitionManager:
 
     def _remove_topic(self, topic_id: bytes) -> None:
         """Out of service at once; the logs go one by one."""
+        self._unmade = {each for each in self._unmade if each[0] != topic_id}
         partitions = self._by_id.pop(topic_id, None)
         if not partitions:
             return

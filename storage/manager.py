@@ -20,6 +20,7 @@ from barnabas.storage.directory import (
     RECOVERY_POINT_FILE,
     STRAY_SUFFIX,
     LogDirectory,
+    decode_uuid,
     encode_uuid,
     format_partition_metadata,
     parse_directory_name,
@@ -32,6 +33,7 @@ from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, Stor
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.log_sync import SyncedLog
+from barnabas.storage.offline_log import OfflineLog
 from barnabas.storage.retention import RetentionPass
 from barnabas.storage.runtime import Runtime
 from barnabas.wire.errors import ErrorCode
@@ -392,6 +394,18 @@ class LogManager:
         mine = self._logs.get((log.topic, log.partition))
         if mine is log and self.on_truncation is not None:
             self.on_truncation(mine, offset)
+
+    def offline_log(
+        self, topic: str, topic_id: bytes, partition: int, config: LogConfig, reason: str
+    ) -> OfflineLog:
+        """What stands for the log of a partition that has none."""
+        return OfflineLog(self._disk, self._runtime, topic, partition, topic_id, config, reason)
+
+    def online_ids(self) -> list[bytes]:
+        """The ids of the directories that work."""
+        return [
+            decode_uuid(self.directory_id(path)) for path in self._directories if path not in self.offline
+        ]
 
     def volume(self, log_dir: str) -> tuple[int, int]:
         """(total, usable) bytes of the directory's file system; (-1, -1) when it can't say."""

@@ -1,13 +1,20 @@
 """DescribeLogDirs (35), versions 1-5: what lies in each log directory, with sizes in bytes.
 
 v3 top-level error, v4 volume sizes (KIP-827), v5 whether a directory is cordoned (never, here).
+
+A replica that is being moved (AlterReplicaLogDirs) appears twice: where it is, and as the future one where it
+goes, with how many records that one lacks. A directory that is offline has an error and nothing else.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
+
 from barnabas.broker.context import RequestContext
-from barnabas.broker.partition import Partition
 from barnabas.broker.registry import api
+from barnabas.storage.manager import LogManager
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -16,37 +23,49 @@ from barnabas.wire.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 
+Placed = tuple[str, str, DescribeLogDirsPartition]  # (directory, topic, partition)
+
 
 @api(35, 1, 5)
 def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    manager = context.services.log_manager
     wanted = None
     if request.topics is not None:
         wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
-    by_directory: dict[str, dict[str, list[Partition]]] = {}
-    for partition in context.services.partitions.all():
-        if wanted is None or (partition.topic, partition.partition) in wanted:
-            topics = by_directory.setdefault(partition.log.log_dir, {})
-            topics.setdefault(partition.topic, []).append(partition)
-    response = DescribeLogDirsResponse()
-    for log_dir in context.services.log_manager.log_dirs:
-        total, usable = context.services.log_manager.volume(log_dir)
-        response.results.append(
-            DescribeLogDirsResult(
-                log_dir=log_dir,
-                topics=[
-                    DescribeLogDirsTopic(
-                        name=topic,
-                        partitions=[
-                            DescribeLogDirsPartition(
-                                partition_index=part.partition, partition_size=part.log.size
-                            )
-                            for part in partitions
-                        ],
-                    )
-                    for topic, partitions in by_directory.get(log_dir, {}).items()
-                ],
-                total_bytes=total,
-                usable_bytes=usable,
+    by_directory: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {}
+    for log_dir, topic, partition in _placed(manager, wanted):
+        by_directory.setdefault(log_dir, {}).setdefault(topic, []).append(partition)
+    return DescribeLogDirsResponse(
+        results=[
+            _result(manager, log_dir, by_directory.get(log_dir, {}).items()) for log_dir in manager.log_dirs
+        ]
+    )
+
+
+def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterator[Placed]:
+    for log in manager.logs():
+        if wanted is None or (log.topic, log.partition) in wanted:
+            yield (
+                log.log_dir,
+                log.topic,
+                DescribeLogDirsPartition(
+                    partition_index=log.partition,
+                    partition_size=log.size,
+                    offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+                ),
             )
-        )
-    return response
+
+
+def _result(
+    manager: LogManager, log_dir: str, topics: Iterable[tuple[str, list[DescribeLogDirsPartition]]]
+) -> DescribeLogDirsResult:
+    path = os.path.abspath(log_dir)
+    if log_dir in manager.offline:
+        return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
+    total, usable = manager.volume(log_dir)
+    return DescribeLogDirsResult(
+        log_dir=path,
+        topics=[DescribeLogDirsTopic(name=topic, partitions=partitions) for topic, partitions in topics],
+        total_bytes=total,
+        usable_bytes=usable,
+    )

@@ -17,6 +17,7 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch
 
@@ -72,16 +73,23 @@ def test_a_log_that_cannot_be_made_stops_no_other_and_is_tried_again() -> None:
     image = image_of("a", "b", "c")
     disk.fault = lambda _, path: errno.EMFILE if "/b-0" in path else None
     partitions.metadata_changed(image, {name.encode().ljust(16) for name in "abc"}, set())
-    assert sorted(partition.topic for partition in partitions.all()) == ["a", "c"]
+    assert {each.topic for each in partitions.all() if not each.log.offline} == {"a", "c"}
+    unmade = partitions.get("b", 0)
+    assert unmade is not None
+    with pytest.raises(StorageError) as caught:
+        unmade.append(BATCH)
+    assert caught.value.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert unmade.check_leader_epoch(-1) == ErrorCode.KAFKA_STORAGE_ERROR
     disk.fault = lambda operation, path: (
         errno.EMFILE if "/b-0" in path and (operation, path) != ("open", "/logs/b-0") else None
     )
     partitions.metadata_changed(image, set(), set())  # leaves a directory that it cannot remove
-    assert partitions.get("b", 0) is None
+    assert unmade.log.offline
     assert disk.exists("/logs/b-0")
     disk.fault = None
     partitions.metadata_changed(image, set(), set())
-    assert partitions.get("b", 0) is not None
+    assert partitions.get("b", 0) is unmade
+    assert not unmade.log.offline
 
 
 def test_a_damaged_partition_of_consumer_offsets_stops_no_start(tmp_path: Path) -> None:

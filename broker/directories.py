@@ -1,0 +1,123 @@
+"""The log directories of this broker as the rest of it sees them: which work, and what lies where.
+
+A directory that fails is told to the controller, which takes the leadership of what lies in it away; waiting
+fetches of its partitions are answered. With several directories the metadata is told which one holds each
+partition (KIP-858), so that a start without one of them does not make its partitions anew, empty, elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from barnabas.controller.operations.directories import (
+    assign_directories,
+    directory_of,
+    report_directories,
+)
+from barnabas.storage.directory import decode_uuid
+from barnabas.storage.manager import LogManagerSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.partition import Partition
+    from barnabas.broker.partitions import PartitionManager
+    from barnabas.controller.controller import Controller
+    from barnabas.controller.image import PartitionState
+    from barnabas.storage.log import Log
+    from barnabas.storage.manager import LogManager
+    from barnabas.storage.runtime import Runtime
+
+log = logging.getLogger("barnabas.directories")
+
+
+def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
+    """What of the broker's settings the logs' own timers follow."""
+    return LogManagerSettings(
+        log_initial_task_delay_ms=config.log_initial_task_delay_ms,
+        log_retention_check_interval_ms=config.log_retention_check_interval_ms,
+        log_flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+        log_flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+        replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+    )
+
+
+RETRY_S = 10.0  # how often logs that could not be made are tried again
+
+
+class Directories:
+    """Follows the LogManager's events from `start` on. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        partitions: PartitionManager,
+        controller: Controller,
+        node_id: int,
+        runtime: Runtime,
+        fatal: Callable[[str], object],
+    ) -> None:
+        """`fatal(reason)` is called when nothing is left to serve from."""
+        self._log_manager = log_manager
+        self._partitions = partitions
+        self._controller = controller
+        self._node_id = node_id
+        self._runtime = runtime
+        self._unassigned: dict[tuple[bytes, int], bytes] = {}  # (topic id, index) -> directory, to be told
+        log_manager.on_start_offset = self._start_offset_changed
+        log_manager.on_directory_failed = self._directory_failed
+        log_manager.on_fatal = fatal
+        if len(log_manager.log_dirs) > 1:
+            partitions.on_opened = self.opened
+
+    def start(self) -> None:
+        """Before anything is served: bring leadership in line with the directories that work."""
+        self._report()
+        self._runtime.call_later(RETRY_S, self._retry)
+
+    def opened(self, partition: Partition, state: PartitionState) -> None:
+        """A log is open: the metadata must know where."""
+        directory = decode_uuid(self._log_manager.directory_id(partition.log.log_dir))
+        if directory_of(state, self._node_id) != directory:
+            self.assign(partition.topic_id, partition.partition, directory)
+
+    def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
+        """Tell the metadata where a partition lies, along with all others of this turn of the loop."""
+        if not self._unassigned:
+            self._runtime.call_soon(self._tell)
+        self._unassigned[topic_id, index] = directory
+
+    def _tell(self) -> None:
+        told, self._unassigned = self._unassigned, {}
+        self._controller.run(
+            lambda image: assign_directories(image, self._node_id, told),
+            lambda _: None,
+            lambda _, message: log.error(
+                "the directories of %d partitions are not noted: %s", len(told), message
+            ),
+        )
+
+    def _report(self) -> None:
+        online = self._log_manager.online_ids()
+        self._controller.run(
+            lambda image: report_directories(image, self._node_id, online),
+            lambda changed: log.info("%d partitions change their leader", changed) if changed else None,
+            lambda _, message: log.error("the directories that work are not noted: %s", message),
+        )
+
+    def _directory_failed(self, _log_dir: str) -> None:
+        for partition in self._partitions.all():
+            if partition.log.offline:
+                partition.interrupt_waiters()
+        self._report()
+
+    def _start_offset_changed(self, moved: Log) -> None:
+        partition = self._partitions.get(moved.topic, moved.partition)
+        if partition is not None and partition.log is moved:
+            partition.interrupt_waiters()
+
+    def _retry(self) -> None:
+        self._partitions.retry_unmade(self._controller.image)
+        self._runtime.call_later(RETRY_S, self._retry)
