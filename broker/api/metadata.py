@@ -23,7 +23,7 @@ from barnabas.broker.metadata_view import (
     partition_error,
 )
 from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
+from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.controller.operations.topics import CreatedTopic, create_topics
@@ -153,20 +153,24 @@ def _topic_by_name(image: MetadataImage, name: str) -> MetadataResponseTopic:
 
 
 def _topic(image: MetadataImage, topic: TopicImage) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=[
+    listed: list[MetadataResponsePartition] = []
+    previous: PartitionState | None = None
+    error, offline = ErrorCode.NONE, list[int]()
+    for index, state in topic.partitions.items():
+        if state is not previous:  # neighbours mostly share one
+            previous = state
+            error, offline = partition_error(image, state), offline_replicas(image, state)
+        listed.append(
             MetadataResponsePartition(
-                error_code=partition_error(image, state),
+                error_code=error,
                 partition_index=index,
                 leader_id=state.leader,
                 leader_epoch=state.leader_epoch,
                 replica_nodes=state.replicas,
                 isr_nodes=state.isr,
-                offline_replicas=offline_replicas(image, state),
+                offline_replicas=offline,
             )
-            for index, state in topic.partitions.items()
-        ],
+        )
+    return MetadataResponseTopic(
+        name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=listed
     )
