@@ -18,6 +18,7 @@ from barnabas.storage.directory import LOG_START_OFFSET_FILE, RECOVERY_POINT_FIL
 from barnabas.storage.disk import Disk
 from barnabas.storage.errors import is_passing
 from barnabas.storage.log import Log
+from barnabas.storage.log_sync import SyncedLog
 from barnabas.storage.runtime import Runtime
 
 logger = logging.getLogger("barnabas.storage")
@@ -143,11 +144,28 @@ class Checkpointer:
         self._write_soon(log_dir, LOG_START_OFFSET_FILE)
         self._write_soon(log_dir, RECOVERY_POINT_FILE)
 
+    def forget_now(self, log_dir: str) -> None:
+        """As `forget`, blocking. OSError."""
+        for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE):
+            self._write_now(log_dir, name)
+
+    def truncating(self, log: SyncedLog, offset: int) -> None:
+        """The log's end is about to become `offset`: the checkpoint may claim no more, or what is written there
+        next would be believed unread. Blocking. OSError."""
+        if offset < log.recovery_checkpoint:
+            logs = [each for each in self._logs.values() if each.log_dir == log.log_dir]
+            offsets = _collect(logs, _recovery_point)
+            offsets[log.topic, log.partition] = offset
+            self._file(log.log_dir, RECOVERY_POINT_FILE).write_now(offsets)
+
     def write_now(self, log_dir: str) -> None:
         """Every file of the directory, blocking. OSError."""
-        for name, value in _VALUES.items():
-            logs = [log for log in self._logs.values() if log.log_dir == log_dir]
-            self._file(log_dir, name).write_now(_collect(logs, value))
+        for name in _VALUES:
+            self._write_now(log_dir, name)
+
+    def _write_now(self, log_dir: str, name: str) -> None:
+        logs = [log for log in self._logs.values() if log.log_dir == log_dir]
+        self._file(log_dir, name).write_now(_collect(logs, _VALUES[name]))
 
     def _write_soon(self, log_dir: str, name: str) -> None:
         if not self._soon:

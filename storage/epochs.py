@@ -26,16 +26,18 @@ class LeaderEpochCache:
         self._epochs: list[int] = []
         self._starts: list[int] = []
 
-    def load(self) -> None:
-        """Read the file; a missing one is empty, a damaged one as well (recovery or the next epoch heals it)."""
+    def load(self) -> bool:
+        """Read the file; empty when it is missing or damaged. Whether it could be read."""
         self._epochs, self._starts = [], []
         if not self._disk.exists(self._path):
-            return
+            return False
         try:
             for epoch, start in parse_checkpoint(self._disk.read_file(self._path)):
                 self._insert(int(epoch), int(start))
         except (CheckpointError, ValueError):
             self._epochs, self._starts = [], []
+            return False
+        return True
 
     @property
     def entries(self) -> list[tuple[int, int]]:

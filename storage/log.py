@@ -7,6 +7,8 @@ except syncing, which goes to a thread where nobody waits for it.
 
 from __future__ import annotations
 
+import logging
+
 from barnabas.storage.disk import Disk
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import StorageError
@@ -20,6 +22,8 @@ from barnabas.storage.runtime import Runtime
 from barnabas.storage.segment import Segment
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import RecordBatchError
+
+logger = logging.getLogger("barnabas.storage")
 
 __all__ = ["AppendResult", "Log"]
 
@@ -79,7 +83,7 @@ class Log(AppendableLog):
         self._open(clean, recovery_point, log_start_offset)
 
     def _open(self, clean: bool, recovery_point: int, log_start_offset: int) -> None:
-        self._epochs.load()
+        epochs_known = self._epochs.load()
         known_epochs = self._epochs.entries
         loaded = load_segments(
             self._disk,
@@ -104,11 +108,22 @@ class Log(AppendableLog):
         self._producers_rebuilt = self.log_start_offset == self.log_end_offset
         if clean and self.log_end_offset:  # a clean stop has synced them; a new log has none yet
             self._names_synced = self._new_names
+        if not epochs_known and self.log_end_offset > self._bases[0]:
+            self._recover_epochs()
         self._epochs.truncate_from_end(self.log_end_offset + 1)
         if self._epochs.entries != known_epochs:
             self._new_names += 1
             if not clean:
                 self._epochs.save()
+
+    def _recover_epochs(self) -> None:
+        """Read from the batches what a power failure has made of the file: recovery saw the last segments only."""
+        self._epochs.clear()
+        try:
+            for header in self.headers(self._bases[0]):
+                self._epochs.recover(header.partition_leader_epoch, header.base_offset)
+        except RecordBatchError as error:  # what can be read further is served all the same
+            logger.warning("%s: its leader epochs are known up to a damaged batch: %s", self.name, error)
 
     # --- what is asked often
 

@@ -158,6 +158,11 @@ class LogManager:
                 continue
             unclean += not directory.clean
             self._open_log(directory, path, key, recovery_points.get(key, 0), start_offsets.get(key, 0))
+        if any(key not in self._logs for key in (*recovery_points, *start_offsets)):
+            try:
+                self._checkpointer.forget_now(directory.path)
+            except OSError as error:
+                raise LogDirectoryOffline(f"{directory.path} can't be used (log.dirs): {error}") from error
         if unclean:
             self.clean_start = False
             logger.info("%s was not stopped cleanly: recovered %d logs", directory.path, unclean)
@@ -391,6 +396,7 @@ class LogManager:
 
     def truncating(self, log: SyncedLog, offset: int) -> None:
         """A log's event: everything from `offset` on is about to go."""
+        self._checkpointer.truncating(log, offset)
         mine = self._logs.get((log.topic, log.partition))
         if mine is log and self.on_truncation is not None:
             self.on_truncation(mine, offset)
