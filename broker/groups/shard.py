@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from barnabas.broker.groups.classic import ClassicProtocol
 from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.loading import settled_records
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.offsets import OffsetStore
@@ -30,7 +31,7 @@ from barnabas.broker.groups.records import (
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import EncodeError
-from barnabas.wire.record_batch import Record, iterate_records, read_header
+from barnabas.wire.record_batch import Record
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.settings import GroupSettings
@@ -179,14 +180,11 @@ class Shard:
         Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are
         passed over; the offsets of such groups are plain ones and count."""
         unknown: Counter[str] = Counter()
-        for batch in self._log.load(self.index):
-            if read_header(batch).is_control:
-                continue
-            for record in iterate_records(batch):
-                try:
-                    self._replay(record)
-                except UnknownRecord as error:
-                    unknown[str(error)] += 1
+        for record in settled_records(f"__consumer_offsets-{self.index}", self._log.load(self.index)):
+            try:
+                self._replay(record)
+            except UnknownRecord as error:
+                unknown[str(error)] += 1
         if unknown:
             kinds = ", ".join(f"{kind}: {count}" for kind, count in unknown.most_common(8))
             log.warning(
