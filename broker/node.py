@@ -28,7 +28,7 @@ from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.controller.operations.producer_ids import ProducerIdAllocator
 from barnabas.storage.cleaner import CleanerSettings, LogCleaner
-from barnabas.storage.disk import RealDisk
+from barnabas.storage.disk import Disk, RealDisk
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
 
@@ -46,12 +46,13 @@ class Node:
     """One broker, with its own controller. `start` raises OSError, ConfigError, LogDirectoryError or
     MetadataError when it can't; nothing listens then."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
+    def __init__(self, config: BrokerConfig, runtime: Runtime, disk: Disk | None = None) -> None:
+        self._disk = disk if disk is not None else RealDisk()
         self._config = config
         self._runtime = runtime
         self._servers: list[Server] = []
         self._log_manager = LogManager(
-            RealDisk(),
+            self._disk,
             config.log_dirs,
             runtime,
             node_id=config.node_id,
@@ -59,8 +60,8 @@ class Node:
             settings=log_manager_settings(config),
             vital_dir=config.static_value("metadata.log.dir") or config.log_dirs[0],
         )
-        self._cleaner = LogCleaner(self._log_manager, RealDisk(), runtime, _cleaner_settings(config))
-        self._kafka_metadata = KafkaMetadata(RealDisk(), config, self._log_manager, runtime)
+        self._cleaner = LogCleaner(self._log_manager, self._disk, runtime, _cleaner_settings(config))
+        self._kafka_metadata = KafkaMetadata(self._disk, config, self._log_manager, runtime)
         self.endpoints: list[
             Endpoint
         ] = []  # where each listener listens, which may not be what it advertises
@@ -86,7 +87,7 @@ class Node:
     def _start_services(self) -> None:
         config, runtime = self._config, self._runtime
         self._kafka_metadata.enter()
-        self._metadata_log = LocalMetadataLog(RealDisk(), self._kafka_metadata.journal_directory, runtime)
+        self._metadata_log = LocalMetadataLog(self._disk, self._kafka_metadata.journal_directory, runtime)
         controller = Controller(self._metadata_log, config, runtime, self._log_manager.online_ids())
         controller.start()
         self._kafka_metadata.warn_of_carried(controller.image)
