@@ -152,7 +152,7 @@ class Checkpointer:
     def truncating(self, log: SyncedLog, offset: int) -> None:
         """The log's end is about to become `offset`: the checkpoint may claim no more, or what is written there
         next would be believed unread. Blocking. OSError."""
-        if offset < log.recovery_checkpoint:
+        if offset < log.recovery_point:
             logs = [each for each in self._logs.values() if each.log_dir == log.log_dir]
             offsets = _collect(logs, _recovery_point)
             offsets[log.topic, log.partition] = offset
