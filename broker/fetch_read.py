@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from barnabas.controller.image import MetadataImage
 
 READ_COMMITTED: Final = 1
+STORAGE_ERROR_FROM: Final = 6  # the first version whose clients know KAFKA_STORAGE_ERROR
 
 
 class PartitionReader:
@@ -31,10 +32,11 @@ class PartitionReader:
     for more data.
     """
 
-    __slots__ = ("_committed", "_room", "_wait", "failed", "size")
+    __slots__ = ("_committed", "_old", "_room", "_wait", "failed", "size")
 
-    def __init__(self, request: FetchRequest, max_bytes: int, wait: bool = False) -> None:
+    def __init__(self, request: FetchRequest, version: int, max_bytes: int, wait: bool = False) -> None:
         """Without `wait`, `read` raises WouldWait where it would wait for the disk."""
+        self._old = version < STORAGE_ERROR_FROM
         self._committed = request.isolation_level == READ_COMMITTED
         self._room = max_bytes
         self._wait = wait
@@ -91,6 +93,8 @@ class PartitionReader:
     def failure(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         """The answer where reading failed; the fetch does not wait then."""
         self.failed = True
+        if self._old and error == ErrorCode.KAFKA_STORAGE_ERROR:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # which clients of that time try again after, as Kafka
         return PartitionData(
             partition_index=wanted.partition,
             error_code=error,

@@ -44,7 +44,7 @@ class Fetch:
         self._request = request
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
-        self._reader = PartitionReader(request, self._max_bytes)
+        self._reader = PartitionReader(request, context.api_version, self._max_bytes)
         self._waiter: FetchWaiter | None = None
         self._tries = 0  # how often a thread has gone to the disk for us
 
@@ -79,7 +79,9 @@ class Fetch:
 
     def _renew_reader(self) -> None:
         # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
-        self._reader = PartitionReader(self._request, self._max_bytes, wait=self._tries >= TRIES_MAX)
+        self._reader = PartitionReader(
+            self._request, self._context.api_version, self._max_bytes, wait=self._tries >= TRIES_MAX
+        )
 
     def _serve_late(self) -> None:
         self._renew_reader()
