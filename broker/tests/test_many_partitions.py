@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from barnabas.controller.operations.topics import NewTopic, create_topics, delet
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 BROKER_RESOURCE, SET = 4, 0
+BYTES_PER_PARTITION_MAX = 4096
 
 
 class TickingRuntime(VirtualRuntime):
@@ -186,3 +189,30 @@ def test_a_piece_of_work_that_fails_stops_no_other() -> None:
     ]
     queue.when_done(lambda: log.append("at once"))
     assert log[-1] == "at once"
+
+
+def test_what_an_idle_partition_holds_in_memory(tmp_path: Path) -> None:
+    """Log, partition and both images of the metadata, without what the allocator adds."""
+    settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+    config = BrokerConfig.from_properties(settings)
+    topic = NewTopic("large", 1000, 1)
+    for restart in (False, True):
+        runtime = VirtualRuntime()
+        node = Node(config, runtime)
+        if restart:
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+        node.start()
+        if not restart:
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+            node.services.controller.run(
+                lambda image: create_topics(image, [topic], config, lambda: bytes(range(16))), lambda _: None
+            )
+            runtime.run_until_idle()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert node.services.partitions.get("large", 999) is not None
+        node.stop()
+        assert (after - before) / 1000 < BYTES_PER_PARTITION_MAX
