@@ -7,9 +7,11 @@ The metadata lies in `metadata.log.dir`, or in the first directory of `log.dirs`
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.carried import describe
+from barnabas.controller.errors import MetadataError
 from barnabas.controller.kraft_directory import KraftDirectory
 from barnabas.storage.directory import LogDirectory, decode_uuid
 
@@ -26,6 +28,12 @@ _SHIPPED_CONTROLLER: Final = ("CONTROLLER", "localhost", 9093)  # in Kafka's shi
 log = logging.getLogger("barnabas.node")
 
 
+def metadata_directory(config: BrokerConfig) -> str:
+    """Where the metadata lies: `metadata.log.dir`, or the first of `log.dirs`; as `log.dirs` spells it, where it is one of them."""
+    told = config.static_value("metadata.log.dir") or config.log_dirs[0]
+    return next((path for path in config.log_dirs if Path(path) == Path(told)), told)
+
+
 class KafkaMetadata:
     """The metadata directory of one node. `enter` before the journal is opened, `leave` after it is closed."""
 
@@ -35,7 +43,7 @@ class KafkaMetadata:
         self._log_manager = log_manager
         self._runtime = runtime
         self._own_directory: LogDirectory | None = None  # where it is none of log.dirs
-        self.directory = config.static_value("metadata.log.dir") or config.log_dirs[0]
+        self.directory = metadata_directory(config)
         self._kraft = KraftDirectory(disk, self.directory, runtime)
         self.journal_directory = self._kraft.journal_directory
 
@@ -59,7 +67,7 @@ class KafkaMetadata:
         """Let Kafka in. A failure is logged: then Kafka stays away, and a later clean stop tries again."""
         try:
             self._kraft.leave(image, self._directory_ids(), self._directory_of, self._voter())
-        except OSError as error:
+        except (OSError, MetadataError) as error:
             log.error(
                 "the metadata was not written for Kafka, which can't start on %s: %s", self.directory, error
             )

@@ -19,7 +19,7 @@ from barnabas.broker.directories import Directories, log_manager_settings
 from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
-from barnabas.broker.kafka_metadata import KafkaMetadata
+from barnabas.broker.kafka_metadata import KafkaMetadata, metadata_directory
 from barnabas.broker.partitions import PartitionManager
 from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services
@@ -58,7 +58,7 @@ class Node:
             node_id=config.node_id,
             config=LogConfig.from_properties(config.topic_properties({})),
             settings=log_manager_settings(config),
-            vital_dir=config.static_value("metadata.log.dir") or config.log_dirs[0],
+            vital_dir=metadata_directory(config),
         )
         self._cleaner = LogCleaner(self._log_manager, self._disk, runtime, _cleaner_settings(config))
         self._kafka_metadata = KafkaMetadata(self._disk, config, self._log_manager, runtime)
@@ -67,6 +67,7 @@ class Node:
         ] = []  # where each listener listens, which may not be what it advertises
         self.on_fatal: Callable[[str], object] = lambda _: None  # this broker can't go on and must be stopped
         self.services: Services
+        self._metadata: tuple[LocalMetadataLog, Controller] | None = None  # once started
         self._connections: Connections
 
     @property
@@ -80,16 +81,17 @@ class Node:
             self._start_services()
             self._listen()
         except BaseException:
-            self._kafka_metadata.unlock()
+            self._close_metadata()
             self._log_manager.close()
             raise
 
     def _start_services(self) -> None:
         config, runtime = self._config, self._runtime
         self._kafka_metadata.enter()
-        self._metadata_log = LocalMetadataLog(self._disk, self._kafka_metadata.journal_directory, runtime)
-        controller = Controller(self._metadata_log, config, runtime, self._log_manager.online_ids())
+        metadata_log = LocalMetadataLog(self._disk, self._kafka_metadata.journal_directory, runtime)
+        controller = Controller(metadata_log, config, runtime, self._log_manager.online_ids())
         controller.start()
+        self._metadata = metadata_log, controller
         self._kafka_metadata.warn_of_carried(controller.image)
         self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
         partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties, runtime)
@@ -143,13 +145,19 @@ class Node:
             server.close()
         self._connections.close_all()
         self.services.groups.stop()
-        at_rest = self._metadata_log.at_rest
-        self.services.controller.close()
-        if at_rest:
-            self._kafka_metadata.leave(self.services.controller.image)
-        self._kafka_metadata.unlock()
+        self._close_metadata()
         self._cleaner.stop()
         self._log_manager.close()
+
+    def _close_metadata(self) -> None:
+        """Nothing changes afterwards. Also after a start that has failed behind it: Kafka may start instead."""
+        if self._metadata is not None:
+            metadata_log, controller = self._metadata
+            at_rest = metadata_log.at_rest
+            controller.close()
+            if at_rest:
+                self._kafka_metadata.leave(controller.image)
+        self._kafka_metadata.unlock()
 
     def _listen(self) -> None:
         for listener in self._config.listeners:
