@@ -29,7 +29,7 @@ def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_f
         map_load_factor=map_load_factor,
         last_records={
             producer_id: (entry.last_offset, entry.producer_epoch)
-            for producer_id, entry in log.producers.entries.items()
+            for producer_id, entry in log.active_producers.items()
         },
         aborted=_aborted(disk, log, sources),
     )

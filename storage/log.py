@@ -11,16 +11,14 @@ import logging
 
 from barnabas.storage.disk import Disk
 from barnabas.storage.epochs import LeaderEpochCache
-from barnabas.storage.errors import StorageError
 from barnabas.storage.log_append import AppendableLog, AppendResult
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.log_reader import NO_READERS
 from barnabas.storage.log_sync import EPOCH_FILE, LogEvents
-from barnabas.storage.producers import ProducerStateManager
+from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.recovery import load_segments
 from barnabas.storage.runtime import Runtime
 from barnabas.storage.segment import Segment
-from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import RecordBatchError
 
 logger = logging.getLogger("barnabas.storage")
@@ -31,7 +29,7 @@ __all__ = ["AppendResult", "Log"]
 class Log(AppendableLog):
     """See the module. Offsets are of records, sizes in bytes, times in ms since the epoch."""
 
-    __slots__ = ("_producers", "topic_id")
+    __slots__ = ("topic_id",)
 
     def __init__(
         self,
@@ -47,6 +45,7 @@ class Log(AppendableLog):
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         events: LogEvents | None = None,
     ) -> None:
         """Open the log in `directory` (`<log_dir>/<topic>-<partition>`), which exists; recover it unless `clean`.
@@ -66,8 +65,6 @@ class Log(AppendableLog):
         self.cleaning = False
         self.offline = False
         self._epochs = LeaderEpochCache(disk, f"{self.directory}/{EPOCH_FILE}")
-        self._producers = ProducerStateManager(self.name)
-        self._producers_rebuilt = False
         self._new_names = 1
         self._names_synced = 0
         self._not_indexed = ()
@@ -80,20 +77,24 @@ class Log(AppendableLog):
         self._released = False
         self._truncations = 0  # a sync that began before one says nothing about what was written after
         self.update_config(config)
-        self._open(clean, recovery_point, log_start_offset)
+        self._open(clean, recovery_point, log_start_offset, producer_expiration_ms)
 
-    def _open(self, clean: bool, recovery_point: int, log_start_offset: int) -> None:
+    def _open(
+        self, clean: bool, recovery_point: int, log_start_offset: int, producer_expiration_ms: int
+    ) -> None:
         epochs_known = self._epochs.load()
         known_epochs = self._epochs.entries
         loaded = load_segments(
             self._disk,
             self.directory,
+            self.name,
             self.config,
             self._epochs,
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             now_ms=self._time_ms(),
+            producer_expiration_ms=producer_expiration_ms,
         )
         self._segments = loaded.segments
         self._bases = [segment.base_offset for segment in loaded.segments]
@@ -105,7 +106,7 @@ class Log(AppendableLog):
         self.log_end_offset = loaded.next_offset
         self.log_start_offset = max(log_start_offset, self._bases[0])
         self.recovery_point = self.log_end_offset if clean else min(recovery_point, self.log_end_offset)
-        self._producers_rebuilt = self.log_start_offset == self.log_end_offset
+        self._take_producers(loaded.producers)
         if clean and self.log_end_offset:  # a clean stop has synced them; a new log has none yet
             self._names_synced = self._new_names
         if not epochs_known and self.log_end_offset > self._bases[0]:
@@ -144,20 +145,8 @@ class Log(AppendableLog):
         return self.log_end_offset if held_from < 0 else held_from
 
     @property
-    def last_stable_offset(self) -> int:
-        """Offset up to which (exclusive) no transaction is undecided (KIP-98)."""
-        return self.high_watermark
-
-    @property
     def latest_epoch(self) -> int:
         return self._epochs.latest_epoch
-
-    @property
-    def producers(self) -> ProducerStateManager:
-        """The producers' state, rebuilt from the batch headers when it is first asked for."""
-        if not self._producers_rebuilt:
-            self._rebuild_producers()
-        return self._producers
 
     # --- leader epochs
 
@@ -174,18 +163,6 @@ class Log(AppendableLog):
         """The leader epoch that `offset` belongs to; -1 when unknown."""
         return self._epochs.epoch_for_offset(offset)
 
-    def _rebuild_producers(self) -> None:
-        self._producers.clear()
-        try:
-            for header in self.headers(self.log_start_offset):
-                if header.producer_id >= 0:
-                    self._producers.update(header)
-        except (OSError, RecordBatchError) as error:
-            raise StorageError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
-            ) from error
-        self._producers_rebuilt = True
-
     def close(self) -> None:
         """Sync, write the indexes and let go of the files. StorageError or OSError when the disk refuses: the
         log is whole, but not clean."""
@@ -198,6 +175,7 @@ class Log(AppendableLog):
             self._active.add_time_index_entry()
         for segment in self._segments:
             segment.save_indexes(sync=True)
+        self._save_producers()
         self.release()
 
     def release(self) -> None:

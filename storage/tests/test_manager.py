@@ -54,6 +54,7 @@ def test_files_are_kafkas(workshop: Any, tmp_path: Path) -> None:
         "00000000000000000000.index",
         "00000000000000000000.log",
         "00000000000000000000.timeindex",
+        "00000000000000000001.snapshot",
         "leader-epoch-checkpoint",
         "partition.metadata",
     ]
