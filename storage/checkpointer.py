@@ -60,6 +60,7 @@ class CheckpointFile:
         self._written: Offsets | None = None
         self._next: Offsets | None = None
         self._busy = False
+        self._begun = 0  # the version that a thread writes, or has written last
         self._version = 0
 
     def write(self, offsets: Offsets) -> None:
@@ -68,6 +69,11 @@ class CheckpointFile:
             self._next = offsets
         elif offsets != self._written:
             self._begin(offsets)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a thread is at it, and nothing newer has been written since."""
+        return self._busy and self._version == self._begun
 
     def write_now(self, offsets: Offsets) -> None:
         """Blocking. What is on its way is overtaken. OSError."""
@@ -79,7 +85,8 @@ class CheckpointFile:
     def _begin(self, offsets: Offsets) -> None:
         self._busy = True
         self._version += 1
-        version, beside = self._version, self._path + _NEW_SUFFIX
+        version = self._begun = self._version
+        beside = self._path + _NEW_SUFFIX
 
         def written(_: None, error: BaseException | None) -> None:
             if error is None and version == self._version:
@@ -143,6 +150,14 @@ class Checkpointer:
         """A log has gone from the directory: a new one of its name must not find its offsets."""
         self._write_soon(log_dir, LOG_START_OFFSET_FILE)
         self._write_soon(log_dir, RECOVERY_POINT_FILE)
+
+    def settle(self, log_dir: str) -> None:
+        """What is to be forgotten is forgotten now, as a log is about to be made in the directory. Blocking, if
+        one has just gone. OSError."""
+        for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE):
+            if (log_dir, name) in self._soon or self._file(log_dir, name).is_writing:
+                self._soon.discard((log_dir, name))
+                self._write_now(log_dir, name)
 
     def forget_now(self, log_dir: str) -> None:
         """As `forget`, blocking. OSError."""
