@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.apache_broker import ApacheBroker
@@ -126,15 +127,23 @@ def set_config(broker: Broker, kind: ResourceType, name: str, key: str, value: s
 
 
 def in_transactions(broker: Broker) -> None:
-    """One transaction that commits and one that aborts."""
+    """One transaction that commits and one that aborts, each with records and with a group's offset."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "teller"})
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "sent-in-transactions"})
     producer.init_transactions(20)
-    for value, end in (("committed", producer.commit_transaction),):
+    for value, offset, end in (
+        ("committed", 5, producer.commit_transaction),
+        ("aborted", 9, producer.abort_transaction),
+    ):
         producer.begin_transaction()
-        for partition in range(2):
-            producer.produce("empty", value, partition=partition)
+        if value == "committed":
+            for partition in range(2):
+                producer.produce("empty", value, partition=partition)
         assert producer.flush(20) == 0
+        position = TopicPartition("plain", 0, offset)
+        producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 20)
         end(20)
+    consumer.close()
 
 
 def secure(broker: Broker) -> None:
@@ -178,11 +187,16 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
     secure(kafka)
     assert set(read_on(kafka, 60)) == {"k1"}
     assert set(read_on(kafka, 60, "consumer", "new-protocol")) == {"k1"}
-    groups = (GROUP, "new-protocol")
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for future in admin.delete_records([TopicPartition("plain", 2, 7)]).values():
+        future.result(20)
+    groups = (GROUP, "new-protocol", "sent-in-transactions")
     before = look(kafka.bootstrap, TOPICS, groups)
     intruder = BarnabasBroker(kafka.directory / "intruder", {"log.dirs": kafka.settings["log.dirs"]})
     with pytest.raises(BrokerFailed, match="in use by another process"):
         intruder.start()
+    assert before.records["plain", 2][0][0] == 7
+    assert before.offsets["sent-in-transactions", "plain", 0] == 5
     assert {value for _, _, _, value, _ in before.records["empty", 0]} == {b"committed"}
 
     ours = travel("barnabas", APART)
@@ -262,3 +276,18 @@ def check_with_kafkas_dump_tool(directory: Path, tools: JavaTools, topic_ids: Ma
     assert payloads[0]["data"] == {"name": "metadata.version", "featureLevel": 30}
     named = {each["data"]["name"] for each in payloads if each["type"] == "TOPIC_RECORD"}
     assert named >= set(topic_ids)
+
+
+def test_a_start_that_fails_leaves_the_directory_to_kafka(travel: Callable[..., Broker]) -> None:
+    ours = travel("barnabas")
+    create_topic(ours.bootstrap, "topic")
+    ours.stop()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ours.settings["listeners"] = f"PLAINTEXT://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(BrokerFailed, match="port is in use"):
+            ours.start()
+    assert not (ours.log_dir / METADATA_LOG / "quorum-state").exists()
+    [checkpoint] = (ours.log_dir / METADATA_LOG).glob("*.checkpoint")
+    assert b"topic" in checkpoint.read_bytes()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
@@ -79,7 +80,7 @@ def _records(
             "check.crcs": True,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in partitions])
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in partitions])
     found: dict[tuple[str, int], list[ReadRecord]] = {each: [] for each in partitions}
     unfinished = set(found)
     while unfinished:
