@@ -1,0 +1,299 @@
+"""Records that are not in memory: who reads them waits for the disk, and nobody else does.
+
+The disk here says of whatever is cold that it is not in memory, and blocks whoever reads it all the same until
+the test lets it go on. Were that the loop, the other client would never be answered.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.asyncio_runtime import AsyncioRuntime
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.node import Node
+from barnabas.storage import page_cache
+from barnabas.storage.disk import File, RealDisk
+from barnabas.wire.compression import Bytes
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.record_batch import Record, build_batch
+
+from barnabas.testing.raw_client import RawClient
+
+PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
+TOPIC = "cold"
+BATCH_BYTES = 180_000
+BATCHES = 20  # five in a segment
+
+
+class SlowDisk(RealDisk):
+    """`cold(path)` says whether a file's content is not in memory; loading it takes until `released`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cold: Callable[[str], bool] = lambda path: False
+        self.released = threading.Event()
+        self.waiting = threading.Event()
+        self.fails = False
+        self._warm: set[str] = set()
+
+    def open(self, path: str, *, create: bool = False, writable: bool = False) -> SlowFile:
+        return SlowFile(self, path, super().open(path, create=create, writable=writable))
+
+    def is_cold(self, path: str) -> bool:
+        return path not in self._warm and self.cold(path)
+
+    def read(self, path: str) -> None:
+        """What a read does that has to wait."""
+        if self.is_cold(path):
+            self.waiting.set()
+            assert self.released.wait(20)
+            if self.fails:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            self._warm.add(path)
+
+    def grow_cold(self, *suffixes: str) -> None:
+        """From now on the first segment's files with these suffixes have to be read from the disk."""
+        self._warm.clear()
+        self.cold = lambda path: path.endswith(tuple(f"{TOPIC}-0/{0:020d}{suffix}" for suffix in suffixes))
+
+
+class SlowFile:
+    def __init__(self, disk: SlowDisk, path: str, file: File) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+
+    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
+        return self._file.pwritev(buffers, position)
+
+    def pwrite(self, data: Bytes, position: int) -> int:
+        return self._file.pwrite(data, position)
+
+    def pread(self, count: int, position: int) -> bytes:
+        self._disk.read(self._path)
+        return self._file.pread(count, position)
+
+    def pread_now(self, count: int, position: int) -> bytes:
+        if self._disk.is_cold(self._path):
+            raise BlockingIOError
+        return self._file.pread(count, position)
+
+    def is_cached(self, position: int, count: int) -> bool:
+        return not self._disk.is_cold(self._path)
+
+    def load(self, position: int, count: int) -> None:
+        self._disk.read(self._path)
+
+    def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
+        self._disk.read(self._path)
+        return self._file.send_to(socket_descriptor, position, count)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def sync(self) -> None:
+        self._file.sync()
+
+
+class Broker:
+    def __init__(self, directory: Path) -> None:
+        self.disk = SlowDisk()
+        self.runtime = AsyncioRuntime()
+        properties = {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(directory),
+            "log.segment.bytes": "1048576",
+        }
+        self.node = Node(BrokerConfig.from_properties(properties), self.runtime, self.disk)
+        self.node.start()
+        self._thread = threading.Thread(target=self.runtime.run)
+        self._thread.start()
+        self._clients: list[RawClient] = []
+
+    def client(self) -> RawClient:
+        self._clients.append(RawClient(self.node.endpoints[0].port))
+        return self._clients[-1]
+
+    def stop(self) -> None:
+        self.disk.released.set()
+        for client in self._clients:
+            client.socket.close()
+        self.runtime.loop.call_soon_threadsafe(self.runtime.stop)
+        self._thread.join()
+        self.node.stop()
+        self.runtime.close()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    broker = Broker(tmp_path)
+    client = broker.client()
+    topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+    client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    for number in range(BATCHES):
+        assert produce(client, bytes([number]) * BATCH_BYTES) == number
+    yield broker
+    broker.stop()
+
+
+def produce_request(value: bytes) -> ProduceRequest:
+    batch = build_batch([Record(offset=0, timestamp=-1, key=None, value=value, headers=[])])
+    data = PartitionProduceData(index=0, records=batch)
+    return ProduceRequest(
+        acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
+    )
+
+
+def produce(client: RawClient, value: bytes) -> int:
+    answer = client.ask(PRODUCE, 9, produce_request(value))
+    result = answer.responses[0].partition_responses[0]
+    assert result.error_code == 0
+    return int(result.base_offset)
+
+
+def fetch_request(offset: int) -> FetchRequest:
+    wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 21)
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=1,
+        max_bytes=1 << 24,
+        topics=[FetchTopic(topic=TOPIC, partitions=[wanted])],
+    )
+
+
+def one_partition(answer: Any) -> Any:
+    return answer.responses[0].partitions[0]
+
+
+def is_answered(client: RawClient) -> bool:
+    return bool(select.select([client.socket], [], [], 0)[0])
+
+
+def check_that_others_are_served(broker: Broker, other: RawClient) -> None:
+    """While somebody waits for the disk."""
+    assert broker.disk.waiting.wait(10)
+    for number in range(20):
+        offset = produce(other, b"hot %d" % number)
+        hot = one_partition(other.ask(FETCH, 12, fetch_request(offset)))
+        assert b"hot %d" % number in bytes(hot.records)
+    assert not broker.disk.released.is_set()
+
+
+def starts_with_batch(answer: Any, number: int) -> bool:
+    return bytes([number]) * BATCH_BYTES in bytes(one_partition(answer).records)[: BATCH_BYTES + 100]
+
+
+@pytest.mark.parametrize("suffixes", [(".index",), (".log",), (".index", ".log")])
+def test_who_reads_cold_records_waits_and_the_others_do_not(
+    broker: Broker, suffixes: tuple[str, ...]
+) -> None:
+    reader, other = broker.client(), broker.client()
+    broker.disk.grow_cold(*suffixes)
+    reader.socket.sendall(
+        reader.frame(FETCH, 12, fetch_request(2)) + reader.frame(PRODUCE, 9, produce_request(b"behind"))
+    )
+    check_that_others_are_served(broker, other)
+    assert not is_answered(reader)
+    broker.disk.released.set()
+    correlation_id, answer = reader.receive(FETCH, 12)
+    assert correlation_id == 1
+    assert starts_with_batch(answer, 2)
+    assert reader.receive(PRODUCE, 9)[0] == 2
+
+
+def test_records_that_grow_cold_while_a_slow_reader_takes_them(broker: Broker) -> None:
+    reader, other = broker.client(), broker.client()
+    size = 5 * BATCH_BYTES
+    for _ in range(12):  # more than the sockets hold: the rest waits in the broker
+        reader.socket.sendall(reader.frame(FETCH, 12, fetch_request(0)))
+    assert one_partition(other.ask(FETCH, 12, fetch_request(BATCHES))).error_code == 0
+    broker.disk.grow_cold(".log", ".index")
+    received = bytearray()
+    while not broker.disk.waiting.is_set():
+        if is_answered(reader):
+            received += reader.socket.recv(1 << 16)
+    check_that_others_are_served(broker, other)
+    broker.disk.released.set()
+    frame_bytes = 4 + int.from_bytes(received[:4], "big")
+    assert frame_bytes > size
+    received += reader.receive_bytes(12 * frame_bytes - len(received))
+    for start in range(0, len(received), frame_bytes):
+        assert (
+            received[start : start + frame_bytes]
+            == received[:4] + received[start + 4 : start + 8] + (received[8:frame_bytes])
+        )
+
+
+def test_a_cold_region_that_can_not_be_read_costs_its_reader_the_connection(broker: Broker) -> None:
+    reader, other = broker.client(), broker.client()
+    broker.disk.fails = True
+    broker.disk.grow_cold(".log")
+    reader.socket.sendall(reader.frame(FETCH, 12, fetch_request(0)))
+    check_that_others_are_served(broker, other)
+    broker.disk.released.set()
+    with pytest.raises((EOFError, ConnectionResetError)):
+        reader.receive(FETCH, 12)
+    assert produce(other, b"goes on") == BATCHES + 20
+
+
+def test_a_client_that_leaves_while_a_thread_reads_for_it(broker: Broker) -> None:
+    reader, other = broker.client(), broker.client()
+    broker.disk.grow_cold(".log", ".index")
+    reader.socket.sendall(reader.frame(FETCH, 12, fetch_request(2)))
+    assert broker.disk.waiting.wait(10)
+    reader.socket.close()
+    check_that_others_are_served(broker, other)
+    broker.disk.released.set()
+    assert starts_with_batch(other.ask(FETCH, 12, fetch_request(2)), 2)
+
+
+# -- the page cache itself
+
+
+@pytest.fixture
+def cached_file(tmp_path: Path) -> Iterator[int]:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(1 << 20))
+    descriptor = os.open(path, os.O_RDWR)
+    os.fsync(descriptor)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_what_was_written_is_in_memory(cached_file: int) -> None:
+    assert page_cache.is_cached(cached_file, 0, 1 << 20)
+    assert page_cache.is_cached(cached_file, 12345, 1)
+    assert page_cache.read_now(cached_file, 100, 50) == os.pread(cached_file, 100, 50)
+    assert page_cache.read_now(cached_file, 100, (1 << 20) - 10) == os.pread(cached_file, 10, (1 << 20) - 10)
+
+
+@pytest.mark.parametrize("with_cachestat", [True, False])
+def test_what_the_kernel_dropped_is_not_until_it_is_loaded(
+    cached_file: int, with_cachestat: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_cachestat:
+        monkeypatch.setattr(page_cache, "_cached_pages", page_cache._unknown_pages)
+    os.posix_fadvise(cached_file, 0, 0, os.POSIX_FADV_DONTNEED)
+    if page_cache.is_cached(cached_file, 0, 1 << 20):
+        pytest.skip("this file system keeps its pages, or does not say")
+    assert not page_cache.is_cached(cached_file, 512 * 1024, 4096)
+    with pytest.raises(BlockingIOError):
+        page_cache.read_now(cached_file, 100, 900_000)
+    page_cache.load(cached_file, 0, 1 << 20)
+    assert page_cache.is_cached(cached_file, 0, 1 << 20)
+    assert len(page_cache.read_now(cached_file, 100, 900_000)) == 100
