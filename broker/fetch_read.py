@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
+    AbortedTransaction,
     DEFAULT_EpochEndOffset,
     DEFAULT_LeaderIdAndEpoch,
     DEFAULT_SnapshotId,
@@ -82,6 +83,11 @@ class PartitionReader:
                 end_offset=end_offset,
                 wait=self._wait,
             )
+            if self._committed:
+                answer.aborted_transactions = [
+                    AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                    for producer_id, first_offset in log.aborted_within(wanted.fetch_offset, result)
+                ]
         except StorageError as failure:
             return self.failure(wanted, failure.error)
         if result.regions:

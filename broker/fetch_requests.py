@@ -62,6 +62,7 @@ class Fetch:
         self._waiter = waiter = context.services.purgatory.wait(
             missing_bytes, request.max_wait_ms / 1000, self._answer_late, lambda: context.closed
         )
+        waiter.committed = request.isolation_level == READ_COMMITTED
         context.when_abandoned(self._abandon)
         self._watch(waiter)
         self._let_go()

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 class Partition:
     """A partition led by this broker. All calls on the loop's thread."""
 
-    __slots__ = ("fetch_waiters", "leader_epoch", "log", "partition", "topic", "topic_id")
+    __slots__ = (
+        "_stable_offset",
+        "fetch_waiters",
+        "leader_epoch",
+        "log",
+        "partition",
+        "stable_moved",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(self, topic: str, topic_id: bytes, partition: int, leader_epoch: int, log: Log) -> None:
         self.topic = topic
@@ -27,6 +36,8 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.log = log
         self.fetch_waiters: set[PartitionListener] = set()
+        self.stable_moved = True  # whether read_committed consumers saw more after the append that is told of
+        self._stable_offset = -1
 
     @property
     def high_watermark(self) -> int:
@@ -55,6 +66,9 @@ class Partition:
         return result
 
     def _wake(self, byte_count: int) -> None:
+        stable_offset = self.log.last_stable_offset
+        self.stable_moved = stable_offset != self._stable_offset
+        self._stable_offset = stable_offset
         for waiter in tuple(self.fetch_waiters):
             waiter.appended(self, byte_count)
 

@@ -36,7 +36,16 @@ class FetchWaiter:
     """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens.
     `touched` are the partitions that changed meanwhile."""
 
-    __slots__ = ("_abandoned", "_answer", "_missing_bytes", "_purgatory", "_timer", "done", "touched")
+    __slots__ = (
+        "_abandoned",
+        "_answer",
+        "_missing_bytes",
+        "_purgatory",
+        "_timer",
+        "committed",
+        "done",
+        "touched",
+    )
 
     def __init__(
         self,
@@ -50,6 +59,7 @@ class FetchWaiter:
         self._answer = answer
         self._abandoned = abandoned
         self._timer: Timer | None = None
+        self.committed = False  # whether it reads up to the last stable offset only
         self.done = False
         self.touched: set[Partition] = set()
 
@@ -59,6 +69,8 @@ class FetchWaiter:
     def appended(self, partition: Partition, byte_count: int) -> None:
         """A partition of ours grew by byte_count readable bytes."""
         self.touched.add(partition)
+        if self.committed and not partition.stable_moved:
+            return  # an open transaction holds it back
         self._missing_bytes -= byte_count
         if self._missing_bytes <= 0:
             self.wake()

@@ -12,7 +12,7 @@ to: after a crash the entries are made anew from the log.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import Final
 
@@ -126,6 +126,21 @@ class SparseIndex:
         count = self._count_saved()
         if count:
             self._disk.open(self.path).load(0, count * self._entry.size)
+
+    def first_at(self, second: int) -> tuple[int, int] | None:
+        """The first entry whose second field is at least `second`; None when there is none."""
+        count = len(self)
+        file = self._disk.open(self.path) if self._count_saved() else None
+        number = bisect_left(range(count), second, key=lambda number: self._entry_at(file, number)[1])
+        return self._entry_at(file, number) if number < count else None
+
+    def _entry_at(self, file: File | None, number: int) -> tuple[int, int]:
+        saved = self._count_saved()
+        if number >= saved:
+            assert self._tail is not None
+            return self._unpack(self._tail, (number - saved) * self._entry.size)
+        assert file is not None
+        return self._read(file, number)
 
     def truncate(self, keep: Callable[[int, int], bool]) -> None:
         """Drop every entry from the first on that `keep(first, second)` refuses. OSError when the file can't be

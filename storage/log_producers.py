@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log_reader import ReadResult
 from barnabas.storage.log_segments import SegmentedLog
 from barnabas.storage.producer_recovery import ProducerRecovery
 from barnabas.storage.producer_snapshot import encode_snapshot, snapshot_path
@@ -78,6 +79,27 @@ class ProducerLog(SegmentedLog):
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
             ) from error
         return found
+
+    def aborted_within(self, offset: int, read: ReadResult) -> list[tuple[int, int]]:
+        """As `aborted_transactions`, for a reader of `offset` who has got `read`.
+
+        What was read ends before the next entry of the offset index, or with its segment, as Kafka sees it.
+        """
+        if not self._transaction_indexes or not read.regions:
+            return []
+        region = read.regions[-1]
+        number = bisect_right(self._bases, read.segment_base) - 1
+        segment = self._segments[number]
+        try:
+            beyond = segment.offset_index.first_at(region.position + region.length)
+        except OSError as error:
+            raise StorageError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
+            ) from error
+        if beyond is not None:
+            return self.aborted_transactions(offset, segment.base_offset + beyond[0])
+        following = self._bases[number + 1 : number + 2]
+        return self.aborted_transactions(offset, following[0] if following else self.log_end_offset)
 
     def transaction_index(self, base_offset: int) -> TransactionIndex | None:
         """The transaction index of the segment at `base_offset`; None when nothing in it was aborted."""

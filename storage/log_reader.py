@@ -24,10 +24,12 @@ NO_READERS: dict[int, int] = {}  # stays empty, and stands for every log that no
 
 
 class ReadResult(msgspec.Struct, gc=False):
-    """Bytes from a batch boundary on; the last batch may be cut, as Kafka cuts it."""
+    """Bytes from a batch boundary on, of the segment at `segment_base`; the last batch may be cut, as Kafka
+    cuts it."""
 
     regions: tuple[FileRegion, ...]
     size: int
+    segment_base: int = -1
 
 
 _NOTHING = ReadResult((), 0)
@@ -140,7 +142,7 @@ class ReadableLog:
                     return _NOTHING
             if is_hot and start + length == segment.size:
                 self._remember(self.log_end_offset, segment.size)
-            return ReadResult((FileRegion(file, start, length, is_hot),), length)
+            return ReadResult((FileRegion(file, start, length, is_hot),), length, segment.base_offset)
         return _NOTHING
 
     def _preparation(self, offset: int, max_bytes: int, limit: int) -> Callable[[], object]:
