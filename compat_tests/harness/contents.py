@@ -89,9 +89,9 @@ def _records(
         place = (str(message.topic()), int(message.partition() or 0))
         error = message.error()
         if error is None:
-            headers = tuple(message.headers() or ())
+            headers: Any = tuple(message.headers() or ())
             found[place].append(
-                (message.offset() or 0, message.timestamp()[1], message.key(), message.value(), headers)  # type: ignore[arg-type]
+                (message.offset() or 0, message.timestamp()[1], message.key(), message.value(), headers)
             )
         else:
             assert error.code() == KafkaError._PARTITION_EOF, error

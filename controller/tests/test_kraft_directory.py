@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from barnabas.controller.controller import Controller
 from barnabas.controller.decision import Decision
@@ -36,7 +37,7 @@ def topic_id(name: str) -> bytes:
     return name.encode().rjust(16, b"t")
 
 
-def toggled(topics: set[str], name: str) -> list[object]:
+def toggled(topics: set[str], name: str) -> list[msgspec.Struct]:
     """Records that create the topic, or delete it when it is there."""
     if name in topics:
         return [wire.RemoveTopicRecord(topic_id=topic_id(name))]
@@ -73,7 +74,7 @@ class Ours:
 
     def toggle(self, name: str, acknowledged: list[str]) -> None:
         def operation(image: MetadataImage) -> Decision[str]:
-            return Decision(toggled(set(image.topics), name), name)  # type: ignore[arg-type]
+            return Decision(toggled(set(image.topics), name), name)
 
         self.controller.run(operation, acknowledged.append)
         self.runtime.run_until_idle()
@@ -105,9 +106,9 @@ class Kafka:
         self.write(state, json.dumps({"leaderId": 1, "leaderEpoch": self.epoch, "data_version": 1}).encode())
         self.append([wire.NoOpRecord()])
 
-    def append(self, records: Sequence[object]) -> None:
+    def append(self, records: Sequence[msgspec.Struct]) -> None:
         listed = [
-            Record(self.offset + index, 0, None, encode_record(record))  # type: ignore[arg-type]
+            Record(self.offset + index, 0, None, encode_record(record))
             for index, record in enumerate(records)
         ]
         batch = build_batch(listed, base_offset=self.offset, leader_epoch=self.epoch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 
+import msgspec
 import pytest
 from barnabas.controller.carried import describe
 from barnabas.controller.errors import MetadataError
@@ -154,10 +155,12 @@ def test_damage_before_the_last_batch_is_refused(position: int) -> None:
     try:
         found = read(disk)
     except MetadataError as error:
-        assert KRAFT in str(error)  # noqa: PT017 - either outcome is right, and each has its condition
+        refusal = str(error)
+    else:
+        # outside the checksum: the epoch may differ, the records not
+        assert found.records == read(golden_disk(CHECKPOINT_34)).records
         return
-    # outside the checksum: the epoch may differ, the records not
-    assert found.records == read(golden_disk(CHECKPOINT_34)).records
+    assert KRAFT in refusal
 
 
 def test_zeros_behind_the_log_are_no_damage() -> None:
@@ -193,11 +196,15 @@ def no_ops(base_offset: int, count: int) -> bytes:
 
 @pytest.mark.parametrize(("end", "counts"), [("end", True), ("abort", False), ("", False)])
 def test_a_group_of_records_counts_once_it_has_ended(end: str, counts: bool) -> None:
-    content: list[object] = [wire.BeginTransactionRecord(), wire.TopicRecord(name="t", topic_id=bytes(16))]
-    content += {"end": [wire.EndTransactionRecord()], "abort": [wire.AbortTransactionRecord()]}.get(end, [])
+    content: list[msgspec.Struct] = [
+        wire.BeginTransactionRecord(),
+        wire.TopicRecord(name="t", topic_id=bytes(16)),
+    ]
+    if end:
+        content.append(wire.EndTransactionRecord() if end == "end" else wire.AbortTransactionRecord())
     disk = MemoryDisk()
     disk.make_directory(KRAFT, parents=True)
-    records = [Record(index, 0, None, encode_record(each)) for index, each in enumerate(content)]  # type: ignore[arg-type]
+    records = [Record(index, 0, None, encode_record(each)) for index, each in enumerate(content)]
     disk.write_file(f"{KRAFT}/{SEGMENT}", build_batch(records, leader_epoch=1))
     found = read(disk)
     assert found.end_offset == len(content)
@@ -208,11 +215,11 @@ def test_a_group_of_records_counts_once_it_has_ended(end: str, counts: bool) -> 
 
 
 def topic_log(*partitions: wire.PartitionRecord, voters: set[int] | None = None) -> KraftLog:
-    records: list[object] = [wire.TopicRecord(name="t", topic_id=bytes(16))]
+    records: list[msgspec.Struct] = [wire.TopicRecord(name="t", topic_id=bytes(16))]
     for index, partition in enumerate(partitions):
         partition.partition_id, partition.topic_id = index, bytes(16)
         records.append(partition)
-    return KraftLog(1, 1, voters or {1}, records)  # type: ignore[arg-type]
+    return KraftLog(1, 1, voters or {1}, records)
 
 
 @pytest.mark.parametrize(
