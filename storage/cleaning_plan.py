@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 from barnabas.storage.cleaner_choice import LogToClean
 from barnabas.storage.compaction import Cleaning, Source
 from barnabas.storage.disk import Disk
-from barnabas.storage.log import Log
-from barnabas.storage.transaction_index import AbortedTransaction, TransactionIndex
 
 
 def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_factor: float) -> Cleaning:
@@ -31,17 +28,8 @@ def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_f
             producer_id: (entry.last_offset, entry.producer_epoch)
             for producer_id, entry in log.active_producers.items()
         },
-        aborted=_aborted(disk, log, sources),
+        aborted=log.collect_aborted(sources[0].base_offset, choice.first_uncleanable_offset),
     )
-
-
-def _aborted(disk: Disk, log: Log, sources: Sequence[Source]) -> list[AbortedTransaction]:
-    found: list[AbortedTransaction] = []
-    for source in sources:
-        index = TransactionIndex(disk, log.directory, source.base_offset, None)
-        if disk.exists(index.path):
-            found += index.entries()
-    return found
 
 
 def _sources(choice: LogToClean) -> list[Source]:
