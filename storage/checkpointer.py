@@ -34,8 +34,7 @@ def _recovery_point(log: Log) -> int | None:
 
 
 def _start_offset(log: Log) -> int | None:
-    """Only what the first segment's name does not say, as Kafka."""
-    return log.log_start_offset if log.log_start_offset > log.segments[0].base_offset else None
+    return log.start_checkpoint
 
 
 def _high_watermark(log: Log) -> int | None:

@@ -103,6 +103,10 @@ class SyncedLog(ReadableLog):
         """Whether the log has let go of its files for good."""
         return self._released
 
+    def is_sealing(self, segment: Segment) -> bool:
+        """Whether a thread is about to write what lies beside the segment."""
+        return segment.base_offset in self._sealing
+
     def _flush_as_configured(self, base_offset: int) -> bool:
         """After an append from `base_offset` on: whether its acknowledgement awaits a sync (flush.messages)."""
         config = self.config
@@ -273,6 +277,12 @@ class SyncedLog(ReadableLog):
         """Where a start after a crash has to begin reading: the recovery point, but no segment is passed over
         whose indexes may be torn."""
         return min(self.recovery_point, *self._sealing, *self._not_indexed, LONG_MAX)
+
+    @property
+    def start_checkpoint(self) -> int | None:
+        """The start offset, unless the first segment's name says it and will go on to, as Kafka has it."""
+        first = self._bases[0] if self._names_synced == self._new_names else 0
+        return self.log_start_offset if self.log_start_offset > first else None
 
     def _after_seal(self, segment: Segment, end_offset: int) -> None:
         """The segment's indexes have been written, and what lies beside it."""

@@ -97,6 +97,7 @@ def load_segments(
                 loaded.bytes_cut += disk.size(f"{directory}/{later:020d}{LOG_SUFFIX}")
                 Segment(disk, directory, later, 0, fresh=True).remove()
             disk.sync_directory(directory)  # or a power failure would put them behind what is appended now
+            segment.truncate(segment.size)  # last: until then another start would find that there is work to do
             break
     if loaded.bytes_cut:
         logger.warning(
@@ -209,6 +210,8 @@ def _mend(
     file_size, segment.size = segment.size, 0
     segment.clear_indexes()
     end, cut = recover_segment(segment, config, epochs, producers, segment.base_offset, file_size)
+    if cut:
+        segment.truncate(segment.size)
     if producers is not None:
         loaded.producers.transaction_indexes.update(producers.transaction_indexes)
     loaded.next_offset = end if next_base is None else next_base
@@ -260,9 +263,9 @@ def recover_segment(
     expected_offset: int,
     file_size: int,
 ) -> tuple[int, int]:
-    """Read every batch from `segment.size` on, mend the indexes, cut the file behind the last good one.
+    """Read every batch from `segment.size` on and mend the indexes; the caller cuts the file behind the last.
 
-    `producers` follow what is read. Returns (offset after the last batch, bytes cut).
+    `producers` follow what is read. Returns (offset after the last batch, bytes to cut).
     """
     file = segment.open_for_append()
     next_offset = expected_offset
@@ -280,10 +283,7 @@ def recover_segment(
             next_offset = header.next_offset
     except RecordBatchError as error:
         logger.info("%s: the last good batch ends at %d: %s", segment.path, segment.size, error)
-    cut = file_size - segment.size
-    if cut:  # synced, because what has been cut must not come back
-        segment.truncate(segment.size)
-    return next_offset, cut
+    return next_offset, file_size - segment.size
 
 
 def _batches(file: File, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:

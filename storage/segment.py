@@ -209,9 +209,10 @@ class Segment:
         self.reset_timestamps()
 
     def save_indexes(self, *, sync: bool = False) -> None:
-        """Write the indexes as of now; an empty segment needs none. OSError leaves the entries in memory, where
-        they still serve."""
-        if self.size:
+        """Write the indexes as of now; an empty segment needs none, but none that is wrong either. OSError leaves
+        the entries in memory, where they still serve."""
+        indexes = (self.offset_index, self.time_index)
+        if self.size or any(self._disk.exists(index.path) for index in indexes):
             changed = self.offset_index.save(sync=sync)
             changed = self.time_index.save(sync=sync) or changed
             if sync and changed:

@@ -242,5 +242,9 @@ def test_the_manager_looks_at_its_intervals_and_tells_of_moved_starts(workshop: 
     workshop.runtime.advance(HOUR / 1000)
     workshop.runtime.advance(60)
     assert bases(log) == [4]
+    assert disk.read_file(f"/data/{LOG_START_OFFSET_FILE}") == b"0\n1\nt 0 4\n"  # removed names could come back
+    log.append_as_leader(workshop.batch(), 0)
+    log.flush()
+    logs.checkpoint()
     assert disk.read_file(f"/data/{LOG_START_OFFSET_FILE}") == b"0\n0\n"  # the first segment's name says it
     logs.close()
