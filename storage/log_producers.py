@@ -136,7 +136,8 @@ class ProducerLog(SegmentedLog):
             producers.replay(header, None)
             return
         aborted = producers.replay(header, find_marker(records))
-        producers.first_unstable_offset(self.high_watermark)  # forgets the ends that are committed
+        # The high watermark may yet turn out to stay in front of this batch, until that has been synced.
+        producers.committed_to(min(self.high_watermark, header.base_offset))
         if aborted is not None:
             self._note_aborted(aborted)
 

@@ -72,9 +72,13 @@ class ProducerStateManager:
         because it lies at or beyond the high watermark; the high watermark when there is no such."""
         first = next(iter(self.ongoing), high_watermark)
         if self._ended:
-            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+            self.committed_to(high_watermark)
             first = min((first, *(ended[0] for ended in self._ended)))
         return min(first, high_watermark)
+
+    def committed_to(self, high_watermark: int) -> None:
+        """Markers below are seen by consumers, and need not be thought of any more."""
+        self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
 
     # --- what may be appended
 

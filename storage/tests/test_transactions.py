@@ -1,0 +1,366 @@
+"""Transactions as the log sees them: against what Apache Kafka left on a disk, and against a model that keeps all."""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.storage.disk import RealDisk
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log import Log
+from barnabas.storage.log_config import LogConfig
+from barnabas.storage.producer_snapshot import decode_snapshot
+from barnabas.storage.producers import ProducerEntry
+from barnabas.storage.transaction_index import decode_transactions
+from barnabas.storage.transaction_marker import build_marker, find_marker
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import assemble_batch, iterate_records, read_header
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+# A partition of Apache Kafka 4.3.1 after a clean stop: an idempotent producer and three transactional ones, whose
+# transactions overlap and reach over three segments; one is still open. A read_committed consumer was told
+# that the log ends at 40.
+CAPTURED = Path(__file__).parent / "captured" / "transactions"
+CAPTURED_AT_MS = 1_795_244_835_900
+LAST_STABLE_OFFSET = 40
+END = 49
+
+
+def what_kafka_knew(entry: ProducerEntry) -> tuple[int, ...]:
+    return (
+        entry.producer_id,
+        entry.producer_epoch,
+        entry.last_sequence,
+        entry.last_offset,
+        entry.last_timestamp,
+        entry.coordinator_epoch,
+        entry.current_transaction_first_offset,
+    )
+
+
+@pytest.mark.parametrize(
+    ("clean", "recovery_point", "missing"),
+    [
+        (True, 0, ()),
+        (True, 0, (".snapshot",)),
+        (False, 0, ()),
+        (False, 0, (".snapshot", ".txnindex")),
+        (False, 0, (".snapshot", ".txnindex", ".index", ".timeindex", "leader-epoch-checkpoint")),
+        (False, 33, ()),
+        (False, 33, ("33.txnindex", "49.snapshot")),
+        (False, 40, ()),
+        (False, END, ()),
+    ],
+)
+def test_what_kafka_left(
+    workshop: Any, tmp_path: Path, clean: bool, recovery_point: int, missing: tuple[str, ...]
+) -> None:
+    directory = tmp_path / "tx-0"
+    shutil.copytree(CAPTURED, directory)
+    for name in directory.iterdir():
+        if name.name.endswith(missing):
+            name.unlink()
+    workshop.runtime.now_s = CAPTURED_AT_MS / 1000
+    log = Log(
+        RealDisk(),
+        workshop.runtime,
+        str(tmp_path),
+        "tx",
+        0,
+        b"i" * 16,
+        LogConfig(segment_bytes=1500, index_interval_bytes=200),
+        clean=clean,
+        recovery_point=recovery_point,
+    )
+    assert (log.log_end_offset, log.last_stable_offset) == (END, LAST_STABLE_OFFSET)
+    snapshot = decode_snapshot((CAPTURED / "00000000000000000049.snapshot").read_bytes())
+    known = {entry.producer_id: what_kafka_knew(entry) for entry in snapshot}
+    assert {key: what_kafka_knew(entry) for key, entry in log.active_producers.items()} == known
+    aborted = [
+        transaction
+        for path in sorted(CAPTURED.glob("*.txnindex"))
+        for transaction in decode_transactions(path.read_bytes(), int(path.stem))
+    ]
+    assert log.collect_aborted(0, END) == aborted
+    log.close()
+    for path in CAPTURED.iterdir():
+        if path.suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            assert (directory / path.name).read_bytes() == path.read_bytes(), path.name
+    left = decode_snapshot((directory / "00000000000000000049.snapshot").read_bytes())
+    assert sorted(map(what_kafka_knew, left)) == sorted(map(what_kafka_knew, snapshot))
+
+
+def marker(
+    producer: int,
+    epoch: int = 0,
+    *,
+    commit: bool,
+    coordinator_epoch: int = 0,
+    timestamp: int = 1_700_000_000_000,
+) -> bytes:
+    return build_marker(
+        producer, epoch, commit=commit, coordinator_epoch=coordinator_epoch, timestamp=timestamp
+    )
+
+
+@dataclass
+class Transaction:
+    producer: int
+    first: int
+    end: int | None = None  # the marker's offset
+    committed: bool = False
+
+
+@dataclass
+class Model:
+    """Every record's offset with its transaction, None for a plain one."""
+
+    records: dict[int, Transaction | None] = field(default_factory=dict)
+    transactions: list[Transaction] = field(default_factory=list)
+    sequences: dict[int, int] = field(default_factory=dict)
+    end: int = 0
+
+    def open_of(self, producer: int) -> Transaction | None:
+        return next((t for t in self.transactions if t.producer == producer and t.end is None), None)
+
+    @property
+    def last_stable_offset(self) -> int:
+        return min((t.first for t in self.transactions if t.end is None), default=self.end)
+
+    def committed(self, start: int) -> list[int]:
+        return [
+            offset
+            for offset, transaction in self.records.items()
+            if start <= offset < self.last_stable_offset and (transaction is None or transaction.committed)
+        ]
+
+    def truncate(self, offset: int) -> None:
+        self.records = {at: transaction for at, transaction in self.records.items() if at < offset}
+        self.transactions = [t for t in self.transactions if t.first < offset]
+        for transaction in self.transactions:
+            if transaction.end is not None and transaction.end >= offset:
+                transaction.end, transaction.committed = None, False
+        self.end = offset
+
+
+def consume(log: Log, start: int, max_bytes: int) -> list[int]:
+    """Offsets of the records that a read_committed consumer hands out, fetch by fetch, by the protocol's rules."""
+    delivered: list[int] = []
+    offset = start
+    while offset < log.last_stable_offset:
+        result = log.read(offset, max_bytes, end_offset=log.last_stable_offset)
+        ahead = [(first, producer) for producer, first in log.aborted_within(offset, result)]
+        heapq.heapify(ahead)
+        aborted: set[int] = set()
+        data = b"".join(region.read() for region in result.regions)
+        for position, header in iterate_headers_of_whole(data):
+            while ahead and ahead[0][0] <= header.last_offset:
+                aborted.add(heapq.heappop(ahead)[1])
+            batch = data[position : position + header.size]
+            if header.is_control:
+                decided = find_marker(batch)
+                if decided is not None and not decided.commit:
+                    aborted.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted):
+                delivered += [record.offset for record in iterate_records(batch) if record.offset >= offset]
+            offset = header.next_offset
+    return delivered
+
+
+def iterate_headers_of_whole(data: bytes) -> list[tuple[int, Any]]:
+    found = []
+    position = 0
+    while position + 61 <= len(data):
+        header = read_header(data, position)
+        if position + header.size > len(data):
+            break
+        found.append((position, header))
+        position += header.size
+    return found
+
+
+SETTINGS = {"segment_bytes": 900, "index_interval_bytes": 150}
+
+steps = st.one_of(
+    st.tuples(st.just("send"), st.integers(1, 4), st.integers(1, 3)),
+    st.tuples(st.just("send"), st.integers(1, 4), st.integers(1, 3)),
+    st.tuples(st.just("plain"), st.integers(1, 2), st.just(0)),
+    st.tuples(st.sampled_from(["commit", "abort", "abort"]), st.integers(1, 4), st.just(0)),
+    st.tuples(st.sampled_from(["restart", "kill", "kill all", "flush", "roll"]), st.just(0), st.just(0)),
+    st.tuples(st.just("truncate"), st.integers(0, 60), st.just(0)),
+    st.tuples(st.just("lose"), st.sampled_from([".snapshot", ".txnindex"]), st.just(0)),
+)
+
+
+@given(steps=st.lists(steps, max_size=40), max_bytes=st.integers(1, 1500))
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_consumers_get_what_was_committed(
+    make_workshop: Callable[[], Any], steps: list[tuple[str, Any, int]], max_bytes: int
+) -> None:
+    workshop = make_workshop()
+    log = workshop.log(**SETTINGS)
+    model = Model()
+    for step, subject, count in steps:
+        if step == "send":
+            sequence = model.sequences.get(subject, 0)
+            batch = workshop.batch(
+                count,
+                producer_id=subject,
+                producer_epoch=0,
+                base_sequence=sequence,
+                transactional=True,
+            )
+            transaction = model.open_of(subject)
+            if transaction is None:
+                transaction = Transaction(subject, model.end)
+                model.transactions.append(transaction)
+            log.append_as_leader(batch, 0)
+            model.sequences[subject] = sequence + count
+            for offset in range(model.end, model.end + count):
+                model.records[offset] = transaction
+            model.end += count
+        elif step == "plain":
+            log.append_as_leader(workshop.batch(subject), 0)
+            for offset in range(model.end, model.end + subject):
+                model.records[offset] = None
+            model.end += subject
+        elif step in ("commit", "abort"):
+            log.append_as_leader(marker(subject, commit=step == "commit"), 0, from_client=False)
+            transaction = model.open_of(subject)
+            if transaction is not None:
+                transaction.end, transaction.committed = model.end, step == "commit"
+            model.end += 1
+        elif step == "restart":
+            log.close()
+            log = workshop.log(**SETTINGS)
+        elif step in ("kill", "kill all"):
+            point = log.recovery_checkpoint if step == "kill" else 0
+            log = workshop.log(clean=False, recovery_point=point, **SETTINGS)
+        elif step == "flush":
+            log.flush()
+        elif step == "roll":
+            log.roll()
+        elif step == "truncate":
+            headers = [header.base_offset for header in log.headers(0)]
+            if headers:
+                offset = headers[subject % len(headers)]
+                log.truncate_to(offset)
+                model.truncate(offset)
+                last: dict[int, int] = {}
+                for header in log.headers(0):
+                    if header.producer_id > 0 and not header.is_control:
+                        last[header.producer_id] = header.last_sequence + 1
+                model.sequences = last
+        else:  # a file of the kind is gone or damaged, and only a crash makes recovery look
+            for name in workshop.disk.files:
+                if name.endswith(subject):
+                    workshop.disk.files[name].data[3:] = b"damage"
+            log = workshop.log(clean=False, recovery_point=0, **SETTINGS)
+        assert (log.log_end_offset, log.last_stable_offset) == (model.end, model.last_stable_offset)
+        assert consume(log, 0, max_bytes) == model.committed(0)
+        halfway = model.end // 2
+        assert consume(log, halfway, max_bytes) == model.committed(halfway)
+
+
+def send(workshop: Any, log: Log, producer: int, sequence: int, epoch: int = 0, **fields: Any) -> Any:
+    batch = workshop.batch(
+        1,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        **{"transactional": True, **fields},
+    )
+    return log.append_as_leader(batch, 0)
+
+
+def refused(act: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(StorageError) as caught:
+        act()
+    return caught.value.error
+
+
+def test_coordinators_and_producers_of_the_past_are_fenced(workshop: Any) -> None:
+    log = workshop.log()
+
+    def end(epoch: int, coordinator_epoch: int) -> Callable[[], object]:
+        batch = marker(1, epoch, commit=True, coordinator_epoch=coordinator_epoch)
+        return lambda: log.append_as_leader(batch, 0, from_client=False)
+
+    send(workshop, log, 1, 0, epoch=3)
+    end(3, 5)()
+    size = log.size
+    assert refused(end(2, 5)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(end(3, 4)) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert refused(lambda: send(workshop, log, 1, 1, epoch=2)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.size == size
+    end(4, 5)()  # the coordinator gives up on a producer and takes its epoch away
+    assert refused(lambda: send(workshop, log, 1, 1, epoch=3)) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert refused(lambda: send(workshop, log, 1, 1, epoch=4)) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    send(workshop, log, 1, 0, epoch=4)
+    log.close()
+    log = workshop.log()
+    assert refused(end(4, 4)) == ErrorCode.TRANSACTION_COORDINATOR_FENCED, "after a restart too"
+
+
+def test_a_plain_batch_has_no_place_in_a_transaction(workshop: Any) -> None:
+    log = workshop.log()
+    send(workshop, log, 1, 0)
+    assert refused(lambda: send(workshop, log, 1, 1, transactional=False)) == ErrorCode.INVALID_TXN_STATE
+    log.append_as_leader(marker(1, commit=True), 0, from_client=False)
+    send(workshop, log, 1, 1, transactional=False)
+
+
+def test_clients_write_no_markers_and_nobody_writes_broken_ones(workshop: Any) -> None:
+    log = workshop.log()
+    batch = marker(1, commit=True)
+    assert refused(lambda: log.append_as_leader(batch, 0)) == ErrorCode.INVALID_RECORD
+    broken = workshop.batch(1, producer_id=1, producer_epoch=0, control=True)
+    header = read_header(broken)
+    garbage = assemble_batch(header, b"\xff" * 9)
+    assert refused(lambda: log.append_as_leader(garbage, 0, from_client=False)) == ErrorCode.INVALID_RECORD
+
+
+def test_an_end_that_has_not_been_synced_is_not_seen(workshop: Any) -> None:
+    """flush.messages holds records back until they are synced; a transaction is as open as its marker is."""
+    log = workshop.log(flush_messages=1)
+    held: list[Callable[[], None]] = []
+    at_once = workshop.runtime.run_in_thread
+    send(workshop, log, 1, 0)
+    assert (log.high_watermark, log.last_stable_offset) == (1, 0)
+    workshop.runtime.run_in_thread = lambda work, done: held.append(lambda: at_once(work, done))
+    log.append_as_leader(marker(1, commit=False), 0, from_client=False)
+    assert (log.high_watermark, log.last_stable_offset) == (1, 0)
+    workshop.runtime.run_in_thread = at_once
+    held[0]()
+    assert (log.high_watermark, log.last_stable_offset) == (2, 2)
+
+
+def test_a_log_start_inside_an_open_transaction(workshop: Any) -> None:
+    log = workshop.log()
+    send(workshop, log, 1, 0)
+    for sequence in range(1, 4):
+        send(workshop, log, 1, sequence)
+    log.increment_log_start_offset(2)
+    assert log.last_stable_offset == 2
+    log.append_as_leader(marker(1, commit=False), 0, from_client=False)
+    assert log.last_stable_offset == 5
+    assert consume(log, 2, 1000) == []
+
+
+def test_an_open_transaction_never_expires(workshop: Any) -> None:
+    log = workshop.log()
+    send(workshop, log, 1, 0)
+    send(workshop, log, 2, 0)
+    log.append_as_leader(marker(2, commit=True), 0, from_client=False)
+    log.remove_expired_producers(workshop.now + 10**12, 1000)
+    assert list(log.active_producers) == [1]
+    assert log.last_stable_offset == 0
+    log.close()
+    workshop.runtime.now_s += 10**6
+    assert list(workshop.log().active_producers) == [1]
