@@ -19,13 +19,16 @@ from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered pro
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from barnabas.broker.connection_limits import ConnectionLimits
 from barnabas.broker.registry import Outcome
+from barnabas.broker.request_memory import RequestMemory
 from barnabas.broker.response_writer import ResponseWriter
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barnabas.broker.config import BrokerConfig
     from barnabas.broker.context import RequestContext
     from barnabas.broker.dispatch import Answer, Dispatcher
     from barnabas.storage.runtime import Runtime, Timer
@@ -38,22 +41,23 @@ STASH_LIMIT_BYTES = 128 * 1024  # pipelined requests kept while one waits, befor
 _unpack_size = struct.Struct(">i").unpack_from
 KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
+LARGE_ANSWER_BYTES = 16 * 1024  # one of this size is sent at once, so that few bytes are collected
 
 
 class Connections:
     """What the connections of one broker share: the receive buffer, the limits, and the list of them."""
 
-    def __init__(
-        self, runtime: Runtime, dispatcher: Dispatcher, request_max_bytes: int, idle_max_s: float
-    ) -> None:
+    def __init__(self, runtime: Runtime, dispatcher: Dispatcher, config: BrokerConfig) -> None:
         self.runtime = runtime
         self.dispatcher = dispatcher
-        self.request_max_bytes = request_max_bytes
+        self.request_max_bytes = config.socket_request_max_bytes
+        self.memory = RequestMemory(config.queued_max_request_bytes)
+        self.limits = ConnectionLimits(config, runtime)
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.open: set[Connection] = set()
-        self._idle_max_s = idle_max_s
+        self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
-        if idle_max_s > 0:
+        if self._idle_max_s > 0:
             self._schedule_idle_check()
 
     def _schedule_idle_check(self) -> None:
@@ -68,6 +72,7 @@ class Connections:
     def close_all(self) -> None:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        self.limits.stop()
         for connection in tuple(self.open):
             connection.close()
 
@@ -76,8 +81,9 @@ class Connection(BufferedProtocol):
     """One client. Called by the event loop; the loop itself stays behind the runtime."""
 
     __slots__ = (
-        "_abandoned", "_buffer", "_closing", "_filled", "_last_active", "_out", "_out_regions", "_paused", "_pending",
-        "_processing", "_shared", "_transport", "_writer", "client_host", "listener", "peer",
+        "_abandoned", "_admitted", "_buffer", "_closing", "_filled", "_granted", "_hungry", "_last_active", "_out",
+        "_out_regions", "_paused", "_pending", "_processing", "_shared", "_transport", "_writer", "client_host",
+        "listener", "peer",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str) -> None:
@@ -87,6 +93,9 @@ class Connection(BufferedProtocol):
         self.peer = ""
         self._buffer: bytearray | None = None  # own buffer: unfinished frame or waiting requests
         self._filled = 0  # bytes of it that are in use
+        self._granted = 0  # bytes that queued.max.request.bytes lets it hold
+        self._hungry = False  # not reading, until it lets it hold more
+        self._admitted = False
         self._out: list[Part] = []
         self._out_regions = False  # whether anything but bytes is in it
         self._pending = False  # a handler said PENDING
@@ -113,6 +122,15 @@ class Connection(BufferedProtocol):
             transport.abort()
             return
         self._shared.open.add(self)
+        self._admitted = self._shared.limits.arrive(self)
+        if not self._admitted and not self._closing:
+            transport.pause_reading()
+
+    def admitted(self) -> None:
+        """There were too many connections; now there is room for this one."""
+        self._admitted = True
+        if not self._closing:
+            self._transport.resume_reading()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         if self._buffer is None:
@@ -140,6 +158,8 @@ class Connection(BufferedProtocol):
         if self in self._shared.open:
             self._shared.open.discard(self)
             self._writer.close()
+            self._shared.memory.leave(self, self._granted)
+            self._shared.limits.leave(self, was_admitted=self._admitted)
         self._out.clear()
         self._buffer = None
         abandoned, self._abandoned = self._abandoned, None
@@ -223,9 +243,11 @@ class Connection(BufferedProtocol):
                 if type(answer) is bytes:
                     self._pending = False
                     self._out.append(answer)
+                    is_large = len(answer) > LARGE_ANSWER_BYTES
                 else:
                     self._take(answer)
-                if len(self._out) > OUTPUT_BATCH_PARTS:
+                    is_large = False
+                if is_large or len(self._out) > OUTPUT_BATCH_PARTS:
                     self._flush()
                     if self._writer.blocked:
                         break
@@ -281,10 +303,15 @@ class Connection(BufferedProtocol):
             rest.release()
         view.release()
         self._filled = remaining
-        if remaining == 0 and (len(buffer) > KEPT_BUFFER_BYTES or len(buffer) <= SHARED_BUFFER_BYTES):
+        if self._granted:
+            granted, self._granted = self._granted, 0
+            self._shared.memory.give_back(granted)
+        if remaining:
+            self._make_room()
+        elif len(buffer) > KEPT_BUFFER_BYTES or len(buffer) <= SHARED_BUFFER_BYTES:
             self._buffer = None
         else:
-            self._make_room()
+            self._shared.memory.keep(self, len(buffer))
 
     def _stash(self, rest: memoryview) -> None:
         """Move what the shared buffer still holds of ours into a buffer of our own."""
@@ -307,11 +334,42 @@ class Connection(BufferedProtocol):
         if self._pending or self._writer.blocked:
             if self._filled >= STASH_LIMIT_BYTES and not self._paused:
                 self._paused = True
-                self._transport.pause_reading()
+                if not self._hungry:
+                    self._transport.pause_reading()
             if self._filled == len(buffer) or not self._paused:
                 self._grow(max(len(buffer), self._filled + 4096))
-        elif self._filled == len(buffer):
+        elif (not self._shared.memory.limited or self._is_fed(buffer)) and self._filled == len(buffer):
             self._grow(max(self._next_size(memoryview(buffer)), self._filled + 4096))
+
+    def _is_fed(self, buffer: bytearray) -> bool:
+        """Whether the unfinished frame at the buffer's front may be read on (queued.max.request.bytes)."""
+        size = 4 + max(0, int.from_bytes(buffer[:4], "big", signed=True)) if self._filled >= 4 else 4
+        missing = size - self._granted
+        if missing <= 0:
+            return True
+        if self._shared.memory.grant(missing):
+            self._granted = size
+            return True
+        if not self._hungry:
+            self._hungry = True
+            if not self._paused:
+                self._transport.pause_reading()
+            self._shared.memory.wait(self)
+        return False
+
+    def feed(self) -> None:
+        """There may be room again for the frame that has not arrived in full."""
+        self._hungry = False
+        if self._closing or self._buffer is None:
+            return
+        self._make_room()
+        if not self._hungry and not self._paused:
+            self._transport.resume_reading()
+
+    def drop_idle_buffer(self) -> None:
+        """Give the memory back; the next large frame gets a new buffer."""
+        if not self._filled and not self._pending:
+            self._buffer = None
 
     def _grow(self, size: int) -> None:
         if self._buffer is None or size <= len(self._buffer):
@@ -353,4 +411,5 @@ class Connection(BufferedProtocol):
             self._process_own()
         if self._paused and not self._closing and not self._pending and not self._writer.blocked:
             self._paused = False
-            self._transport.resume_reading()
+            if not self._hungry:
+                self._transport.resume_reading()

@@ -126,8 +126,7 @@ class Node:
         self._connections = Connections(
             runtime,
             Dispatcher(self.services),
-            config.socket_request_max_bytes,
-            config.connections_max_idle_ms / 1000,
+            config,
         )
 
     def _configs_changed(self, image: MetadataImage, resources: set[tuple[int, str]]) -> None:
