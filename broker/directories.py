@@ -8,6 +8,7 @@ partition (KIP-858), so that a start without one of them does not make its parti
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.controller.operations.directories import (
@@ -41,10 +42,19 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
         log_flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
         log_flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
         replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
     )
 
 
+MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 RETRY_S = 10.0  # how often logs that could not be made are tried again
+
+
+def _move_rate(config: BrokerConfig) -> float:
+    """Bytes a second that a move between directories may copy; dynamic only, of the node or the cluster."""
+    text = config.stored_node.get(MOVE_RATE, config.stored_cluster.get(MOVE_RATE))
+    return float("inf") if text is None else float(text)
 
 
 class Directories:
@@ -55,18 +65,20 @@ class Directories:
         log_manager: LogManager,
         partitions: PartitionManager,
         controller: Controller,
-        node_id: int,
         runtime: Runtime,
+        config: BrokerConfig,
         fatal: Callable[[str], object],
     ) -> None:
         """`fatal(reason)` is called when nothing is left to serve from."""
         self._log_manager = log_manager
         self._partitions = partitions
         self._controller = controller
-        self._node_id = node_id
+        self._node_id = config.node_id
         self._runtime = runtime
         self._unassigned: dict[tuple[bytes, int], bytes] = {}  # (topic id, index) -> directory, to be told
+        log_manager.moves.bytes_per_second = partial(_move_rate, config)
         log_manager.on_start_offset = self._start_offset_changed
+        log_manager.on_replaced = self._replaced
         log_manager.on_directory_failed = self._directory_failed
         log_manager.on_fatal = fatal
         if len(log_manager.log_dirs) > 1:
@@ -112,6 +124,17 @@ class Directories:
             if partition.log.offline:
                 partition.interrupt_waiters()
         self._report()
+
+    def _replaced(self, old: Log, new: Log) -> None:
+        """A log has moved to another directory."""
+        partition = self._partitions.get(old.topic, old.partition)
+        if partition is not None and partition.log is old:
+            partition.log = new
+            self.assign(
+                partition.topic_id,
+                partition.partition,
+                decode_uuid(self._log_manager.directory_id(new.log_dir)),
+            )
 
     def _start_offset_changed(self, moved: Log) -> None:
         partition = self._partitions.get(moved.topic, moved.partition)

@@ -60,6 +60,7 @@ class Node:
             settings=log_manager_settings(config),
             vital_dir=metadata_directory(config),
         )
+        self._partitions: PartitionManager | None = None
         self._cleaner = LogCleaner(self._log_manager, self._disk, runtime, _cleaner_settings(config))
         self._kafka_metadata = KafkaMetadata(self._disk, config, self._log_manager, runtime)
         self.endpoints: list[
@@ -97,7 +98,7 @@ class Node:
         partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties, runtime)
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
         directories = Directories(
-            self._log_manager, partitions, controller, config.node_id, runtime, lambda why: self.on_fatal(why)
+            self._log_manager, partitions, controller, runtime, config, lambda why: self.on_fatal(why)
         )
         partitions.load(controller.image)
         groups = GroupCoordinator(
@@ -120,6 +121,7 @@ class Node:
         directories.start()
         controller.answer_after(partitions.when_settled)
         controller.add_config_listener(self._configs_changed)
+        self._partitions = partitions
         groups.start()
         if config.log_cleaner_enable:
             self._cleaner.start()
@@ -132,11 +134,15 @@ class Node:
     def _configs_changed(self, image: MetadataImage, resources: set[tuple[int, str]]) -> None:
         """Dynamic broker configs: the cluster's, then this node's own."""
         if any(kind == BROKER_RESOURCE for kind, _ in resources):
+            defaults = self._config.topic_defaults()
             self._config.apply_dynamic(
                 image.configs.get((BROKER_RESOURCE, ""), {}),
                 image.configs.get((BROKER_RESOURCE, str(self._config.node_id)), {}),
             )
             self._cleaner.reconfigure(_cleaner_settings(self._config))
+            if self._partitions is not None and self._config.topic_defaults() != defaults:
+                self._partitions.defaults_changed(image)
+            self._log_manager.producer_id_expiration_ms = self._config.producer_id_expiration_ms
 
     def stop(self) -> None:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""

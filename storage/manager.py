@@ -8,13 +8,14 @@ or the one that holds the metadata has failed, the broker has to stop (`on_fatal
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
-from barnabas.storage.background import Periodic
+from barnabas.storage.background import Periodic, in_slices
 from barnabas.storage.checkpointer import Checkpointer
 from barnabas.storage.directory import (
     DELETE_SUFFIX,
+    FUTURE_SUFFIX,
     LOG_START_OFFSET_FILE,
     PARTITION_METADATA,
     RECOVERY_POINT_FILE,
@@ -32,8 +33,10 @@ from barnabas.storage.disk import Disk, write_rest
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, StorageError, is_passing
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
+from barnabas.storage.log_moves import LogMoves
 from barnabas.storage.log_sync import SyncedLog
 from barnabas.storage.offline_log import OfflineLog
+from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.retention import RetentionPass
 from barnabas.storage.runtime import Runtime
 from barnabas.wire.errors import ErrorCode
@@ -54,6 +57,8 @@ class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     log_flush_start_offset_checkpoint_interval_ms: int = 60_000
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
+    producer_id_expiration_check_interval_ms: int = 600_000
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
 
 
 class LogManager:
@@ -82,9 +87,12 @@ class LogManager:
         self._logs: dict[tuple[str, int], Log] = {}
         self._directories = {path: LogDirectory(disk, path) for path in dict.fromkeys(log_dirs)}
         self._counts = dict.fromkeys(self._directories, 0)  # logs in each
+        self.moves = LogMoves(self, disk, runtime)
         self._checkpointer = Checkpointer(disk, runtime, self._logs, self.directory_failed)
         self._periodic: list[Periodic] = []
+        self._futures: dict[str, list[str]] = {}  # directory -> interrupted moves found there
         self._closed = False
+        self.producer_id_expiration_ms = self._settings.producer_id_expiration_ms  # may change at run time
         self.log_dirs: list[str] = list(self._directories)
         self.offline: dict[str, str] = {}  # directories that have failed, and why
         self.cluster_id = cluster_id or ""
@@ -94,6 +102,7 @@ class LogManager:
         self.on_removed: Callable[[Log], object] | None = None  # out of service, deleted or not
         # Called on the loop, after what caused them has been answered:
         self.on_start_offset: Callable[[Log], object] | None = None  # records went at the log's start
+        self.on_replaced: Callable[[Log, Log], object] | None = None  # a log has moved
         self.on_directory_failed: Callable[[str], object] | None = None
         self.on_fatal: Callable[[str], object] | None = None  # nothing is left to serve from
 
@@ -112,6 +121,8 @@ class LogManager:
         except BaseException:
             self._unlock()
             raise
+        for path, names in self._futures.items():
+            self.moves.resume(path, names)
         self._begin_periodic()
 
     def _each_live(self, prepare: Callable[[LogDirectory], object]) -> None:
@@ -153,6 +164,9 @@ class LogManager:
             if name.endswith(DELETE_SUFFIX):
                 self._remove_later(path, self._config.file_delete_delay_ms)
                 continue
+            if name.endswith(FUTURE_SUFFIX):
+                self._futures.setdefault(directory.path, []).append(name)
+                continue
             key = parse_directory_name(name)
             if key is None:
                 continue
@@ -181,15 +195,34 @@ class LogManager:
                 clean=directory.clean,
                 recovery_point=recovery_point,
                 log_start_offset=start_offset,
+                producer_expiration_ms=self.producer_id_expiration_ms,
                 events=self,
             )
         except OSError as error:
             raise LogDirectoryOffline(f"{path} can't be opened (log.dirs): {error}") from error
-        if key in self._logs:
+        other = self._logs.get(key)
+        if other is None:
+            self._add(key, log)
+        else:
+            self._settle_twins(other, log)
+
+    def _settle_twins(self, first: Log, second: Log) -> None:
+        """One log in two directories: a move was interrupted when both were whole. The one that reaches further
+        has lived on."""
+        if first.topic_id != second.topic_id:
             raise LogDirectoryError(
-                f"{key[0]}-{key[1]} lies in both {self._logs[key].log_dir} and {directory.path} (log.dirs)"
+                f"{first.name} lies in both {first.log_dir} and {second.log_dir} (log.dirs), and they are not "
+                "of the same topic"
             )
-        self._add(key, log)
+        key = (first.topic, first.partition)
+        kept, other = (second, first) if second.log_end_offset > first.log_end_offset else (first, second)
+        logger.warning(
+            "%s lies in %s too; the one in %s reaches further", other.name, other.log_dir, kept.log_dir
+        )
+        self._remove(key)
+        self._add(key, other)
+        self.set_stray(*key)
+        self._add(key, kept)
 
     def _read_topic_id(self, path: str) -> bytes:
         file = f"{path}/{PARTITION_METADATA}"
@@ -212,6 +245,16 @@ class LogManager:
         every(settings.log_flush_offset_checkpoint_interval_ms, checkpointer.write_recovery_points)
         every(settings.log_flush_start_offset_checkpoint_interval_ms, checkpointer.write_start_offsets)
         every(settings.replica_high_watermark_checkpoint_interval_ms, checkpointer.write_high_watermarks)
+        every(settings.producer_id_expiration_check_interval_ms, self._remove_expired_producers)
+
+    def _remove_expired_producers(self, done: Callable[[], object]) -> None:
+        def each() -> Iterator[None]:
+            now_ms = self._runtime.time_ms()
+            for log in self.logs():
+                log.remove_expired_producers(now_ms, self.producer_id_expiration_ms)
+                yield
+
+        in_slices(self._runtime, each(), done)
 
     def _enforce_retention(self, done: Callable[[], object]) -> None:
         RetentionPass(self._runtime, self._disk, self.logs(), done)
@@ -223,6 +266,7 @@ class LogManager:
         self._closed = True
         for periodic in self._periodic:
             periodic.stop()
+        self.moves.stop()
         for path, directory in self._directories.items():
             if path in self.offline:
                 continue
@@ -292,6 +336,7 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> None:
         """Take the log out of service at once and off the disk after file.delete.delay.ms. Nothing happens when
         there is none. Regions that wait to be sent stay readable."""
+        self.moves.end(topic, partition)
         log = self._remove((topic, partition))
         if log is None or log.log_dir in self.offline:
             return
@@ -301,6 +346,49 @@ class LogManager:
         except OSError as error:
             logger.error("%s can't be deleted: %s", log.directory, error)
         self._checkpointer.forget(log.log_dir)
+
+    def open_moved(self, log: Log, log_dir: str) -> Log:
+        """The log anew, from its copy in another directory. OSError."""
+        return self._open_again(log, log_dir)
+
+    def reopen(self, log: Log) -> None:
+        """A closed log anew where it was; its directory is offline when it can't be opened."""
+        try:
+            self.replace(log, self._open_again(log, log.log_dir))
+        except OSError as error:
+            self.directory_failed(log.log_dir, str(error))
+
+    def _open_again(self, log: Log, log_dir: str) -> Log:
+        return Log(
+            self._disk,
+            self._runtime,
+            log_dir,
+            log.topic,
+            log.partition,
+            log.topic_id,
+            log.config,
+            log_start_offset=log.log_start_offset,
+            events=self,
+        )
+
+    def replace(self, old: Log, new: Log) -> None:
+        """Have `new` stand for a closed log from now on."""
+        key = (old.topic, old.partition)
+        self._remove(key)
+        self._add(key, new)
+        for log_dir in {old.log_dir, new.log_dir}:
+            self._checkpointer.forget(log_dir)
+        if self.on_replaced is not None:
+            self.on_replaced(old, new)
+
+    def remove_directory(self, path: str, doomed: str, delay_ms: int) -> None:
+        """Rename a directory to `doomed` and remove it later."""
+        try:
+            self._disk.rename(path, doomed)
+        except OSError as error:
+            logger.error("%s can't be removed: %s", path, error)
+            return
+        self._remove_later(doomed, delay_ms)
 
     def set_stray(self, topic: str, partition: int) -> None:
         """Take a log that no topic claims out of service; its files stay under a name that ends in -stray."""
@@ -377,6 +465,7 @@ class LogManager:
         self._directories[log_dir].unlock()
         for log in self._in(log_dir):
             log.fail(reason)
+        self.moves.directory_failed(log_dir)
 
     def _tell_of_failure(self, log_dir: str, reason: str) -> None:
         if self.on_directory_failed is not None:

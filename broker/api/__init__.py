@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from barnabas.broker.api import (
     alter_configs,
+    alter_replica_log_dirs,
     api_versions,
     create_acls,
     create_partitions,
@@ -39,6 +40,7 @@ from barnabas.broker.api import (
 
 __all__ = [
     "alter_configs",
+    "alter_replica_log_dirs",
     "api_versions",
     "create_acls",
     "create_partitions",

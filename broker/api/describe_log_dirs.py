@@ -54,6 +54,19 @@ def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterato
                     offset_lag=max(log.high_watermark - log.log_end_offset, 0),
                 ),
             )
+    for move in manager.moves.all():
+        log = move.log
+        if wanted is None or (log.topic, log.partition) in wanted:
+            yield (
+                move.target_dir,
+                log.topic,
+                DescribeLogDirsPartition(
+                    partition_index=log.partition,
+                    partition_size=move.size,
+                    offset_lag=max(log.log_end_offset - move.end_offset, 0),
+                    is_future_key=True,
+                ),
+            )
 
 
 def _result(

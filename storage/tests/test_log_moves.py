@@ -1,0 +1,265 @@
+"""A log moves to another directory while it is appended to, and whatever interrupts it leaves a whole log."""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import Any
+
+import pytest
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log import Log
+from barnabas.storage.log_config import LogConfig
+from barnabas.storage.manager import LogManager
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.memory_file import ProcessKilled
+from barnabas.wire.errors import ErrorCode
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+TOPIC_ID = bytes(range(1, 17))
+CONFIG = LogConfig(segment_bytes=300, file_delete_delay_ms=1000, index_interval_bytes=1, retention_ms=-1)
+
+
+class World:
+    """Two directories on one disk and one log, in /a to begin with."""
+
+    def __init__(self, workshop: Any, disk: MemoryDisk | None = None) -> None:
+        self.workshop = workshop
+        self.disk = disk or MemoryDisk()
+        self.runtime = VirtualRuntime()
+        self.manager = LogManager(self.disk, ["/a", "/b"], self.runtime, config=CONFIG)
+        self.manager.open()
+        found = self.manager.get("t", 0)
+        if found is None:
+            found = self.manager.create("t", TOPIC_ID, 0, CONFIG)
+        self.first = found
+
+    @property
+    def log(self) -> Log:
+        found = self.manager.get("t", 0)
+        assert found is not None
+        return found
+
+    def append(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.log.append_as_leader(self.workshop.batch(size=40), 3)
+
+    def run(self, seconds: float = 0.01) -> None:
+        self.runtime.advance(seconds)
+
+    def content(self) -> list[bytes]:
+        found: list[bytes] = self.workshop.content(self.log)
+        return found
+
+    def directories(self) -> list[tuple[str, str]]:
+        """(log directory, what stands behind the partition's name)."""
+        return [
+            (log_dir, name.removeprefix("t-0")[:1] + name.rpartition("-")[2])
+            for log_dir in ("/a", "/b")
+            for name in self.disk.list(log_dir)
+            if name.startswith("t-0")
+        ]
+
+
+@pytest.fixture
+def world(workshop: Any) -> World:
+    return World(workshop)
+
+
+def test_a_log_moves_while_it_is_appended_to(world: World) -> None:
+    world.append(20)
+    before = world.content()
+    (region,) = world.first.read(0, 200).regions
+    read = region.read()
+    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.begin("t", 0, "/b")
+    assert world.directories() == [("/a", "0"), ("/b", ".future")]
+    for _ in range(100):
+        world.run(0.05)
+        world.append()
+        if world.log is not world.first:
+            break
+    log = world.log
+    assert (log.log_dir, log.directory) == ("/b", "/b/t-0")
+    assert world.content()[:20] == before
+    world.append(5)
+    assert log.log_end_offset == len(world.content())
+    assert log.latest_epoch == 3
+    assert world.manager.moves.get("t", 0) is None
+    world.run(2)
+    assert world.directories() == [("/b", "0")]
+    assert region.read() == read
+    content = world.content()
+    world.manager.close()
+    again = World(world.workshop, world.disk)
+    assert again.log.log_dir == "/b"
+    assert again.content() == content
+
+
+def test_it_is_told_how_far_the_copy_is(world: World) -> None:
+    world.append(20)
+    world.manager.moves.bytes_per_second = lambda: 1000.0
+    world.manager.moves.begin("t", 0, "/b")
+    seen = []
+    for _ in range(200):
+        move = world.manager.moves.get("t", 0)
+        if move is None:
+            break
+        seen.append((move.size, move.end_offset))
+        world.run(0.1)
+    assert world.log.log_dir == "/b"
+    assert seen == sorted(seen)
+    assert seen[0] == (0, 0)
+    assert len(set(seen)) > 5
+    total = world.log.size
+    assert world.runtime.monotonic() >= (total - 600) / 1000  # throttled; the rest goes at the end
+
+
+def test_the_start_offset_and_the_config_go_along(world: World) -> None:
+    world.append(20)
+    world.log.increment_log_start_offset(7)
+    world.log.update_config(LogConfig(segment_bytes=300, retention_bytes=12345))
+    world.manager.moves.begin("t", 0, "/b")
+    world.run()
+    assert world.log.log_dir == "/b"
+    assert (world.log.log_start_offset, world.log.config.retention_bytes) == (7, 12345)
+    world.run(1)
+    again = World(world.workshop, world.disk.crash(lambda n: n))
+    assert again.log.log_start_offset == 7
+
+
+def test_segments_that_retention_takes_meanwhile_are_not_moved(world: World) -> None:
+    world.append(30)
+    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.begin("t", 0, "/b")
+    world.run(0.5)
+    assert world.log is world.first
+    world.log.increment_log_start_offset(20)
+    for _ in range(100):
+        world.run(0.1)
+    assert world.log.log_dir == "/b"
+    assert world.content()
+    assert world.log.log_start_offset == 20
+    names = [name for name in world.disk.list("/b/t-0") if name.endswith(".log")]
+    assert len(names) == len(world.log.segments)
+
+
+def test_what_is_refused(world: World) -> None:
+    def refusal(topic: str, directory: str) -> ErrorCode:
+        with pytest.raises(StorageError) as caught:
+            world.manager.moves.begin(topic, 0, directory)
+        return caught.value.error
+
+    assert refusal("t", "/c") == ErrorCode.LOG_DIR_NOT_FOUND
+    assert refusal("unknown", "/b") == ErrorCode.REPLICA_NOT_AVAILABLE
+    assert refusal("x" * 240, "/b") == ErrorCode.INVALID_TOPIC_EXCEPTION
+    world.manager.moves.begin("t", 0, "/a")  # it is there
+    assert world.manager.moves.get("t", 0) is None
+    world.manager.directory_failed("/b", "broken")
+    assert refusal("t", "/b") == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_asking_for_where_it_is_ends_the_move(world: World) -> None:
+    world.append(10)
+    world.manager.moves.begin("t", 0, "/b")
+    world.manager.moves.begin("t", 0, "/a")
+    world.run(5)
+    assert world.log is world.first
+    assert world.directories() == [("/a", "0")]
+
+
+def test_a_deleted_log_takes_its_copy_along(world: World) -> None:
+    world.append(10)
+    world.manager.moves.begin("t", 0, "/b")
+    world.manager.delete("t", 0)
+    world.run(5)
+    assert world.directories() == []
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "rename", "read"])
+def test_when_the_target_fails_the_log_stays_where_it_is(world: World, operation: str) -> None:
+    world.append(20)
+    content = world.content()
+    world.manager.moves.begin("t", 0, "/b")
+    world.disk.fault = lambda done, path: errno.ENOSPC if done == operation and "/b/" in path else None
+    world.run(1)
+    world.disk.fault = None
+    assert world.manager.moves.get("t", 0) is None
+    world.run(5)
+    assert world.log.log_dir == "/a"
+    assert world.content() == content
+    world.append()
+
+
+def _killed_world(workshop: Any, changes: int) -> tuple[World, bool]:
+    """A world in which the process dies after so many changes of the disk during a move; whether it died."""
+    world = World(workshop)
+    world.append(12)
+    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.begin("t", 0, "/b")
+    world.disk.kill_after = changes
+    try:
+        for _ in range(60):
+            world.run(0.05)
+            if world.log is not world.first:
+                world.run(2)
+                break
+            world.append()
+    except ProcessKilled:
+        return world, True
+    world.disk.kill_after = None
+    return world, False
+
+
+def test_killed_at_any_step_the_log_is_whole_and_arrives(make_workshop: Any) -> None:
+    changes, died = 0, True
+    moved: set[str] = set()
+    while died:
+        workshop = make_workshop()
+        world, died = _killed_world(workshop, changes)
+        if died:
+            known = world.manager.get("t", 0) or world.first
+            acknowledged = known.log_end_offset
+            world.disk.revive()
+            again = World(workshop, world.disk)
+            assert again.log.log_end_offset >= acknowledged, changes
+            assert len(again.content()) == again.log.log_end_offset
+            again.append(3)
+            again.run(5)
+            moved.add(again.log.log_dir)
+            assert [where for where, kind in again.directories() if kind == "0"] == [again.log.log_dir]
+            assert again.log.topic_id == TOPIC_ID
+        changes += 1
+    assert changes > 30
+    assert "/b" in moved
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_was_synced_survives_a_power_failure_at_any_step(make_workshop: Any, seed: int) -> None:
+    chance = random.Random(seed)
+    workshop = make_workshop()
+    world = World(workshop)
+    world.append(12)
+    world.log.flush()
+    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.begin("t", 0, "/b")
+    world.disk.kill_after = chance.randrange(200)
+    synced = world.log.log_end_offset
+    try:
+        for _ in range(40):
+            world.run(0.05)
+            world.append()
+            if chance.random() < 0.3:
+                world.log.flush()
+            synced = max(synced, world.log.recovery_point)
+        world.run(2)
+    except ProcessKilled:
+        pass
+    world.disk.revive()
+    again = World(workshop, world.disk.crash(lambda n: chance.randint(0, n)))
+    assert again.log.log_end_offset >= synced
+    assert len(again.content()) == again.log.log_end_offset
+    again.append(2)
+    again.run(5)
+    assert len(again.content()) == again.log.log_end_offset
