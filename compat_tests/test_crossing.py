@@ -140,9 +140,8 @@ def in_transactions(broker: Broker) -> None:
         ("aborted", 9, producer.abort_transaction),
     ):
         producer.begin_transaction()
-        if value == "committed":
-            for partition in range(2):
-                producer.produce("empty", value, partition=partition)
+        for partition in range(2):
+            producer.produce("empty", value, partition=partition)
         assert producer.flush(20) == 0
         position = TopicPartition("plain", 0, offset)
         producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 20)
