@@ -60,8 +60,9 @@ class LeaderEpochCache:
                 raise
 
     def recover(self, epoch: int, start_offset: int) -> None:
-        """As `assign`, while a log is scanned: the caller saves at the end."""
-        if epoch > self.latest_epoch:
+        """A batch of that epoch stands there, while a log is scanned: the caller saves at the end. What the file
+        said otherwise is older than the log."""
+        if epoch >= 0 and self.epoch_for_offset(start_offset) != epoch:
             self._insert(epoch, start_offset)
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:

@@ -275,8 +275,7 @@ def recover_segment(
                 raise CorruptBatch("offsets that go back")
             if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 raise CorruptBatch("an offset too far from the segment's base")
-            if header.partition_leader_epoch > epochs.latest_epoch:
-                epochs.recover(header.partition_leader_epoch, header.base_offset)
+            epochs.recover(header.partition_leader_epoch, header.base_offset)
             if producers is not None:
                 producers.replay(segment, header, batch)
             segment.appended(header, header.size, config.index_interval_bytes, config.segment_index_bytes)
