@@ -169,7 +169,11 @@ class Node:
             name = listener.name
             try:
                 server = self._runtime.listen(
-                    listener.host, listener.port, partial(Connection, self._connections, name)
+                    listener.host,
+                    listener.port,
+                    partial(Connection, self._connections, name),
+                    send_buffer_bytes=self._config.socket_send_buffer_bytes,
+                    receive_buffer_bytes=self._config.socket_receive_buffer_bytes,
                 )
             except OSError:
                 for opened in self._servers:

@@ -87,6 +87,12 @@ class PartitionManager:
         for name in config_topics:
             self._work.add(self._update_config(image, name))
 
+    def defaults_changed(self, image: MetadataImage) -> None:
+        """Settings of the broker that topics take where they have none of their own have changed."""
+        self._log_configs.clear()
+        for name in tuple(self._by_name):
+            self._work.add(self._update_config(image, name))
+
     def retry_unmade(self, image: MetadataImage) -> None:
         """Try again to make the logs that could not be made."""
         if self._unmade:

@@ -1,0 +1,29 @@
+"""A broker setting that topics take their default from, changed while it runs, reaches the topics that exist."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.topics import create_topic
+
+
+def test_a_changed_default_is_in_force_for_old_topics(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker()
+    create_topic(broker.bootstrap, "old")
+    create_topic(broker.bootstrap, "own", configs={"message.timestamp.type": "CreateTime"})
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    entry = ConfigEntry(
+        "log.message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(10)
+    now = time.time() * 1000
+    for topic, stamped in (("old", True), ("own", False)):
+        CLIENTS[2].produce(broker.bootstrap, topic, [Sample(b"k", b"v", timestamp=1_700_000_000_000)])
+        (found,) = CLIENTS[2].consume(broker.bootstrap, topic, 1)
+        assert (found.sample.timestamp >= now - 60_000) == stamped
