@@ -11,6 +11,7 @@ import pytest
 from barnabas.storage.disk import RealDisk
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
+from barnabas.storage.transaction_marker import build_marker
 from barnabas.wire.compression import Codec
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "kafka-4.3.1" / "lib"
@@ -90,3 +91,59 @@ def test_dump_log_segments_accepts_every_file(workshop: Any, tmp_path: Path) -> 
     # A segment of one batch has no entry in its offset index yet, which the tool says in other words.
     assert output.count("passed sanity check") == len(indexes) - 1
     assert output.count("is empty") == 1
+
+
+def test_dump_log_segments_reads_snapshots_and_transaction_indexes(workshop: Any, tmp_path: Path) -> None:
+    """It prints every producer and every aborted transaction that the log knows, and their batches agree."""
+    logs = LogManager(RealDisk(), [str(tmp_path)], workshop.runtime)
+    logs.open()
+    log = logs.create("transactions", b"i" * 16, 0, LogConfig(segment_bytes=3000, index_interval_bytes=300))
+    for turn in range(60):
+        producer, sequence = turn % 3, turn // 3
+        log.append_as_leader(
+            workshop.batch(
+                1, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True
+            ),
+            0,
+        )
+        if turn % 4 == 3 and producer:  # producer 0 stays in its transaction
+            batch = build_marker(
+                producer, 0, commit=turn % 8 == 3, coordinator_epoch=turn, timestamp=workshop.now + turn
+            )
+            log.append_as_leader(batch, 0, from_client=False)
+    logs.close()
+    files = [str(file) for file in sorted(Path(log.directory).iterdir())]
+    files = [file for file in files if file.endswith((".log", ".snapshot", ".txnindex"))]
+    assert {file.rpartition(".")[2] for file in files} == {"log", "snapshot", "txnindex"}
+    output = dump(files)
+    dumped = re.findall(
+        r"^version: 0 producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)$",
+        output,
+        re.MULTILINE,
+    )
+    known = log.collect_aborted(0, log.log_end_offset)
+    assert [tuple(map(int, fields)) for fields in dumped] == [
+        (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset) for each in known
+    ]
+    assert len(known) > 3
+    last = output[output.index(f"{log.log_end_offset:020d}.snapshot") :]
+    producers = re.findall(
+        r"^producerId: (\d+) producerEpoch: 0 coordinatorEpoch: (-?\d+) "
+        r"currentTxnFirstOffset: OptionalLong(?:\.empty|\[(\d+)\]) lastTimestamp: (\d+) "
+        r"firstSequence: (\d+) lastSequence: (\d+) lastOffset: (\d+) offsetDelta: 0 timestamp: \d+$",
+        last,
+        re.MULTILINE,
+    )
+    assert [tuple(int(field or -1) for field in fields) for fields in producers] == [
+        (
+            entry.producer_id,
+            entry.coordinator_epoch,
+            entry.current_transaction_first_offset,
+            entry.last_timestamp,
+            entry.last_sequence,
+            entry.last_sequence,
+            entry.last_offset,
+        )
+        for entry in log.active_producers.values()
+    ]
+    assert len(re.findall(r"^baseOffset: .* isvalid: true$", output, re.MULTILINE)) == log.log_end_offset
