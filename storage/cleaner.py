@@ -62,6 +62,7 @@ class LogCleaner:
             self._checkpoints[log_dir] = CleanerCheckpoint(self._disk, self._runtime, log_dir)
         self._manager.on_removed = self.log_removed
         self._manager.on_truncation = self.log_truncated
+        self._manager.on_moved = self.log_moved
         self._wait()
 
     def stop(self) -> None:
@@ -89,7 +90,7 @@ class LogCleaner:
     # --- what happens to the logs meanwhile
 
     def log_removed(self, log: Log) -> None:
-        """It has been deleted, or has moved to another directory."""
+        """It has been deleted, or set aside."""
         checkpoint = self._checkpoints.get(log.log_dir)
         if checkpoint is not None:
             checkpoint.remove((log.topic, log.partition))
@@ -102,12 +103,12 @@ class LogCleaner:
         if self._job is not None and self._job.log is log:
             self._job.abort()
 
-    def log_moved(self, log: Log, old_dir: str) -> None:
-        """It lies in `log.log_dir` now: its clean part is as clean as it was."""
-        key = log.topic, log.partition
-        source, target = self._checkpoints.get(old_dir), self._checkpoints.get(log.log_dir)
+    def log_moved(self, old: Log, new: Log) -> None:
+        """What is in the place of `old` now, maybe in another directory, is as clean as that was."""
+        key = old.topic, old.partition
+        source, target = self._checkpoints.get(old.log_dir), self._checkpoints.get(new.log_dir)
         offset = source.get(key) if source is not None else None
-        if source is not None and target is not None and offset is not None:
+        if source is not None and target is not None and source is not target and offset is not None:
             target.set(key, offset)
             source.remove(key)
 

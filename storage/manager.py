@@ -100,6 +100,7 @@ class LogManager:
         self.clean_start = True  # whether every directory had been stopped cleanly
         self.on_truncation: Callable[[Log, int], object] | None = None  # before everything from there on goes
         self.on_removed: Callable[[Log], object] | None = None  # out of service, deleted or not
+        self.on_moved: Callable[[Log, Log], object] | None = None  # opened again, maybe in another directory
         # Called on the loop, after what caused them has been answered:
         self.on_start_offset: Callable[[Log], object] | None = None  # records went at the log's start
         self.on_replaced: Callable[[Log, Log], object] | None = None  # a log has moved
@@ -373,9 +374,10 @@ class LogManager:
 
     def replace(self, old: Log, new: Log) -> None:
         """Have `new` stand for a closed log from now on."""
-        key = (old.topic, old.partition)
-        self._remove(key)
-        self._add(key, new)
+        if self.on_moved is not None:
+            self.on_moved(old, new)
+        self._counts[old.log_dir] -= 1
+        self._add((old.topic, old.partition), new)
         for log_dir in {old.log_dir, new.log_dir}:
             self._checkpointer.forget(log_dir)
         if self.on_replaced is not None:

@@ -379,6 +379,22 @@ def test_a_deleted_log_leaves_the_checkpoint() -> None:
     assert house.checkpoint() == "0\n0\n"
 
 
+def test_a_checkpoint_moves_with_the_log() -> None:
+    house = House(directories=("/data", "/more"))
+    log = house.create()
+    house.fill(log)
+    house.start_cleaner()
+    assert house.checkpoint("/data") == "0\n1\nt 0 100\n"
+    log.close()
+    for name in names(house, log):
+        house.disk.make_directory("/more/t-0", parents=True)
+        house.disk.write_file(f"/more/t-0/{name}", house.disk.read_file(f"{log.directory}/{name}"))
+    house.manager.replace(log, house.manager.open_moved(log, "/more"))
+    house.runtime.run_until_idle()
+    assert house.checkpoint("/data") == "0\n0\n"
+    assert house.checkpoint("/more") == "0\n1\nt 0 100\n"
+
+
 @pytest.mark.parametrize("wait", [0, 2, 4, 6, 8, 10, 12, 14])
 def test_a_log_cut_back_meanwhile(wait: int) -> None:
     house = House(**SLOW)
