@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome
+from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome, Usual
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.primitives import DecodeError, skip_tagged_fields
 from barnabas.wire.registry import request_type, response_type
@@ -40,6 +40,7 @@ class Route(msgspec.Struct, frozen=True):
     read: Reader[Any]
     write: Writer[Any]
     handler: Handler
+    usual: Usual | None
     flexible_request: bool
     flexible_response_header: bool
     answers_records: bool  # the response may hold file regions, which only the writer can turn into bytes
@@ -91,8 +92,15 @@ class Dispatcher:
             position += 1
             if count:
                 position = skip_tagged_fields(buffer, position, end, count)
-        request, _ = route.read(buffer, position, end)
-        response = route.handler(context, request)
+        response: msgspec.Struct | Outcome | None = None
+        if route.usual is not None:
+            usual = route.usual(context, buffer, position, end)
+            if isinstance(usual, bytes):
+                return _response_header(route, len(usual), correlation_id) + usual
+            response = usual
+        if response is None:
+            request, _ = route.read(buffer, position, end)
+            response = route.handler(context, request)
         if isinstance(response, Outcome):
             return response
         return _frame(route, correlation_id, response)
@@ -116,6 +124,7 @@ class Dispatcher:
             read=request.readers[api_version],
             write=response.writers[api_version],
             handler=registration.handler,
+            usual=registration.usual if request.flexible(api_version) else None,
             flexible_request=request.flexible(api_version),
             # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
             flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,

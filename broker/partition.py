@@ -13,6 +13,7 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.purgatory import PartitionListener
     from barnabas.storage.log import AppendResult, Log
+    from barnabas.wire.record_batch import BatchHeader
 
 
 class Partition:
@@ -49,14 +50,19 @@ class Partition:
         """Offset up to which (exclusive) read_committed consumers may read."""
         return self.log.last_stable_offset
 
-    def append(self, records: memoryview | bytes) -> AppendResult:
-        """Append one record batch as the leader; wakes the fetches that wait for it.
+    def append(self, records: memoryview | bytes, header: BatchHeader | None = None) -> AppendResult:
+        """Append one record batch as the leader; wakes the fetches that wait for it. `header` is the batch's, if
+        it has been read already and `records` are a view that ends with the batch.
 
         Raises storage errors, which carry their ErrorCode. Returning is the acknowledgement's base for
         every acks level, as the only replica has it; unless the result awaits a sync (flush.messages): then
         it is `log.when_synced`, and readers are shown the batch no sooner.
         """
-        result = self.log.append_as_leader(records, self.leader_epoch)
+        if header is None:
+            result = self.log.append_as_leader(records, self.leader_epoch)
+        else:
+            assert isinstance(records, memoryview)
+            result = self.log.append_batch(records, header, self.leader_epoch)
         if self.fetch_waiters or result.awaits_sync:
             byte_count = len(records)
             if result.awaits_sync:

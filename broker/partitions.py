@@ -46,6 +46,9 @@ class PartitionManager:
         # By name and by id it is the same dict of a topic's partitions by index.
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
+        # What Produce has learned of the bytes that name a partition; emptied when partitions come or go.
+        self.by_name_key: dict[bytes, Partition] = {}
+        self.by_id_key: dict[bytes, Partition] = {}
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
         self.on_opened: Callable[[Partition, PartitionState], object] | None = None
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
@@ -164,9 +167,14 @@ class PartitionManager:
             self.on_opened(partition, state)
 
     def _add(self, partition: Partition) -> None:
+        self._forget_keys()
         partitions = self._by_id.setdefault(partition.topic_id, {})
         partitions[partition.partition] = partition
         self._by_name[partition.topic] = partitions
+
+    def _forget_keys(self) -> None:
+        self.by_name_key.clear()
+        self.by_id_key.clear()
 
     def _log_config(self, image: MetadataImage, topic: str) -> LogConfig:
         """Topics whose settings are equal share one."""
@@ -194,6 +202,7 @@ class PartitionManager:
         partitions = self._by_id.pop(topic_id, None)
         if not partitions:
             return
+        self._forget_keys()
         name = next(iter(partitions.values())).topic
         if self._by_name.get(name) is partitions:
             del self._by_name[name]

@@ -34,6 +34,9 @@ NO_RESPONSE: Final = Outcome.NO_RESPONSE
 CLOSE_CONNECTION: Final = Outcome.CLOSE
 
 Handler = Callable[["RequestContext", Any], "msgspec.Struct | Outcome"]
+# Serves a request body at (buffer, start, end) whose shape is the usual one: the response's body, what a handler
+# would return, or None when the shape is another and nothing has happened.
+Usual = Callable[["RequestContext", memoryview, int, int], "bytes | msgspec.Struct | Outcome | None"]
 H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
 
 
@@ -47,15 +50,24 @@ class Registration(msgspec.Struct, frozen=True):
     max_version: int
     advertised_min: int
     handler: Handler
+    usual: Usual | None = None
 
 
 REGISTRATIONS: Final[dict[int, Registration]] = {}
 
 
 def api(
-    key: int, min_version: int, max_version: int, *, advertised_min: int | None = None
+    key: int,
+    min_version: int,
+    max_version: int,
+    *,
+    advertised_min: int | None = None,
+    usual: Usual | None = None,
 ) -> Callable[[H], H]:
-    """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive."""
+    """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive.
+
+    `usual` is asked first, in flexible versions: a shorter way for the shape that most requests have.
+    """
 
     def register(handler: H) -> H:
         assert key not in REGISTRATIONS, f"API {key} is registered twice"
@@ -66,6 +78,7 @@ def api(
             max_version=max_version,
             advertised_min=min_version if advertised_min is None else advertised_min,
             handler=handler,
+            usual=usual,
         )
         return handler
 

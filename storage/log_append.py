@@ -89,7 +89,7 @@ class AppendableLog(ProducerLog):
         size = header.batch_length + LOG_OVERHEAD
         if size != len(view):
             return self._append_several(view, leader_epoch, from_client)
-        return self._append(view, header, size, leader_epoch, from_client)
+        return self.append_batch(view, header, leader_epoch, from_client)
 
     def _append_several(self, view: memoryview, leader_epoch: int, from_client: bool) -> AppendResult:
         batches: list[tuple[memoryview, BatchHeader]] = []
@@ -104,9 +104,7 @@ class AppendableLog(ProducerLog):
             self._check(batch, header, header.size, from_client)
             batches.append((batch, header))
             position += header.size
-        results = [
-            self._append(batch, header, header.size, leader_epoch, from_client) for batch, header in batches
-        ]
+        results = [self.append_batch(batch, header, leader_epoch, from_client) for batch, header in batches]
         results[-1].base_offset = results[0].base_offset
         return results[-1]
 
@@ -150,11 +148,13 @@ class AppendableLog(ProducerLog):
                 f"maximum configured segment size of {config.segment_bytes}.",
             )
 
-    def _append(
-        self, records: memoryview, header: BatchHeader, size: int, leader_epoch: int, from_client: bool
+    def append_batch(
+        self, records: memoryview, header: BatchHeader, leader_epoch: int, from_client: bool = True
     ) -> AppendResult:
+        """As `append_as_leader`, for exactly one batch whose header has been read."""
         if self.failure is not None:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
+        size = header.batch_length + LOG_OVERHEAD
         attributes = header.attributes
         if (
             header.base_offset

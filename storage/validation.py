@@ -21,7 +21,6 @@ from barnabas.wire.record_batch import (
     MAX_TIMESTAMP_OFFSET,
     NO_TIMESTAMP,
     BatchHeader,
-    CorruptBatch,
     RecordBatchError,
     UnsupportedMagic,
     assemble_batch,

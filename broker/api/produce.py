@@ -19,7 +19,7 @@ from barnabas.broker.partition import Partition
 from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log import Log
+from barnabas.storage.log import AppendResult, Log
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -30,11 +30,20 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from barnabas.wire.primitives import MALFORMED, DecodeError, long_uvarint
+from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, RecordBatchError, read_header
 
 log = logging.getLogger("barnabas.produce")
 
 BATCH_OVERHEAD = 61
 BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
+# Before the number of topics stand the transactional id (null), acks and the timeout; behind it, by name, the
+# name's length plus one. The key ends with the number of partitions and the partition's index.
+_unpack_head = struct.Struct(">Bh5xB").unpack_from
+_ID_KEY_SIZE = 1 + 16 + 1 + 4
+_NAME_KEY_SIZE = 1 + 1 + 4  # and the name, whose length is written plus one
+# Error, base offset, log append time, log start offset, no record errors (1), no message, no tags, no throttling
+_pack_answer = struct.Struct(">2xqqqB8x").pack
 _peek = struct.Struct(">i4xb4xh").unpack_from  # from byte 8 on: batch length, magic, attributes
 ZSTD = 4
 TRANSACTIONAL = 0x10
@@ -50,25 +59,98 @@ Unsynced = tuple[Log, int, PartitionProduceResponse]  # (log, offset to be synce
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
-@api(0, 3, 13, advertised_min=0)
-def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
-    by_id = context.api_version >= 13
+def produce_usual(
+    context: RequestContext, buffer: memoryview, start: int, end: int
+) -> bytes | ProduceResponse | Outcome | None:
+    """The request that a busy broker gets nearly all the time, in one pass: one batch for one partition, without
+    a transaction, to be acknowledged (versions 9-13). None, and nothing has happened, when it is another.
+
+    The bytes from the number of topics to the partition's index are taken as they are: they name a partition,
+    and the answer begins with the same.
+    """
     partitions = context.services.partitions
+    try:
+        transactional_id, acks, name_size = _unpack_head(buffer, start)
+        start += 7
+        if context.api_version >= 13:
+            known = partitions.by_id_key
+            position = start + _ID_KEY_SIZE
+        else:
+            known = partitions.by_name_key
+            position = start + _NAME_KEY_SIZE + name_size
+        key = buffer[start:position].tobytes()
+        size = buffer[position]
+        position += 1
+        if size > 127:
+            size, position = long_uvarint(size, buffer, position)
+        stop = position + size - 1
+        if (
+            transactional_id
+            or (acks != 1 and acks != -1)
+            or stop + 3 != end
+            or buffer[stop]
+            or buffer[stop + 1]
+            or buffer[stop + 2]  # tagged fields, of the partition, the topic and the request
+        ):
+            return None
+        partition = known.get(key) or _learn_key(context, known, key)
+        records = buffer[position:stop]
+        header = read_header(records)
+    except (*MALFORMED, DecodeError, RecordBatchError):
+        return None
+    if (
+        partition is None
+        or header.batch_length + LOG_OVERHEAD != len(records)
+        or header.attributes & (TRANSACTIONAL | CODEC_MASK) > ZSTD
+    ):
+        return None
+    try:
+        result = partition.append(records, header)
+    except StorageError as error:
+        return _one_answer(partition, _refused(partition.partition, partition, error))
+    if result.awaits_sync:
+        answer = _appended(partition.partition, result)
+        unsynced = [(partition.log, result.last_offset + 1, answer)]
+        return _after_sync(context, _one_answer(partition, answer), unsynced)
+    return key + _pack_answer(result.base_offset, result.log_append_time, result.log_start_offset, 1)
+
+
+def _learn_key(context: RequestContext, known: dict[bytes, Partition], key: bytes) -> Partition | None:
+    """The partition that the key names, remembered; None when it names none, several, or one that is not for
+    everybody to write to."""
+    if key[0] != 2 or key[-5] != 2:  # one topic, one partition: counts are written plus one
+        return None
+    partitions = context.services.partitions
+    index = int.from_bytes(key[-4:], "big", signed=True)
+    if context.api_version >= 13:
+        partition = partitions.by_id(key[1:17], index)
+    elif key[1] < 128:
+        partition = partitions.get(key[2:-5].decode(), index)
+    else:  # the name's length is two bytes long, so the key is not what it seems to be
+        return None
+    if partition is not None and partition.topic not in INTERNAL_TOPICS:
+        known[key] = partition
+        return partition
+    return None
+
+
+def _one_answer(partition: Partition, answer: PartitionProduceResponse) -> ProduceResponse:
+    return ProduceResponse([TopicProduceResponse(partition.topic, partition.topic_id, [answer])])
+
+
+@api(0, 3, 13, advertised_min=0, usual=produce_usual)
+def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     known_acks = -1 <= request.acks <= 1
     topics = []
     unsynced: list[Unsynced] = []
     for data in request.topic_data:
         answers = []
         for part in data.partition_data:
-            partition = (
-                partitions.by_id(data.topic_id, part.index)
-                if by_id
-                else partitions.get(data.name, part.index)
-            )
+            partition = _find(context, data, part.index)
             if not known_acks:
                 answer = _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
             elif partition is None:
-                answer = _error(part.index, _why_absent(context, data, by_id))
+                answer = _error(part.index, _why_absent(context, data))
             else:
                 answer = _append(context, request, partition, part, unsynced)
             answers.append(answer)
@@ -119,23 +201,31 @@ def _append(
     try:
         result = partition.append(records)
     except StorageError as error:
-        return PartitionProduceResponse(
-            index=part.index,
-            error_code=error.error,
-            base_offset=-1,
-            log_start_offset=-1 if error.error in WITHOUT_LOG_START else partition.log.log_start_offset,
-            record_errors=[
-                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-                for index, message in error.record_errors
-            ],
-            error_message=str(error),
-        )
-    answer = PartitionProduceResponse(
-        part.index, ErrorCode.NONE, result.base_offset, result.log_append_time, result.log_start_offset
-    )
+        return _refused(part.index, partition, error)
+    answer = _appended(part.index, result)
     if result.awaits_sync:
         unsynced.append((partition.log, result.last_offset + 1, answer))
     return answer
+
+
+def _appended(index: int, result: AppendResult) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index, ErrorCode.NONE, result.base_offset, result.log_append_time, result.log_start_offset
+    )
+
+
+def _refused(index: int, partition: Partition, error: StorageError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error.error,
+        base_offset=-1,
+        log_start_offset=-1 if error.error in WITHOUT_LOG_START else partition.log.log_start_offset,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=message)
+            for at, message in error.record_errors
+        ],
+        error_message=str(error),
+    )
 
 
 def _is_usual(records: memoryview, version: int, partition: Partition) -> bool:
@@ -219,8 +309,14 @@ def _next_batch(records: object, position: int) -> tuple[int, str | None]:
     return (size if len(records) >= position + size else 0), None
 
 
-def _why_absent(context: RequestContext, data: TopicProduceData, by_id: bool) -> ErrorCode:
-    if by_id and context.services.controller.image.topic_by_id(data.topic_id) is None:
+def _find(context: RequestContext, data: TopicProduceData, index: int) -> Partition | None:
+    if context.api_version >= 13:
+        return context.services.partitions.by_id(data.topic_id, index)
+    return context.services.partitions.get(data.name, index)
+
+
+def _why_absent(context: RequestContext, data: TopicProduceData) -> ErrorCode:
+    if context.api_version >= 13 and context.services.controller.image.topic_by_id(data.topic_id) is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
