@@ -3,7 +3,8 @@
 It was synced, so only what came later has to be looked at. Where to begin says the offset index, if it can be
 believed: it is not synced with the log, and of what a power failure took from it zeros are left, or nothing. So
 all of it is checked, which is half a percent of the log, and its last entry below the recovery point has to
-point at the batch that it names, written in the leader epoch that the cache knows for it.
+point at the batch that it names, written in the leader epoch that the cache knows for it. The time index may have
+been saved less far: behind the entry that its last one was made with nothing is skipped.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point:
         offsets, times = segment.offset_index.entries(), segment.time_index.entries()
         if not _ascend(offsets) or not _ascend(times):
             return None
-        below = [entry for entry in offsets if segment.base_offset + entry[0] < recovery_point]
+        if not times:
+            return None
+        known = next((relative for relative, _ in offsets if relative >= times[-1][1]), recovery_point)
+        below = [
+            entry
+            for entry in offsets
+            if entry[0] <= known and segment.base_offset + entry[0] < recovery_point
+        ]
         if not below:
             return None
         relative, position = below[-1]
