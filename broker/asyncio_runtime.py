@@ -44,8 +44,11 @@ def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def bind_socket(host: str, port: int) -> socket.socket:
-    """A bound TCP socket; an empty host means every interface, IPv6 included where there is one.
+def bind_socket(
+    host: str, port: int, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1
+) -> socket.socket:
+    """A bound TCP socket; an empty host means every interface, IPv6 included where there is one. Accepted
+    connections inherit the sizes of the system's buffers; -1 leaves them to the system.
 
     OSError (errno kept) when the name does not resolve or the address is in use or not ours.
     """
@@ -61,6 +64,10 @@ def bind_socket(host: str, port: int) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if send_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+        if receive_buffer_bytes >= 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         if family == socket.AF_INET6:
             # Kafka's wildcard address serves both families; an explicit IPv6 address only its own.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
@@ -172,8 +179,19 @@ class AsyncioRuntime(Runtime):
 
     # -- network
 
-    def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Server:
-        return AsyncioServer(self.loop, bind_socket(host, port), protocol_factory)
+    def listen(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> Server:
+        sock = bind_socket(
+            host, port, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes
+        )
+        return AsyncioServer(self.loop, sock, protocol_factory)
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         self.loop.add_writer(descriptor, callback)

@@ -60,8 +60,17 @@ class Runtime(Protocol):
         stopping, when the loop serves nobody. What each has raised, in their order."""
         ...
 
-    def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Server:
-        """Listen on host:port (0 picks one). OSError when the address is in use or not ours."""
+    def listen(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> Server:
+        """Listen on host:port (0 picks one), with the system's buffers of each connection of these sizes (-1:
+        the system's choice). OSError when the address is in use or not ours."""
         ...
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:

@@ -137,7 +137,15 @@ class VirtualRuntime(Runtime):
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         return [_error_of(work) for work in works]
 
-    def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> VirtualServer:
+    def listen(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        *,
+        send_buffer_bytes: int = -1,  # noqa: ARG002 - no sockets here
+        receive_buffer_bytes: int = -1,  # noqa: ARG002
+    ) -> VirtualServer:
         if port in self.listening:
             raise OSError(98, f"address {host}:{port} in use")
         if port == 0:
