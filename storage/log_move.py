@@ -92,6 +92,9 @@ class LogMove:
         if self.log.closed or self.log.offline:
             self._failed(self, OSError("the log is closed"))
             return
+        if not all(segment.has_final_name for segment in self.log.segments):
+            self._runtime.call_later(_WAIT_S, self._step)
+            return
         gone = self._forget_the_gone()
         for segment in self.log.segments:
             copied = self._copied.setdefault(segment.base_offset, _Copied(segment))

@@ -138,6 +138,11 @@ class Segment:
         """The paths that belong to it, whether there is a file or not."""
         return [self._stem + kind + self._suffix for kind in SEGMENT_SUFFIXES]
 
+    @property
+    def has_final_name(self) -> bool:
+        """Not for a moment after it has taken the place of others (segment_swap.py)."""
+        return not self._suffix
+
     def rename(self, suffix: str) -> None:
         """Give its files other names: the usual ones with `suffix` behind them. OSError when one can't have it;
         tried again, the rest follows."""

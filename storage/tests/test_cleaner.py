@@ -395,6 +395,29 @@ def test_a_checkpoint_moves_with_the_log() -> None:
     assert house.checkpoint("/more") == "0\n1\nt 0 100\n"
 
 
+@pytest.mark.parametrize("rate", [300.0, 1000.0, 2000.0, 5000.0, 1e9])
+@pytest.mark.parametrize("wait", [0, 1, 4, 9])
+def test_a_log_that_moves_and_is_cleaned_at_once(rate: float, wait: int) -> None:
+    house = House(directories=("/data", "/more"), **SLOW)
+    log = house.create()
+    house.fill(log)
+    log.append_as_leader(build_batch([Record(0, 0, b"active", b"")]), 0)
+    before = state(log)
+    house.start_cleaner()
+    house.runtime.advance(wait)
+    house.manager.moves.bytes_per_second = lambda: rate
+    house.manager.moves.begin("t", 0, "/more")
+    house.runtime.advance(200)
+    moved = house.manager.get("t", 0)
+    assert moved is not None
+    assert moved.log_dir == "/more"
+    assert state(moved) == before
+    assert len(records(moved)) == 6
+    house.close()
+    _, reopened = house.reopen()
+    assert state(reopened) == before
+
+
 @pytest.mark.parametrize("wait", [0, 2, 4, 6, 8, 10, 12, 14])
 def test_a_log_cut_back_meanwhile(wait: int) -> None:
     house = House(**SLOW)
