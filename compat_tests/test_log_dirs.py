@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import struct
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka.admin import KafkaAdminClient
 
 from compat_tests.harness import raw
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.confluent_admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.raw import RawConnection
 from compat_tests.harness.topics import create_topic, eventually
 
@@ -135,3 +146,66 @@ def test_the_last_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -
     broker.start()
     with RawConnection(broker.bootstrap) as connection:
         assert raw.produce(connection, "t", raw.good_batch(b"again")) == (0, acknowledged)
+
+
+def alter_log_dir(connection: RawConnection, path: str, topic: str, partition: int) -> int:
+    """AlterReplicaLogDirs v1 of one partition: error code."""
+    topics = raw.array([raw.string(topic) + raw.array([struct.pack(">i", partition)])])
+    answer = connection.ask(raw.request(34, 1, raw.array([raw.string(path) + topics])))
+    (error,) = struct.unpack_from(">h", answer, len(answer) - 2)
+    return int(error)
+
+
+def test_a_partition_moves_while_it_serves(
+    fresh_broker: BrokerFactory, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    broker = fresh_broker({"log.dirs": f"{one},{two}"})
+    create_topic(broker.bootstrap, "t", 1, SETTINGS)
+    source = next(path for path, (_, held) in describe(broker).items() if ("t", 0) in held)
+    target = str(two if source == str(one) else one)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    rate = ConfigEntry(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        "8000000",
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[rate])
+    admin.incremental_alter_configs([resource])[resource].result(15)
+    sent = 0
+
+    def send(connection: RawConnection, size: int) -> None:
+        nonlocal sent
+        value = b"%08d" % sent + bytes(size)
+        assert raw.produce(connection, "t", raw.good_batch(value)) == (0, sent)
+        sent += 1
+
+    with RawConnection(broker.bootstrap) as connection:
+        for _ in range(40):
+            send(connection, 300_000)
+        assert alter_log_dir(connection, target, "t", 0) == 0
+        shown = java_tools.run("kafka-log-dirs", "--bootstrap-server", broker.bootstrap, "--describe").stdout
+        found = json.loads(next(line for line in shown.splitlines() if line.startswith("{")))
+        futures = [
+            (directory["logDir"], part["offsetLag"])
+            for directory in found["brokers"][0]["logDirs"]
+            for part in directory["partitions"]
+            if part["isFuture"]
+        ]
+        assert [where for where, lag in futures if lag > 0] == [target]
+        deadline = time.monotonic() + 60
+        while ("t", 0) in describe(broker)[source][1]:  # goes on while it moves
+            assert time.monotonic() < deadline
+            for _ in range(20):
+                send(connection, 1000)
+        for _ in range(5):
+            send(connection, 1000)
+    assert ("t", 0) in describe(broker)[target][1]
+    broker.restart(kill=True)
+    assert [path for path, (_, held) in describe(broker).items() if ("t", 0) in held] == [target]
+    with RawConnection(broker.bootstrap) as connection:
+        for offset in range(sent):
+            error, _, records = raw.fetch(connection, "t", offset, max_bytes=1000)
+            assert error == 0
+            assert b"%08d" % offset in records
+        send(connection, 10)

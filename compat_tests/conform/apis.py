@@ -42,6 +42,7 @@ APIS: dict[str, Api] = {
     "DeleteAcls": Api(31, 1, 3),
     "DescribeConfigs": Api(32, 1, 4),
     "AlterConfigs": Api(33, 0, 2),
+    "AlterReplicaLogDirs": Api(34, 1, 2),
     "DescribeLogDirs": Api(35, 1, 5),
     "CreatePartitions": Api(37, 0, 3),
     "DeleteGroups": Api(42, 0, 2),

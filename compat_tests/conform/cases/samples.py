@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
+from barnabas.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -101,6 +102,7 @@ def sample_requests(name: str) -> dict[str, object]:
         "AlterConfigs": AlterConfigsRequest(
             resources=[AlterConfigsResource(resource_type=2, resource_name=name)], validate_only=True
         ),
+        "AlterReplicaLogDirs": AlterReplicaLogDirsRequest(),
         "DescribeLogDirs": DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic=name)]),
         "CreatePartitions": CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=name, count=1, assignments=None)], validate_only=True
