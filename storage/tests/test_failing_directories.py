@@ -15,6 +15,7 @@ from barnabas.storage.directory import (
     REPLICATION_OFFSET_FILE,
 )
 from barnabas.storage.errors import LogDirectoryError, StorageError
+from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager, LogManagerSettings
 from barnabas.storage.memory_disk import MemoryDisk
@@ -43,6 +44,13 @@ class World:
         )
 
 
+def append_until_it_fails(workshop: Any, log: Log, *, flush: bool) -> None:
+    for _ in range(3):  # the third needs a new segment
+        log.append_as_leader(workshop.batch(size=100), 0)
+        if flush:
+            log.flush()
+
+
 @pytest.mark.parametrize("operation", ["write", "sync", "open"])
 def test_an_error_of_the_disk_takes_the_directory_offline_and_no_other(workshop: Any, operation: str) -> None:
     world = World("/a", "/b")
@@ -55,10 +63,7 @@ def test_an_error_of_the_disk_takes_the_directory_offline_and_no_other(workshop:
     assert len(broken) == len(well) == 2
     world.fail("/b", errno.EIO, operation)
     with pytest.raises(StorageError) as caught:
-        for _ in range(3):  # the third needs a new segment
-            broken[0].append_as_leader(workshop.batch(size=100), 0)
-            if operation == "sync":
-                broken[0].flush()
+        append_until_it_fails(workshop, broken[0], flush=operation == "sync")
     assert caught.value.error == ErrorCode.KAFKA_STORAGE_ERROR
     world.disk.fault = None
     for log in broken:

@@ -1,0 +1,153 @@
+"""flush.messages: nothing is acknowledged or shown before it is synced, and one sync serves all that wait for it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from barnabas.storage.log import Log
+from barnabas.storage.log_config import LogConfig
+from barnabas.storage.memory_disk import MemoryDisk
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+
+class SlowThreads(VirtualRuntime):
+    """Work of threads begins when it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waiting: list[tuple[Any, Any]] = []
+
+    def run_in_thread(self, work: Any, done: Any) -> None:
+        self.waiting.append((work, done))
+
+    def go(self) -> int:
+        """Let what waits now run to its end; how much that was."""
+        waiting, self.waiting = self.waiting, []
+        for work, done in waiting:
+            super().run_in_thread(work, done)
+        self.run_until_idle()
+        return len(waiting)
+
+
+class World:
+    def __init__(self, **settings: Any) -> None:
+        self.disk = MemoryDisk()
+        self.disk.make_directory("/logs/t-0", parents=True)
+        self.runtime = SlowThreads()
+        self.log = Log(self.disk, self.runtime, "/logs", "t", 0, b"i" * 16, LogConfig(**settings))
+        self.acknowledged: list[tuple[int, str | None]] = []
+
+    def append(self, batch: bytes) -> bool:
+        """Append, and note the acknowledgement when it comes; whether it had to wait."""
+        result = self.log.append_as_leader(batch, 0)
+        offset = result.last_offset + 1
+        if result.awaits_sync:
+            self.log.when_synced(offset, lambda failure: self.acknowledged.append((offset, failure)))
+        else:
+            self.acknowledged.append((offset, None))
+        return result.awaits_sync
+
+
+def test_all_that_come_during_a_sync_share_the_next(workshop: Any) -> None:
+    world = World(flush_messages=1)
+    assert world.append(workshop.batch(2))
+    for _ in range(10):
+        assert world.append(workshop.batch())
+    assert (world.acknowledged, world.log.high_watermark, world.log.recovery_point) == ([], 0, 0)
+    assert world.runtime.go() == 1
+    assert (world.acknowledged, world.log.high_watermark) == ([(2, None)], 2)
+    assert world.runtime.go() == 1
+    assert len(world.acknowledged) == 11
+    assert world.log.high_watermark == world.log.recovery_point == world.log.log_end_offset == 12
+    assert world.runtime.go() == 0
+
+
+def test_what_is_acknowledged_survives_a_power_failure(make_workshop: Callable[[], Any]) -> None:
+    for seed in range(30):
+        workshop, world = make_workshop(), World(flush_messages=1, segment_bytes=400)
+        chance = world.runtime.random
+        chance.seed(seed)
+        for _ in range(12):
+            world.append(workshop.batch(chance.randrange(1, 4), size=30))
+            if chance.random() < 0.4:
+                world.runtime.go()
+        acknowledged = max((offset for offset, _ in world.acknowledged), default=0)
+        disk = world.disk.crash(lambda n: chance.randint(0, n))
+        again = (
+            Log(
+                disk,
+                world.runtime,
+                "/logs",
+                "t",
+                0,
+                b"i" * 16,
+                world.log.config,
+                clean=False,
+                recovery_point=0,
+            )
+            if disk.exists("/logs/t-0")
+            else None
+        )
+        assert again is not None
+        assert again.log_end_offset >= acknowledged
+
+
+def test_only_every_nth_record_waits(workshop: Any) -> None:
+    world = World(flush_messages=3)
+    waited = [world.append(workshop.batch()) for _ in range(4)]
+    assert waited == [False, False, True, False]
+    assert [offset for offset, _ in world.acknowledged] == [1, 2, 4]
+    assert world.log.high_watermark == 2
+    world.runtime.go()
+    assert [offset for offset, _ in world.acknowledged] == [1, 2, 4, 3]
+    assert world.log.high_watermark == 4
+
+
+def test_a_duplicate_waits_for_the_sync_of_the_first(workshop: Any) -> None:
+    world = World(flush_messages=1)
+    batch = workshop.batch(producer_id=5, producer_epoch=0, base_sequence=0)
+    assert world.append(batch)
+    assert world.append(batch)
+    assert world.acknowledged == []
+    world.runtime.go()
+    world.runtime.go()
+    assert world.acknowledged == [(1, None)] * 2
+    assert not world.append(batch)
+
+
+def test_a_failed_sync_acknowledges_nothing(workshop: Any) -> None:
+    world = World(flush_messages=1)
+    world.append(workshop.batch())
+    world.append(workshop.batch())
+    world.disk.fault = lambda operation, _: errno.EIO if operation == "sync" else None
+    world.runtime.go()
+    assert [failure is None for _, failure in world.acknowledged] == [False, False]
+    assert world.log.failure is not None
+    assert world.log.high_watermark == 0
+    late: list[str | None] = []
+    world.log.when_synced(1, late.append)
+    assert late == [world.log.failure]
+
+
+def test_a_blocking_flush_acknowledges_what_waits(workshop: Any) -> None:
+    world = World(flush_messages=1)
+    world.append(workshop.batch())
+    world.log.flush()
+    assert world.acknowledged == [(1, None)]
+    assert world.log.high_watermark == 1
+    world.runtime.go()
+    assert world.acknowledged == [(1, None)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"flush_ms": 50}])
+def test_without_flush_messages_nothing_waits(workshop: Any, settings: dict[str, int]) -> None:
+    world = World(**settings)
+    assert not world.append(workshop.batch())
+    assert world.log.high_watermark == 1
+    world.runtime.advance(0.05)
+    world.runtime.go()
+    assert world.log.recovery_point == (1 if settings else 0)
