@@ -20,7 +20,6 @@ class Partition:
     """A partition led by this broker. All calls on the loop's thread."""
 
     __slots__ = (
-        "_stable_offset",
         "fetch_waiters",
         "leader_epoch",
         "log",
@@ -38,7 +37,6 @@ class Partition:
         self.log = log
         self.fetch_waiters: set[PartitionListener] = set()
         self.stable_moved = True  # whether read_committed consumers saw more after the append that is told of
-        self._stable_offset = -1
 
     @property
     def high_watermark(self) -> int:
@@ -58,6 +56,7 @@ class Partition:
         every acks level, as the only replica has it; unless the result awaits a sync (flush.messages): then
         it is `log.when_synced`, and readers are shown the batch no sooner.
         """
+        stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if header is None:
             result = self.log.append_as_leader(records, self.leader_epoch)
         else:
@@ -66,15 +65,14 @@ class Partition:
         if self.fetch_waiters or result.awaits_sync:
             byte_count = len(records)
             if result.awaits_sync:
-                self.log.when_synced(result.last_offset + 1, lambda _: self._wake(byte_count))
+                self.log.when_synced(result.last_offset + 1, lambda _: self._wake(byte_count, stable_offset))
             else:
-                self._wake(byte_count)
+                self._wake(byte_count, stable_offset)
         return result
 
-    def _wake(self, byte_count: int) -> None:
-        stable_offset = self.log.last_stable_offset
-        self.stable_moved = stable_offset != self._stable_offset
-        self._stable_offset = stable_offset
+    def _wake(self, byte_count: int, stable_offset: int) -> None:
+        """Tell who waits of an append; before it the last stable offset was `stable_offset`."""
+        self.stable_moved = self.log.last_stable_offset != stable_offset
         for waiter in tuple(self.fetch_waiters):
             waiter.appended(self, byte_count)
 
