@@ -59,6 +59,7 @@ class CheckpointFile:
         self._written: Offsets | None = None
         self._next: Offsets | None = None
         self._busy = False
+        self._failing = False
         self._begun = 0  # the version that a thread writes, or has written last
         self._version = 0
 
@@ -70,9 +71,9 @@ class CheckpointFile:
             self._begin(offsets)
 
     @property
-    def is_writing(self) -> bool:
-        """Whether a thread is at it, and nothing newer has been written since."""
-        return self._busy and self._version == self._begun
+    def is_behind(self) -> bool:
+        """Whether the file may still say what it should not: a thread is at it, or has failed."""
+        return self._failing or (self._busy and self._version == self._begun)
 
     def write_now(self, offsets: Offsets) -> None:
         """Blocking. What is on its way is overtaken. OSError."""
@@ -80,6 +81,7 @@ class CheckpointFile:
         self._next = None
         write_offsets(self._disk, self._path, offsets)
         self._written = offsets
+        self._failing = False
 
     def _begin(self, offsets: Offsets) -> None:
         self._busy = True
@@ -106,6 +108,7 @@ class CheckpointFile:
 
     def _end(self, error: BaseException | None) -> None:
         self._busy = False
+        self._failing = error is not None
         if error is not None:
             logger.error("%s can't be written: %s", self._path, error)
             if isinstance(error, OSError):
@@ -154,7 +157,7 @@ class Checkpointer:
         """What is to be forgotten is forgotten now, as a log is about to be made in the directory. Blocking, if
         one has just gone. OSError."""
         for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE):
-            if (log_dir, name) in self._soon or self._file(log_dir, name).is_writing:
+            if (log_dir, name) in self._soon or self._file(log_dir, name).is_behind:
                 self._soon.discard((log_dir, name))
                 self._write_now(log_dir, name)
 

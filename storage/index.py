@@ -145,6 +145,7 @@ class SparseIndex:
     def truncate(self, keep: Callable[[int, int], bool]) -> None:
         """Drop every entry from the first on that `keep(first, second)` refuses. OSError when the file can't be
         cut."""
+        self._unsynced = True  # or a process that was killed has left it so
         kept = 0
         for first, second in self.entries():
             if not keep(first, second):
@@ -158,7 +159,6 @@ class SparseIndex:
         if kept < saved:
             self._disk.open(self.path, writable=True).truncate(kept * self._entry.size)
             self._saved = kept
-            self._unsynced = True
         self._tail = None
 
     def clear(self) -> None:

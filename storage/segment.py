@@ -165,9 +165,12 @@ class Segment:
         last_offset = header.base_offset + header.last_offset_delta
         if position == 0:
             self.first_timestamp = header.max_timestamp
-        if header.max_timestamp > self._max_timestamp and header.max_timestamp > self.max_timestamp:
-            self._max_timestamp = header.max_timestamp
-            self._max_timestamp_offset = last_offset
+        try:
+            if header.max_timestamp > self._max_timestamp and header.max_timestamp > self.max_timestamp:
+                self._max_timestamp = header.max_timestamp
+                self._max_timestamp_offset = last_offset
+        except OSError:  # the batch is in the log; whoever asks next for the largest has it read
+            pass
         if self.bytes_since_index_entry > index_interval_bytes:
             self._add_index_entries(last_offset, position, index_max_bytes)
         self.bytes_since_index_entry += size
