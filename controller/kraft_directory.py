@@ -55,6 +55,7 @@ class Mark(msgspec.Struct, frozen=True):
     offset: int
     epoch: int
     state: Literal["importing", "imported", "exported"]  # importing: begun, and perhaps not finished
+    static_quorum: bool = False  # Kafka's properties say who the voters are, its log does not
 
 
 class KraftDirectory:
@@ -118,10 +119,11 @@ class KraftDirectory:
         except MetadataError as error:
             raise MetadataError(f"{self._path}, which Kafka wrote, can't be imported: {error}") from error
         disk.make_directory(self.journal_directory, parents=True)
-        self._write_mark(Mark(source.end_offset, source.epoch, "importing"))
+        reached = Mark(source.end_offset, source.epoch, "importing", not source.dynamic_quorum)
+        self._write_mark(reached)
         records = [encode_record(record) for record in image.records()]
         replace_journal(disk, self.journal_directory, records, source.end_offset)
-        self._write_mark(Mark(source.end_offset, source.epoch, "imported"))
+        self._write_mark(msgspec.structs.replace(reached, state="imported"))
         log.info(
             "imported Kafka's metadata from %s up to offset %d: %d topics",
             self._path,
@@ -147,13 +149,18 @@ class KraftDirectory:
         """After the last change: write the image for Kafka and let Kafka in. Blocking. OSError when the disk
         refuses; Kafka stays away then.
 
-        `directory_of(topic, partition)` and `voter`: see kraft_export and kraft_format."""
+        `directory_of(topic, partition)` and `voter`: see kraft_export and kraft_format. A quorum that Kafka had
+        in its properties stays there."""
         from barnabas.controller.kraft_export import kafka_records
         from barnabas.controller.kraft_format import encode_checkpoint
         from barnabas.controller.records import encode_record
 
-        epoch = self._next_epoch()
-        mark = Mark(image.offset + 1, epoch, "exported")
+        before = self._read_mark() if self._disk.exists(self._mark_path) else Mark(0, 0, "imported")
+        # Kafka elects itself in an epoch of its own, which is the last one until it has run again
+        epoch = before.epoch + (before.state != "exported")
+        mark = Mark(image.offset + 1, epoch, "exported", before.static_quorum)
+        if mark.static_quorum:
+            voter = None
         records = map(encode_record, kafka_records(image, directory_ids, directory_of))
         content = encode_checkpoint(records, epoch=epoch, now_ms=self._runtime.time_ms(), voter=voter)
         kept = _checkpoint_of(mark)
@@ -164,13 +171,6 @@ class KraftDirectory:
         self._write_mark(mark)
         self._disk.remove(self._fence_path)
         self._disk.sync_directory(self._path)
-
-    def _next_epoch(self) -> int:
-        """One above Kafka's last, which has elected itself in it; the same until Kafka has run again."""
-        if not self._disk.exists(self._mark_path):
-            return 1
-        mark = self._read_mark()
-        return mark.epoch if mark.state == "exported" else mark.epoch + 1
 
     # The mark
 

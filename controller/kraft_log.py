@@ -41,12 +41,14 @@ log = logging.getLogger("barnabas.metadata")
 
 @dataclass(slots=True)
 class KraftLog:
-    """A metadata log: its end, the ids of the quorum's voters as it last named them, and its records in order
-    (those of the log's own housekeeping left out)."""
+    """A metadata log: its end, the ids of the quorum's voters as it last named them, whether it is the log that
+    says who they are (kraft.version 1) and not the properties, and its records in order (those of the log's own
+    housekeeping left out)."""
 
     end_offset: int = 0
     epoch: int = 0
     voters: set[int] = field(default_factory=set)
+    dynamic_quorum: bool = False
     records: list[msgspec.Struct] = field(default_factory=list)
 
 
@@ -73,6 +75,7 @@ def read_kraft_log(disk: Disk, directory: str, bootstrap_path: str) -> KraftLog:
         for control in batch.controls:
             if isinstance(control, (LeaderChangeMessage, VotersRecord)):
                 found.voters = {voter.voter_id for voter in control.voters}
+                found.dynamic_quorum |= isinstance(control, VotersRecord)
     found.records = list(_committed(content for batch in batches for content in batch.records))
     return found
 

@@ -26,6 +26,8 @@ class ApacheBroker(Broker):
     # small and quick to start, which is what a test wants; the benchmark asks for speed instead
     jvm_options: tuple[str, ...] = ("-Xmx768m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
+    release_version = ""  # such as 3.9-IV0: the metadata.version to format with
+
     def __init__(
         self, directory: Path, settings: Mapping[str, str] | None = None, tools: JavaTools | None = None
     ) -> None:
@@ -100,7 +102,10 @@ class ApacheBroker(Broker):
     def _format(self, properties: Path) -> None:
         cluster_id = _cluster_id()
         # with "=": an id may begin with a dash
-        arguments = ("format", "--standalone", f"--cluster-id={cluster_id}", "-c", str(properties))
+        quorum = () if "controller.quorum.voters" in self.settings else ("--standalone",)
+        arguments = ("format", *quorum, f"--cluster-id={cluster_id}", "-c", str(properties))
+        if self.release_version:
+            arguments += ("--release-version", self.release_version)
         if self._tools is not None:
             self._tools.run("kafka-storage", *arguments)
         else:

@@ -67,6 +67,7 @@ def encoded(image: MetadataImage) -> list[bytes]:
 def test_kafkas_log_is_read_from_a_checkpoint_and_from_its_start_alike(without: tuple[str, ...]) -> None:
     found = read(golden_disk(*without))
     assert (found.end_offset, found.epoch, found.voters) == (52, 1, {1})
+    assert found.dynamic_quorum
     image = import_image(found, 1, [DIRECTORY_ID])
     assert image.features["metadata.version"] == 30
     assert image.features["transaction.version"] == 2
@@ -219,7 +220,7 @@ def topic_log(*partitions: wire.PartitionRecord, voters: set[int] | None = None)
     for index, partition in enumerate(partitions):
         partition.partition_id, partition.topic_id = index, bytes(16)
         records.append(partition)
-    return KraftLog(1, 1, voters or {1}, records)
+    return KraftLog(1, 1, voters or {1}, True, records)
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def topic_log(*partitions: wire.PartitionRecord, voters: set[int] | None = None)
         (topic_log(voters={1, 2, 3}), r"quorum of nodes \[1, 2, 3\].*runs alone"),
         (topic_log(wire.PartitionRecord(replicas=[1], directories=[b"x" * 16])), "t-0.*log.dirs"),
         (
-            KraftLog(1, 1, {1}, [wire.FeatureLevelRecord(name="metadata.version", feature_level=31)]),
+            KraftLog(1, 1, {1}, True, [wire.FeatureLevelRecord(name="metadata.version", feature_level=31)]),
             "metadata.version 31",
         ),
     ],
@@ -263,6 +264,16 @@ def test_an_image_survives_the_way_out_and_in() -> None:
     assert again.configs == image.configs
     assert again.features == image.features
     assert again.next_producer_id == image.next_producer_id
+
+
+def test_an_older_level_gets_nothing_that_it_does_not_have() -> None:
+    image = import_image(read(golden_disk()), 1, [DIRECTORY_ID])
+    image.features = {"metadata.version": 16}
+    for record in kafka_records(image, [DIRECTORY_ID], lambda *_: DIRECTORY_ID):
+        if isinstance(record, wire.PartitionRecord):
+            assert (record.directories, record.isr, record.eligible_leader_replicas) == ([], [1], None)
+        elif isinstance(record, wire.RegisterBrokerRecord):
+            assert record.log_dirs == []
 
 
 def test_many_records_go_into_many_batches() -> None:
