@@ -41,7 +41,7 @@ def import_image(source: KraftLog, node_id: int, directory_ids: Collection[bytes
     image = MetadataImage()
     delta = MetadataDelta()
     for record in source.records:
-        _replay(image, record, delta)
+        replay_from_kafka(image, record, delta)
     level = image.features.get(METADATA_VERSION, METADATA_VERSION_LEVEL)
     if level > METADATA_VERSION_LEVEL:
         raise MetadataError(
@@ -64,12 +64,14 @@ _SHRINK_FIRST: Final = (
 )
 
 
-def _replay(image: MetadataImage, record: msgspec.Struct, delta: MetadataDelta) -> None:
+def replay_from_kafka(image: MetadataImage, record: msgspec.Struct, delta: MetadataDelta) -> None:
+    """As `image.replay`, and the records that only Kafka writes. MetadataError when one does not fit."""
     if isinstance(record, _PASSED_OVER):
         return
     if isinstance(record, wire.ClearElrRecord):
-        topics = [image.topics[record.topic_name]] if record.topic_name else list(image.topics.values())
-        for topic in topics:
+        for topic in image.topics.values():
+            if record.topic_name not in ("", topic.name):
+                continue
             for index, state in topic.partitions.items():
                 topic.partitions[index] = msgspec.structs.replace(
                     state, eligible_leader_replicas=None, last_known_elr=None

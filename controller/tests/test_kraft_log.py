@@ -17,7 +17,7 @@ from barnabas.controller.errors import MetadataError
 from barnabas.controller.image import MetadataDelta, MetadataImage
 from barnabas.controller.kraft_export import kafka_records
 from barnabas.controller.kraft_format import Voter, encode_checkpoint, read_batch
-from barnabas.controller.kraft_import import import_image
+from barnabas.controller.kraft_import import import_image, replay_from_kafka
 from barnabas.controller.kraft_log import KraftLog, read_kraft_log
 from barnabas.controller.records import decode_record, encode_record
 from barnabas.storage.memory_disk import MemoryDisk
@@ -162,6 +162,33 @@ def test_damage_before_the_last_batch_is_refused(position: int) -> None:
         assert found.records == read(golden_disk(CHECKPOINT_34)).records
         return
     assert KRAFT in refusal
+
+
+@settings(deadline=None, max_examples=60)
+@given(position=st.integers(0, 1495), bit=st.integers(0, 7))
+def test_a_checkpoint_is_read_as_it_was_written_or_refused(position: int, bit: int) -> None:
+    disk = golden_disk()
+    content = bytearray(disk.read_file(f"{KRAFT}/{CHECKPOINT_34}"))
+    content[position] ^= 1 << bit
+    disk.write_file(f"{KRAFT}/{CHECKPOINT_34}", bytes(content))
+    try:
+        records = read(disk).records
+    except MetadataError:
+        return
+    assert records == read(golden_disk()).records
+
+
+@pytest.mark.parametrize(("topic", "left"), [("", set()), ("orders", set()), ("other", {1})])
+def test_eligible_leader_replicas_are_cleared_for_one_topic_or_all(topic: str, left: set[int]) -> None:
+    source = topic_log(wire.PartitionRecord(replicas=[1], eligible_leader_replicas=[1], last_known_elr=[1]))
+    name = source.records[0]
+    assert isinstance(name, wire.TopicRecord)
+    name.name = "orders"
+    source.records.append(wire.ClearElrRecord(topic_name=topic))
+    image = MetadataImage()
+    for record in source.records:
+        replay_from_kafka(image, record, MetadataDelta())
+    assert set(image.topics["orders"].partitions[0].eligible_leader_replicas or []) == left
 
 
 def test_zeros_behind_the_log_are_no_damage() -> None:
