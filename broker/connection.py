@@ -315,9 +315,12 @@ class Connection(BufferedProtocol):
 
     def _stash(self, rest: memoryview) -> None:
         """Move what the shared buffer still holds of ours into a buffer of our own."""
-        self._buffer = bytearray(max(4096, self._next_size(rest)))
         self._filled = len(rest)
-        memoryview(self._buffer)[: self._filled] = rest
+        if self._shared.memory.limited:
+            self._buffer = bytearray(rest)  # grown if it is granted more
+        else:
+            self._buffer = bytearray(max(4096, self._next_size(rest)))
+            memoryview(self._buffer)[: self._filled] = rest
         self._make_room()
 
     def _next_size(self, held: memoryview) -> int:
