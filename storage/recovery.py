@@ -88,7 +88,8 @@ def load_segments(
         path = f"{directory}/{base:020d}{LOG_SUFFIX}"
         segment = Segment(disk, directory, base, disk.size(path), fresh=False)
         segment.created_ms = now_ms
-        must_recover = not clean and (next_base is None or next_base > recovery_point)
+        # one that ends there may have been the last when the point was written down, its indexes not on the medium
+        must_recover = not clean and (next_base is None or next_base >= recovery_point)
         cut = _load(segment, config, epochs, loaded, next_base, must_recover, recovery_point)
         loaded.segments.append(segment)
         if cut:
