@@ -51,7 +51,6 @@ class AppendableLog(ProducerLog):
 
     __slots__ = (
         "_after_max_ms",
-        "_before_max_ms",
         "_flushes",
         "_rewrites",
         "_segment_bytes",
@@ -61,12 +60,13 @@ class AppendableLog(ProducerLog):
     def update_config(self, config: LogConfig) -> None:
         """New settings, in force from the next append on."""
         self.config = config
-        self._rewrites = config.message_timestamp_type == "LogAppendTime" or validation.needs_inspection(
-            config
+        self._rewrites = (
+            config.message_timestamp_type == "LogAppendTime"
+            or config.message_timestamp_before_max_ms != LONG_MAX
+            or validation.needs_inspection(config)
         )
         self._segment_bytes = config.segment_bytes
         self._size_max = min(config.max_message_bytes, config.segment_bytes)
-        self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
         self._roll_after_ms = self._next_roll_after_ms()
@@ -171,11 +171,8 @@ class AppendableLog(ProducerLog):
         if self._rewrites or attributes & LOG_APPEND_TIME_FLAG:
             records, header, log_append_time = self._rewritten(records, header, now, from_client)
             size = header.batch_length + LOG_OVERHEAD
-        elif (
-            header.max_timestamp > now + self._after_max_ms
-            or header.base_timestamp < now - self._before_max_ms
-        ):
-            validation.check_timestamps(header, now, self.config)
+        elif header.max_timestamp > now + self._after_max_ms:
+            validation.check_timestamps(records, header, now, self.config, self.name)
         if header.producer_id >= 0:
             duplicate = self._check_producer(records, header, from_client)
             if duplicate is not None:
@@ -258,7 +255,7 @@ class AppendableLog(ProducerLog):
         elif header.attributes & LOG_APPEND_TIME_FLAG and from_client:
             batch = validation.claim_create_time(batch, header)
         else:
-            validation.check_timestamps(header, now, config)
+            validation.check_timestamps(batch, header, now, config, self.name)
         return memoryview(batch), header, log_append_time
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:

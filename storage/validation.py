@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log_config import LogConfig
+from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.wire.compression import CODEC_NAMES, Bytes, CompressionError, compress
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -85,26 +85,42 @@ def claim_create_time(records: Bytes, header: BatchHeader) -> bytes:
     return bytes(rewritten)
 
 
-def check_timestamps(header: BatchHeader, now_ms: int, config: LogConfig) -> None:
-    """INVALID_TIMESTAMP when the header's first or largest time lies outside the topic's bounds.
+def check_timestamps(
+    records: Bytes, header: BatchHeader, now_ms: int, config: LogConfig, partition: str
+) -> None:
+    """INVALID_TIMESTAMP when a record's time lies outside the topic's bounds, with every such record.
 
-    Kafka looks at every record; the records between those two are not read here.
+    The header's largest time bounds them from above. Nothing bounds them from below, as a record may be older
+    than the first, so all are read when message.timestamp.before.max.ms is set, or when some are too far ahead
+    and have to be named. INVALID_RECORD when they can't be read.
     """
     low = now_ms - config.message_timestamp_before_max_ms
     high = now_ms + config.message_timestamp_after_max_ms
-    for timestamp in (header.base_timestamp, header.max_timestamp):
-        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high:
-            raise StorageError(
-                ErrorCode.INVALID_TIMESTAMP,
-                INVALID_RECORDS_TEXT + " due to invalid timestamp",
-                [
-                    (
-                        0,
-                        f"Timestamp {timestamp} of message with offset 0 is out of range. "
-                        f"The timestamp should be within [{low}, {high}]",
-                    )
-                ],
+    if header.max_timestamp <= high and config.message_timestamp_before_max_ms == LONG_MAX:
+        return
+    try:
+        times = [record.timestamp for record in decode_records(bytes(records), DECOMPRESSED_LIMIT)]
+    except RecordBatchError as error:
+        raise StorageError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}.") from None
+    wrong = [
+        (index, timestamp)
+        for index, timestamp in enumerate(times)
+        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high
+    ]
+    if not wrong and header.max_timestamp > high:
+        wrong = [(0, header.max_timestamp)]  # a header that lies, which Kafka would put right
+    if wrong:
+        errors: list[tuple[int, str | None]] = [
+            (
+                index,
+                f"Timestamp {timestamp} of message with offset {index} is out of range. "
+                f"The timestamp should be within [{low}, {high}]",
             )
+            for index, timestamp in wrong
+        ]
+        raise StorageError(
+            ErrorCode.INVALID_TIMESTAMP, INVALID_RECORDS_TEXT + " due to invalid timestamp", errors
+        )
 
 
 def stamp_append_time(records: Bytes, header: BatchHeader, now_ms: int) -> bytes:

@@ -62,10 +62,6 @@ def _message_where_none(difference: Difference) -> bool:
     )
 
 
-def _record_errors(difference: Difference) -> bool:
-    return "timestamps_out_of_bounds" in difference.title and "record_errors" in difference.path
-
-
 def _named_twice(difference: Difference) -> bool:
     return difference.title.endswith(": topic_twice") or "the same by name and by id" in difference.path
 
@@ -104,11 +100,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "a reason where Kafka gives none",
         "Kafka leaves the message of most refused batches empty; clients show it to people, so it is filled here",
         _message_where_none,
-    ),
-    Allowed(
-        "the first record out of bounds only",
-        "of a batch whose timestamps are out of bounds the first record is named, as looking at all costs a scan",
-        _record_errors,
     ),
     Allowed(
         "one topic named twice in a request",

@@ -127,6 +127,21 @@ def test_timestamp_bounds(workshop: Any) -> None:
         log.append_as_leader(workshop.batch(timestamp=timestamp), 0)
 
 
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_every_record_is_held_to_the_bounds(workshop: Any, codec: Codec) -> None:
+    """Also those between the first and the newest, of which the header says nothing."""
+    log = workshop.log(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=2000)
+    now = workshop.now
+    times = [now, now - 1001, -1, now + 2001, now + 5]
+    records = [Record(index, time, None, b"v") for index, time in enumerate(times)]
+    with pytest.raises(StorageError) as caught:
+        log.append_as_leader(build_batch(records, codec=codec), 0)
+    assert caught.value.error == ErrorCode.INVALID_TIMESTAMP
+    assert [index for index, _ in caught.value.record_errors] == [1, 3]
+    log.append_as_leader(build_batch([*records[:1], Record(1, -1, None, b"v")], codec=codec), 0)
+    assert refusal(log, patched(workshop.batch(2), max_timestamp=now + 9999)) == ErrorCode.INVALID_TIMESTAMP
+
+
 def test_log_append_time(workshop: Any) -> None:
     log = workshop.log(message_timestamp_type="LogAppendTime")
     result = log.append_as_leader(workshop.batch(3, timestamp=5), 0)

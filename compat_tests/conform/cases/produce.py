@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
-from compat_tests.conform.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, message_set
+from compat_tests.conform.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, message_set, record
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.groups import coordinated
 from compat_tests.conform.cases.shared import fetch_all
 from compat_tests.conform.session import Session, Topic, made_up_id
+
+NOW = time.time_ns() // 1_000_000
+"""For both brokers, in ms."""
 
 
 def produce(
@@ -216,10 +220,26 @@ def log_append_time(session: Session) -> None:
 @case("Produce")
 def timestamps_out_of_bounds(session: Session) -> None:
     topic = session.create_topic(
-        configs={"message.timestamp.before.max.ms": "60000", "message.timestamp.after.max.ms": "60000"}
+        configs={"message.timestamp.before.max.ms": "3600000", "message.timestamp.after.max.ms": "3600000"}
     )
     session.ask(produce(topic, batch([b"a", b"b"])), note="years old")
     session.ask(produce(topic, batch([b"a"], timestamp=4_000_000_000_000)), note="far ahead")
+    for deltas in ([0, -10_000_000, 5], [0, 5, -1 - NOW], [0, 1, 10_000_000, 10_000_001], [-10_000_000, 0]):
+        records = b"".join(record(index, b"a", delta=delta) for index, delta in enumerate(deltas))
+        for use_gzip in (False, True):
+            session.ask(
+                produce(
+                    topic,
+                    batch(
+                        [b"a"] * len(deltas),
+                        payload=records,
+                        timestamp=NOW,
+                        max_timestamp=NOW + max(deltas),
+                        use_gzip=use_gzip,
+                    ),
+                ),
+                note=f"one at odds, {deltas if deltas[-1] > -20_000_000 else 'without time'}, gzip {use_gzip}",
+            )
     other = session.create_topic("b")
     session.ask(produce(other, batch([b"a"], timestamp=4_000_000_000_000)), note="far ahead, defaults")
     session.ask(produce(other, batch([b"a"], timestamp=-1)), note="no timestamp")
