@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome, Usual
+from barnabas.storage.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.primitives import DecodeError, skip_tagged_fields
 from barnabas.wire.registry import request_type, response_type
@@ -147,11 +148,22 @@ def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> Answe
     parts: list[Part] = []
     route.write(response, parts.append)
     if route.answers_records:
-        size = sum(map(len, parts))
-        parts.insert(0, _response_header(route, size, correlation_id))
-        return parts
-    body = b"".join(parts)  # type: ignore[arg-type]  # without records, every part is bytes
+        kinds = list(map(type, parts))
+        others = len(kinds) - kinds.count(bytes)
+        if others:
+            size = sum(map(len, parts))
+            if others == 1 and FileRegion in kinds:  # as nearly always: one piece before it and one behind
+                at = kinds.index(FileRegion)
+                parts = [_joined(parts[:at]), parts[at], _joined(parts[at + 1 :])]
+            parts.insert(0, _response_header(route, size, correlation_id))
+            return parts
+    body = _joined(parts)
     return _response_header(route, len(body), correlation_id) + body
+
+
+def _joined(parts: list[Part]) -> bytes:
+    """Parts that are all bytes, as one."""
+    return b"".join(parts)  # type: ignore[arg-type]
 
 
 def _response_header(route: Route, size: int, correlation_id: int) -> bytes:

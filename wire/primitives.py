@@ -151,6 +151,8 @@ def uvarint(value: int) -> bytes:
     """Encodes an unsigned varint."""
     if value < 128:
         return BYTES[value]
+    if value < 16384:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 0x7F | 0x80)

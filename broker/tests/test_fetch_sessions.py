@@ -150,6 +150,12 @@ class Told(NamedTuple):
     records: bytes
 
 
+def records_of(one: Any) -> bytes:
+    """Few are copied into the answer, more are regions of files."""
+    records = one.records or b""
+    return records if isinstance(records, bytes) else b"".join(region.read() for region in records)
+
+
 def told(answer: Any) -> list[Told]:
     return [
         Told(
@@ -157,7 +163,7 @@ def told(answer: Any) -> list[Told]:
             one.error_code,
             one.high_watermark,
             one.log_start_offset,
-            b"".join(region.read() for region in one.records or ()),
+            records_of(one),
         )
         for topic in answer.responses
         for one in topic.partitions
