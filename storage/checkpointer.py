@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from barnabas.storage.background import in_slices
@@ -25,6 +26,8 @@ logger = logging.getLogger("barnabas.storage")
 
 Offsets = dict[tuple[str, int], int]
 Done = Callable[[], object]
+
+REST: Final = 20  # times as long as it took to collect offsets, they are not collected again for a change
 
 _NEW_SUFFIX = ".new"
 
@@ -57,6 +60,7 @@ class CheckpointFile:
         self._path = path
         self._failed = failed
         self._written: Offsets | None = None
+        self._found: list[Offsets] | None = None  # what a start now might find there; None: not written yet
         self._next: Offsets | None = None
         self._busy = False
         self._failing = False
@@ -75,12 +79,17 @@ class CheckpointFile:
         """Whether the file may still say what it should not: a thread is at it, or has failed."""
         return self._failing or (self._busy and self._version == self._begun)
 
+    def may_claim(self, key: tuple[str, int]) -> bool:
+        """Whether a start now might find an offset of this (topic, partition)."""
+        return self._found is None or any(key in offsets for offsets in self._found)
+
     def write_now(self, offsets: Offsets) -> None:
         """Blocking. What is on its way is overtaken. OSError."""
         self._version += 1
         self._next = None
         write_offsets(self._disk, self._path, offsets)
         self._written = offsets
+        self._found = [offsets]
         self._failing = False
 
     def _begin(self, offsets: Offsets) -> None:
@@ -88,6 +97,8 @@ class CheckpointFile:
         self._version += 1
         version = self._begun = self._version
         beside = self._path + _NEW_SUFFIX
+        if self._found is not None:
+            self._found.append(offsets)
 
         def written(_: None, error: BaseException | None) -> None:
             if error is None and version == self._version:
@@ -100,9 +111,12 @@ class CheckpointFile:
                 self._end(error)
                 return
             directory = self._path.rpartition("/")[0]
-            self._runtime.run_in_thread(
-                lambda: self._disk.sync_directory(directory), lambda _, error: self._end(error)
-            )
+            self._runtime.run_in_thread(lambda: self._disk.sync_directory(directory), synced)
+
+        def synced(_: None, error: BaseException | None) -> None:
+            if error is None and version == self._version:
+                self._found = [offsets]
+            self._end(error)
 
         self._runtime.run_in_thread(lambda: self._disk.write_file(beside, format_offsets(offsets)), written)
 
@@ -133,7 +147,9 @@ class Checkpointer:
         self._logs = logs
         self._failed = failed
         self._files: dict[tuple[str, str], CheckpointFile] = {}
-        self._soon: set[tuple[str, str]] = set()  # (directory, file name) to be written on the next turn
+        self._soon: set[tuple[str, str]] = set()  # (directory, file name) to be written soon
+        self._soon_scheduled = False
+        self._rest_until = 0.0  # on the monotonic clock
 
     def write_recovery_points(self, done: Done) -> None:
         self._write(RECOVERY_POINT_FILE, done)
@@ -153,11 +169,12 @@ class Checkpointer:
         self._write_soon(log_dir, LOG_START_OFFSET_FILE)
         self._write_soon(log_dir, RECOVERY_POINT_FILE)
 
-    def settle(self, log_dir: str) -> None:
-        """What is to be forgotten is forgotten now, as a log is about to be made in the directory. Blocking, if
-        one has just gone. OSError."""
+    def settle(self, log_dir: str, key: tuple[str, int]) -> None:
+        """A log is about to be made in the directory: what is known of another one of its name is forgotten now.
+        Blocking, if one has just gone. OSError."""
         for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE):
-            if (log_dir, name) in self._soon or self._file(log_dir, name).is_behind:
+            file = self._file(log_dir, name)
+            if ((log_dir, name) in self._soon or file.is_behind) and file.may_claim(key):
                 self._soon.discard((log_dir, name))
                 self._write_now(log_dir, name)
 
@@ -185,14 +202,35 @@ class Checkpointer:
         self._file(log_dir, name).write_now(_collect(logs, _VALUES[name]))
 
     def _write_soon(self, log_dir: str, name: str) -> None:
-        if not self._soon:
-            self._runtime.call_soon(self._write_those)
+        """On the next turn; later when the last time was just now, so that many changes cost little more."""
         self._soon.add((log_dir, name))
+        if not self._soon_scheduled:
+            self._soon_scheduled = True
+            rest_s = self._rest_until - self._runtime.monotonic()
+            if rest_s > 0:
+                self._runtime.call_later(rest_s, self._write_those)
+            else:
+                self._runtime.call_soon(self._write_those)
 
     def _write_those(self) -> None:
         wanted, self._soon = self._soon, set()
-        for name in {name for _, name in wanted}:
-            self._write(name, lambda: None, {log_dir for log_dir, each in wanted if each == name})
+        began = self._runtime.monotonic()
+        missing = {name for _, name in wanted}
+
+        def done(name: str) -> None:
+            missing.discard(name)
+            if not missing:
+                now = self._runtime.monotonic()
+                self._rest_until = now + REST * (now - began)
+                self._soon_scheduled = False
+                for log_dir, name in list(self._soon):
+                    self._write_soon(log_dir, name)
+
+        for name in tuple(missing):
+            log_dirs = {log_dir for log_dir, each in wanted if each == name}
+            self._write(name, partial(done, name), log_dirs)
+        if not wanted:
+            self._soon_scheduled = False
 
     def _write(self, name: str, done: Done, log_dirs: set[str] | None = None) -> None:
         found: dict[str, Offsets] = {}

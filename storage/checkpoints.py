@@ -58,4 +58,6 @@ def write_offsets(
 
 
 def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    return format_checkpoint((topic, partition, offset) for (topic, partition), offset in offsets.items())
+    """As `format_checkpoint`, for ten thousand entries as fast as it goes: the loop waits for the thread's turn."""
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines, ""]).encode()

@@ -324,7 +324,7 @@ class LogManager:
         path = f"{log_dir}/{topic}-{partition}"
         if self._disk.exists(path):  # left behind when it could not be removed
             self._set_aside(path, topic, partition, log_dir, config.file_delete_delay_ms)
-        self._checkpointer.settle(log_dir)
+        self._checkpointer.settle(log_dir, (topic, partition))
         self._disk.make_directory(path)
         try:
             with_id = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
