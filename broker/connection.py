@@ -123,14 +123,13 @@ class Connection(BufferedProtocol):
             return
         self._shared.open.add(self)
         self._admitted = self._shared.limits.arrive(self)
-        if not self._admitted and not self._closing:
-            transport.pause_reading()
+        self._pending = not self._admitted  # it is read from, so that its end is seen, and not served
 
     def admitted(self) -> None:
         """There were too many connections; now there is room for this one."""
         self._admitted = True
-        if not self._closing:
-            self._transport.resume_reading()
+        self._pending = False
+        self._continue()
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         if self._buffer is None:

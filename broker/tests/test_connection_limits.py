@@ -1,0 +1,278 @@
+"""How many connections there may be, and how many bytes of unfinished requests."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.connection_limits import WAITING_MAX, ConnectionLimits, parse_overrides
+from barnabas.broker.node import Node
+from barnabas.broker.request_memory import KEPT_BYTES_MAX, RequestMemory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.testing.raw_client import RawClient
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+API_VERSIONS = 18
+ASK = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)
+
+
+class Client:
+    def __init__(self, host: str = "10.0.0.1") -> None:
+        self.client_host = host
+        self.state = "waiting"
+
+    def admitted(self) -> None:
+        self.state = "served"
+
+    def close(self, reason: str = "") -> None:
+        self.state = "closed"
+
+
+class Door:
+    """Clients as a connection would bring them."""
+
+    def __init__(self, **properties: str) -> None:
+        self.runtime = VirtualRuntime()
+        self.config = BrokerConfig.from_properties(properties)
+        self.limits = ConnectionLimits(self.config, self.runtime)
+
+    def arrive(self, host: str = "10.0.0.1") -> Client:
+        client = Client(host)
+        if self.limits.arrive(client):
+            client.state = "served"
+        return client
+
+    def leave(self, client: Client) -> None:
+        self.limits.leave(client, was_admitted=client.state == "served")
+
+
+def test_beyond_max_connections_they_wait_in_order() -> None:
+    door = Door(**{"max.connections": "2"})
+    first, second, third, fourth = (door.arrive() for _ in range(4))
+    assert [each.state for each in (first, second, third, fourth)] == [
+        "served",
+        "served",
+        "waiting",
+        "waiting",
+    ]
+    door.leave(second)
+    assert (third.state, fourth.state) == ("served", "waiting")
+    door.leave(fourth)  # gave up
+    door.leave(first)
+    assert door.limits.count == 1
+    assert door.arrive().state == "served"
+
+
+def test_only_so_many_wait() -> None:
+    door = Door(**{"max.connections": "1"})
+    clients = [door.arrive() for _ in range(1 + WAITING_MAX + 1)]
+    assert clients[-1].state == "closed"
+    assert clients[-2].state == "waiting"
+
+
+def test_an_address_that_has_its_share_is_turned_away() -> None:
+    door = Door(**{"max.connections.per.ip": "2", "max.connections.per.ip.overrides": "10.0.0.9:3"})
+    assert [door.arrive().state for _ in range(3)] == ["served", "served", "closed"]
+    assert [door.arrive("10.0.0.9").state for _ in range(4)] == ["served"] * 3 + ["closed"]
+    other = door.arrive("10.0.0.2")
+    door.leave(other)
+    assert door.arrive("10.0.0.2").state == "served"
+
+
+def test_the_limits_can_change_at_run_time() -> None:
+    door = Door(**{"max.connections": "1"})
+    first, second = door.arrive(), door.arrive()
+    door.config.apply_dynamic({"max.connections": "5", "max.connections.per.ip": "3"}, {})
+    door.leave(first)
+    assert second.state == "served"
+    assert [door.arrive().state for _ in range(3)] == ["served", "served", "closed"]
+
+
+def test_the_rate_of_new_connections() -> None:
+    door = Door(**{"max.connection.creation.rate": "5"})
+    clients = [door.arrive() for _ in range(20)]
+    assert sum(each.state == "served" for each in clients) == 5
+    served = []
+    for _ in range(3):
+        door.runtime.advance(1.0)
+        served.append(sum(each.state == "served" for each in clients))
+    assert served == [10, 15, 20]
+    assert [each.state for each in clients] == ["served"] * 20
+    door.runtime.advance(10.0)
+    assert [door.arrive().state for _ in range(6)] == ["served"] * 5 + ["waiting"]
+
+
+def test_overrides_name_addresses_or_hosts() -> None:
+    found = parse_overrides(" localhost:7, 10.1.2.3:1,::1:4,nonsense,10.9.9.9:many")
+    assert found["127.0.0.1"] == 7
+    assert found["10.1.2.3"] == 1
+    assert found["::1"] == 4
+    assert "10.9.9.9" not in found
+    assert parse_overrides("") == {}
+
+
+# -- bytes of unfinished requests
+
+
+class Reader:
+    """A connection that wants `size` bytes and asks until it has been granted them."""
+
+    def __init__(self, memory: RequestMemory, size: int) -> None:
+        self.memory = memory
+        self.size = size
+        self.granted = 0
+        self.feed()
+
+    def feed(self) -> None:
+        if self.memory.grant(self.size):
+            self.granted = self.size
+        else:
+            self.memory.wait(self)
+
+    def drop_idle_buffer(self) -> None:
+        raise AssertionError
+
+    def finish(self) -> None:
+        granted, self.granted = self.granted, 0
+        self.memory.leave(self, granted)
+
+
+@given(
+    st.integers(0, 100),
+    st.lists(st.tuples(st.sampled_from(["begin", "finish"]), st.integers(0, 60)), max_size=40),
+)
+def test_grants_are_bounded_and_nobody_is_forgotten(limit: int, script: list[tuple[str, int]]) -> None:
+    memory = RequestMemory(limit)
+    readers: list[Reader] = []
+    for step, number in script:
+        if step == "begin":
+            readers.append(Reader(memory, number + 1))
+        elif readers:
+            readers.pop(number % len(readers)).finish()
+        assert memory.granted == sum(reader.granted for reader in readers)
+        largest = max((reader.size for reader in readers), default=0)
+        assert memory.granted < limit + largest or not memory.granted
+        hungry = [reader for reader in readers if not reader.granted]
+        assert not hungry or memory.granted >= limit, "who could be fed is"
+    if limit > 0:
+        while readers:
+            granted = [reader for reader in readers if reader.granted]
+            assert granted, "somebody can always go on"
+            readers.remove(granted[0])
+            granted[0].finish()
+
+
+class Keeper:
+    def __init__(self) -> None:
+        self.has_buffer = True
+
+    def feed(self) -> None:
+        raise AssertionError
+
+    def drop_idle_buffer(self) -> None:
+        self.has_buffer = False
+
+
+def test_kept_buffers_are_bounded_in_sum_and_the_oldest_goes() -> None:
+    memory = RequestMemory(-1)
+    size = KEPT_BYTES_MAX // 4
+    keepers = [Keeper() for _ in range(6)]
+    for keeper in keepers[:4]:
+        memory.keep(keeper, size)
+    memory.keep(keepers[0], size)  # used again
+    for keeper in keepers[4:]:
+        memory.keep(keeper, size)
+    assert [keeper.has_buffer for keeper in keepers] == [True, False, False, True, True, True]
+    memory.leave(keepers[3], 0)
+    last = Keeper()
+    memory.keep(last, size)
+    assert keepers[0].has_buffer
+
+
+# -- with sockets
+
+
+Serve = Callable[[dict[str, str]], int]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Start a broker with these properties; its port."""
+    running: list[tuple[Node, AsyncioRuntime, threading.Thread]] = []
+
+    def start(properties: dict[str, str]) -> int:
+        runtime = AsyncioRuntime()
+        fixed = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
+        node = Node(BrokerConfig.from_properties({**fixed, **properties}), runtime)
+        node.start()
+        thread = threading.Thread(target=runtime.run)
+        thread.start()
+        running.append((node, runtime, thread))
+        return node.endpoints[0].port
+
+    yield start
+    for node, runtime, thread in running:
+        runtime.loop.call_soon_threadsafe(runtime.stop)
+        thread.join()
+        node.stop()
+        runtime.close()
+
+
+def answers(client: RawClient, seconds: float = 10.0) -> bool:
+    client.socket.sendall(ASK)
+    if not select.select([client.socket], [], [], seconds)[0]:
+        return False
+    return client.receive(API_VERSIONS, 0)[0] == 1
+
+
+def test_who_is_one_too_many_is_served_when_another_leaves(serve: Serve) -> None:
+    port = serve({"max.connections": "2"})
+    first, second, third = (RawClient(port) for _ in range(3))
+    assert answers(first)
+    assert answers(second)
+    assert not answers(third, 0.2)
+    first.socket.close()
+    assert third.receive(API_VERSIONS, 0)[0] == 1
+    assert answers(second)
+
+
+def test_who_waits_and_leaves_is_forgotten(serve: Serve) -> None:
+    port = serve({"max.connections": "1"})
+    first, second, third = (RawClient(port) for _ in range(3))
+    assert answers(first)
+    second.socket.close()
+    first.socket.close()
+    assert answers(third)
+
+
+def test_one_address_has_only_so_many(serve: Serve) -> None:
+    port = serve({"max.connections.per.ip.overrides": "127.0.0.1:1"})
+    first = RawClient(port)
+    assert answers(first)
+    assert RawClient(port).is_closed()
+    first.socket.close()
+    time.sleep(0.1)
+    assert answers(RawClient(port))
+
+
+def test_connections_inherit_the_sizes_of_the_systems_buffers() -> None:
+    with bind_socket("127.0.0.1", 0, send_buffer_bytes=20_000, receive_buffer_bytes=10_000) as listening:
+        client = socket.create_connection(listening.getsockname())
+        select.select([listening], [], [], 10)
+        accepted, _ = listening.accept()
+        sizes = [
+            accepted.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF)
+        ]
+        assert sizes in ([40_000, 20_000], [20_000, 10_000])  # Linux says twice what it was told
+        accepted.close()
+        client.close()
