@@ -95,15 +95,13 @@ class ProducerStateManager:
         epoch = header.producer_epoch
         if from_client:
             if epoch == entry.producer_epoch:
-                base_sequence = header.base_sequence
-                last_sequence = NO_SEQUENCE
-                if entry.batches:
-                    last_sequence = entry.batches[-1].last_sequence
-                    wanted = header.last_sequence
-                    for batch in entry.batches:
-                        if batch.base_sequence == base_sequence and batch.last_sequence == wanted:
+                batches = entry.batches
+                last_sequence = batches[-1].last_sequence if batches else NO_SEQUENCE
+                if header.base_sequence != (last_sequence + 1 if last_sequence != MAX_SEQUENCE else 0):
+                    wanted = header.base_sequence, header.last_sequence
+                    for batch in batches:
+                        if (batch.base_sequence, batch.last_sequence) == wanted:
                             return batch
-                if base_sequence != (last_sequence + 1 if last_sequence != MAX_SEQUENCE else 0):
                     raise self._out_of_order(header, offset, last_sequence)
             elif epoch > entry.producer_epoch:
                 self._check_first_of_epoch(header, offset, entry)
