@@ -31,7 +31,7 @@ from barnabas.wire.messages.produce import (
     TopicProduceResponse,
 )
 from barnabas.wire.primitives import MALFORMED, DecodeError, long_uvarint
-from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, RecordBatchError, read_header
+from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, BatchHeader, RecordBatchError, read_header
 
 log = logging.getLogger("barnabas.produce")
 
@@ -44,7 +44,6 @@ _ID_KEY_SIZE = 1 + 16 + 1 + 4
 _NAME_KEY_SIZE = 1 + 1 + 4  # and the name, whose length is written plus one
 # Error, base offset, log append time, log start offset, no record errors (1), no message, no tags, no throttling
 _pack_answer = struct.Struct(">2xqqqB8x").pack
-_peek = struct.Struct(">i4xb4xh").unpack_from  # from byte 8 on: batch length, magic, attributes
 ZSTD = 4
 TRANSACTIONAL = 0x10
 WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's start
@@ -191,15 +190,17 @@ def _append(
     unsynced: list[Unsynced],
 ) -> PartitionProduceResponse:
     records = part.records
-    if not isinstance(records, memoryview) or not _is_usual(records, context.api_version, partition):
+    header = _usual_header(context, request, partition, records)
+    if header is None:
         refusal = _refusal(context, request, partition, records)
         if refusal is not None:
             return _error(part.index, *refusal)
         assert isinstance(records, memoryview)  # or it had been refused
         size = 12 + int.from_bytes(records[8:12], "big")
         records = records[:size]  # what is cut short behind the batch is dropped, as Kafka does
+    assert records is not None
     try:
-        result = partition.append(records)
+        result = partition.append(records, header)
     except StorageError as error:
         return _refused(part.index, partition, error)
     answer = _appended(part.index, result)
@@ -228,18 +229,26 @@ def _refused(index: int, partition: Partition, error: StorageError) -> Partition
     )
 
 
-def _is_usual(records: memoryview, version: int, partition: Partition) -> bool:
-    """Whether `_refusal` need not look: one whole batch in format v2, not transactional, in a codec that every
-    client of the version may send, for a topic of a user."""
-    if len(records) < BATCH_OVERHEAD:
-        return False
-    length, magic, attributes = _peek(records, 8)
-    return (
-        length + 12 == len(records)
-        and magic == 2
-        and attributes & (TRANSACTIONAL | 7) <= (ZSTD if version >= 7 else ZSTD - 1)
-        and partition.topic not in INTERNAL_TOPICS
-    )
+def _usual_header(
+    context: RequestContext, request: ProduceRequest, partition: Partition, records: memoryview | bytes | None
+) -> BatchHeader | None:
+    """The header of what `_refusal` need not look at: one whole batch in format v2, in a codec that every client
+    of the version may send, for a topic of a user. None when it is anything else."""
+    if not isinstance(records, memoryview):
+        return None
+    try:
+        header = read_header(records)
+    except RecordBatchError:
+        return None
+    attributes = header.attributes
+    if (
+        header.batch_length + LOG_OVERHEAD != len(records)
+        or attributes & CODEC_MASK > (ZSTD if context.api_version >= 7 else ZSTD - 1)
+        or (attributes & TRANSACTIONAL and request.transactional_id is None)
+        or partition.topic in INTERNAL_TOPICS
+    ):
+        return None
+    return header
 
 
 def _refusal(
