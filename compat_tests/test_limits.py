@@ -209,7 +209,13 @@ def test_a_full_disk(fresh_broker: BrokerFactory, small_disk: Path) -> None:
     if broker.kind == "barnabas":  # Kafka halts when its only log directory fails
         assert broker.alive()
         _check(broker, "topic", acknowledged)
-    (small_disk / "filler").unlink()
+        (small_disk / "filler").unlink()
+        with RawConnection(broker.bootstrap) as connection:  # with room again it goes on, as it is
+            for offset in range(len(acknowledged), len(acknowledged) + 5):
+                value = b"%06d" % offset + os.urandom(200_000)
+                assert raw.produce(connection, "topic", raw.good_batch(value)) == (0, offset)
+                acknowledged.append(value)
+    (small_disk / "filler").unlink(missing_ok=True)
     broker.restart(kill=True)
     _check(broker, "topic", acknowledged)
     with RawConnection(broker.bootstrap) as connection:

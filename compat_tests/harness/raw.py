@@ -168,11 +168,20 @@ def produce_many(
 
 
 def fetch(
-    connection: RawConnection, topic: str, offset: int, partition: int = 0, *, max_bytes: int = 1 << 20
+    connection: RawConnection,
+    topic: str,
+    offset: int,
+    partition: int = 0,
+    *,
+    max_bytes: int = 1 << 20,
+    min_bytes: int = 1,
+    max_wait_ms: int = 500,
 ) -> tuple[int, int, bytes]:
     """Fetch v4 of one partition: (error code, high watermark, records)."""
     partitions = array([struct.pack(">iqi", partition, offset, max_bytes)])
-    body = struct.pack(">iiiib", -1, 500, 1, 50 << 20, 0) + array([string(topic) + partitions])
+    body = struct.pack(">iiiib", -1, max_wait_ms, min_bytes, 50 << 20, 0) + array(
+        [string(topic) + partitions]
+    )
     answer = connection.ask(request(1, 4, body))
     position = 4 + 4 + 2 + len(topic) + 4
     _, error, high_watermark, _, aborted = struct.unpack_from(">ihqqi", answer, position)
