@@ -98,7 +98,9 @@ def load_segments(
                 loaded.bytes_cut += disk.size(f"{directory}/{later:020d}{LOG_SUFFIX}")
                 Segment(disk, directory, later, 0, fresh=True).remove()
             disk.sync_directory(directory)  # or a power failure would put them behind what is appended now
-            segment.truncate(segment.size)  # last: until then another start would find that there is work to do
+            segment.truncate(
+                segment.size
+            )  # last: until then another start would find that there is work to do
             break
     if loaded.bytes_cut:
         logger.warning(
@@ -190,7 +192,7 @@ def _recover(
         producers.save()
     loaded.next_offset, cut = recover_segment(segment, config, epochs, producers, offset, file_size)
     producers.reached(loaded.next_offset)
-    _close(segment, next_base)
+    _close(segment, next_base, producers)
     return cut
 
 
@@ -217,12 +219,17 @@ def _mend(
         loaded.producers.transaction_indexes.update(producers.transaction_indexes)
     loaded.next_offset = end if next_base is None else next_base
     loaded.bytes_cut += cut
-    _close(segment, next_base)
+    _close(segment, next_base, loaded.producers)
     return 0
 
 
-def _close(segment: Segment, next_base: int | None) -> None:
+def _close(segment: Segment, next_base: int | None, producers: ProducerRecovery) -> None:
+    """An older segment will not be read again once the recovery point is behind it: its indexes must be there."""
     if next_base is not None:
+        index = producers.transaction_indexes.get(segment.base_offset)
+        if index is not None:
+            index.save(sync=True)
+            index.unload()
         segment.add_time_index_entry()
         segment.save_indexes(sync=True)
     segment.release()
