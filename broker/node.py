@@ -29,6 +29,7 @@ from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.controller.operations.producer_ids import ProducerIdAllocator
 from barnabas.storage.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk import Disk, RealDisk
+from barnabas.storage.errors import is_passing
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
 
@@ -90,6 +91,7 @@ class Node:
         config, runtime = self._config, self._runtime
         self._kafka_metadata.enter()
         metadata_log = LocalMetadataLog(self._disk, self._kafka_metadata.journal_directory, runtime)
+        metadata_log.on_error = self._metadata_failed
         controller = Controller(metadata_log, config, runtime, self._log_manager.online_ids())
         controller.start()
         self._metadata = metadata_log, controller
@@ -130,6 +132,11 @@ class Node:
             Dispatcher(self.services),
             config,
         )
+
+    def _metadata_failed(self, error: OSError) -> None:
+        """As Kafka, a broker does not live on without its metadata; for room it waits."""
+        if not is_passing(error):
+            self.on_fatal(f"the metadata can't be written: {error}")
 
     def _configs_changed(self, image: MetadataImage, resources: set[tuple[int, str]]) -> None:
         """Dynamic broker configs: the cluster's, then this node's own."""

@@ -46,6 +46,7 @@ class LocalMetadataLog:
         self, disk: Disk, directory: str, runtime: Runtime, *, journal_bytes_min: int = JOURNAL_BYTES_MIN
     ) -> None:
         self._disk = disk
+        self.on_error: Callable[[OSError], object] = lambda _: None  # hears why the journal can't be written
         self._directory = directory
         self._journal_path = f"{directory}/{JOURNAL}"
         self._snapshot_path = f"{directory}/{SNAPSHOT}"
@@ -194,6 +195,8 @@ class LocalMetadataLog:
     ) -> None:
         if error is not None:
             log.error("%s: writing failed, the change is refused: %s", self._journal_path, error)
+            if isinstance(error, OSError):
+                self.on_error(error)
             failure = error if isinstance(error, Exception) else MetadataError(str(error))
             groups += self._waiting  # decided on top of what has just failed
             self._waiting = []

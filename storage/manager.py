@@ -370,6 +370,7 @@ class LogManager:
             log.config,
             log_start_offset=log.log_start_offset,
             events=self,
+            producer_expiration_ms=self.producer_id_expiration_ms,
         )
 
     def replace(self, old: Log, new: Log) -> None:

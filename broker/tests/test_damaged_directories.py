@@ -37,8 +37,8 @@ def image_of(*names: str) -> MetadataImage:
     return image
 
 
-def opened(disk: MemoryDisk) -> tuple[LogManager, PartitionManager]:
-    manager = LogManager(disk, ["/logs"], VirtualRuntime(), config=CONFIG)
+def opened(disk: MemoryDisk, seed: int = 0) -> tuple[LogManager, PartitionManager]:
+    manager = LogManager(disk, ["/logs"], VirtualRuntime(seed), config=CONFIG)
     manager.open()
     return manager, PartitionManager(manager, 1, lambda _image, _topic: {}, VirtualRuntime())
 
@@ -133,3 +133,35 @@ def test_loading_a_coordinator_log_whose_offsets_go_back_ends() -> None:
     with pytest.raises(StorageError):
         list(islice(CoordinatorLog("c", partitions).load(0), 10))
     manager.close()
+
+
+def test_logs_of_unknown_topics_are_kept_aside() -> None:
+    disk = MemoryDisk()
+    manager, partitions = opened(disk)
+    partitions.load(image_of())
+    partitions.metadata_changed(image_of("a", "b"), {name.encode().ljust(16) for name in "ab"}, set())
+    for topic in "ab":
+        partition = partitions.get(topic, 0)
+        assert partition is not None
+        partition.log.update_config(CONFIG)
+        partition.append(BATCH)
+    manager.close()
+    manager, partitions = opened(disk, 1)
+    image, delta = image_of("b"), MetadataDelta()
+    image.replay(TopicRecord(name="a", topic_id=b"another".ljust(16)), delta)
+    state = PartitionState(replicas=[1], isr=[1], leader=1, leader_epoch=0, partition_epoch=0)
+    image.replay(partition_record(b"another".ljust(16), 0, state), delta)
+    partitions.load(image)  # a is another topic of that name by now
+    for topic, end_offset in (("a", 0), ("b", 1)):
+        partition = partitions.get(topic, 0)
+        assert partition is not None
+        assert partition.log.log_end_offset == end_offset
+    manager.close()
+    manager, partitions = opened(disk, 2)
+    partitions.load(image_of())
+    assert manager.logs() == []
+    manager.close()
+    names = [name for name in disk.list("/logs") if name.endswith("-stray")]
+    assert sorted(name.partition(".")[0] for name in names) == ["a-0", "a-0", "b-0"]
+    assert all(len(name) == len("a-0.") + 32 + len("-stray") for name in names)
+    assert sorted(disk.size(f"/logs/{name}/{0:020d}.log") for name in names) == [0, len(BATCH), len(BATCH)]
