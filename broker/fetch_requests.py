@@ -60,7 +60,7 @@ class Fetch:
             return self._response()
         context = self._context
         self._waiter = waiter = context.services.purgatory.wait(
-            missing_bytes, request.max_wait_ms / 1000, self._answer_late, lambda: context.closed
+            missing_bytes, request.max_wait_ms / 1000, self._answer_late
         )
         waiter.committed = request.isolation_level == READ_COMMITTED
         context.when_abandoned(self._abandon)
@@ -105,7 +105,7 @@ class Fetch:
     def _abandon(self) -> None:
         assert self._waiter is not None
         self._unwatch(self._waiter)
-        self._waiter.finish()
+        self._waiter.cancel()
 
     def _read(self) -> None:
         """Read everything that may have something to say."""
@@ -167,7 +167,7 @@ class FullFetch(Fetch):
         return absent_answer(wanted, why_absent(image, self._by_id, None, topic.topic_id, wanted.partition))
 
     def _can_grow(self) -> bool:
-        return any(partition is not None for partition in self._found)
+        return self._found.count(None) < len(self._found)
 
     def _watch(self, waiter: FetchWaiter) -> None:
         for partition in self._found:

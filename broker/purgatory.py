@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.storage.runtime import Runtime
 
 
 log = logging.getLogger("barnabas.purgatory")
@@ -36,35 +36,18 @@ class FetchWaiter:
     """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens.
     `touched` are the partitions that changed meanwhile."""
 
-    __slots__ = (
-        "_abandoned",
-        "_answer",
-        "_missing_bytes",
-        "_purgatory",
-        "_timer",
-        "committed",
-        "done",
-        "touched",
-    )
+    __slots__ = ("_answer", "_missing_bytes", "_purgatory", "_timer", "committed", "done", "touched")
 
     def __init__(
-        self,
-        purgatory: FetchPurgatory,
-        missing_bytes: int,
-        answer: Callable[[], object],
-        abandoned: Callable[[], bool],
+        self, purgatory: FetchPurgatory, missing_bytes: int, answer: Callable[[], object], max_wait_s: float
     ) -> None:
         self._purgatory = purgatory
         self._missing_bytes = missing_bytes
         self._answer = answer
-        self._abandoned = abandoned
-        self._timer: Timer | None = None
+        self._timer = purgatory.runtime.call_later(max_wait_s, self.finish)
         self.committed = False  # whether it reads up to the last stable offset only
         self.done = False
         self.touched: set[Partition] = set()
-
-    def start(self, max_wait_s: float, runtime: Runtime) -> None:
-        self._timer = runtime.call_later(max_wait_s, self.finish)
 
     def appended(self, partition: Partition, byte_count: int) -> None:
         """A partition of ours grew by byte_count readable bytes."""
@@ -86,44 +69,37 @@ class FetchWaiter:
 
     def finish(self) -> None:
         """Answer now."""
-        if self.done:
-            return
-        self.done = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._purgatory.waiting -= 1
-        if not self._abandoned():
+        if not self.done:
+            self.cancel()
             self._answer()
+
+    def cancel(self) -> None:
+        """Never answer: nobody listens any more."""
+        if not self.done:
+            self.done = True
+            self._timer.cancel()
+            self._purgatory.waiting -= 1
 
 
 class FetchPurgatory:
     """All waiting fetches of the broker."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._woken: list[FetchWaiter] = []
         self.waiting = 0
 
-    def wait(
-        self,
-        missing_bytes: int,
-        max_wait_s: float,
-        answer: Callable[[], object],
-        abandoned: Callable[[], bool],
-    ) -> FetchWaiter:
-        """Call `answer()` once the waiter has heard of missing_bytes more, or after max_wait_s. When the client
-        has gone by then (`abandoned()`), nothing is called; `finish()` ends the wait at once. The caller puts
-        the waiter where it hears of appends, and takes it away again."""
+    def wait(self, missing_bytes: int, max_wait_s: float, answer: Callable[[], object]) -> FetchWaiter:
+        """Call `answer()` once the waiter has heard of missing_bytes more, or after max_wait_s. The caller puts
+        the waiter where it hears of appends, takes it away again, and cancels it when its client has gone."""
         self.waiting += 1
-        waiter = FetchWaiter(self, missing_bytes, answer, abandoned)
-        waiter.start(max_wait_s, self._runtime)
-        return waiter
+        return FetchWaiter(self, missing_bytes, answer, max_wait_s)
 
     def wake(self, waiter: FetchWaiter) -> None:
         # Not at once: the append's own answer goes out first, and several appends of one read of the
         # socket make one answer.
         if not self._woken:
-            self._runtime.call_soon(self._answer_woken)
+            self.runtime.call_soon(self._answer_woken)
         self._woken.append(waiter)
 
     def _answer_woken(self) -> None:

@@ -28,11 +28,11 @@ def read_now(descriptor: int, count: int, position: int) -> bytes:
     if not _NOWAIT:
         return os.pread(descriptor, count, position)
     buffer = bytearray(count)
-    view = memoryview(buffer)
-    filled = 0
     try:
-        while filled < count:
-            read = os.preadv(descriptor, [view[filled:]], position + filled, _NOWAIT)
+        filled = os.preadv(descriptor, (buffer,), position, _NOWAIT)
+        while 0 < filled < count:  # at the end of the file, or of what is in memory
+            view = memoryview(buffer)[filled:]
+            read = os.preadv(descriptor, (view,), position + filled, _NOWAIT)
             if read == 0:
                 break
             filled += read
@@ -40,7 +40,7 @@ def read_now(descriptor: int, count: int, position: int) -> bytes:
         if error.errno not in _UNSUPPORTED:
             raise
         return os.pread(descriptor, count, position)
-    return bytes(view[:filled])
+    return bytes(buffer) if filled == count else bytes(memoryview(buffer)[:filled])
 
 
 def is_cached(descriptor: int, position: int, count: int) -> bool:

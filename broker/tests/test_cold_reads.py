@@ -223,7 +223,7 @@ def test_records_that_grow_cold_while_a_slow_reader_takes_them(broker: Broker) -
         reader.socket.sendall(reader.frame(FETCH, 12, fetch_request(0)))
     assert one_partition(other.ask(FETCH, 12, fetch_request(BATCHES))).error_code == 0
     broker.disk.grow_cold(".log", ".index")
-    received = bytearray()
+    received = bytearray(reader.receive_bytes(4))
     while not broker.disk.waiting.is_set():
         if is_answered(reader):
             received += reader.socket.recv(1 << 16)
