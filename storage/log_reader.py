@@ -16,7 +16,7 @@ from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
 from barnabas.storage.segment import Segment
 from barnabas.storage.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import BatchHeader, RecordBatchError
+from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, RecordBatchError, read_header
 
 _RESUME_POINTS_MAX = 32
 _HOT_BYTES = 4 * 1024 * 1024  # at the end of the active segment: written a moment ago, so in memory
@@ -133,7 +133,10 @@ class ReadableLog:
             is_hot = segment is self._active and start >= segment.size - _HOT_BYTES
             if length > max_bytes:
                 read = file.pread if wait or is_hot else file.pread_now
-                first = 12 + int.from_bytes(read(4, start + 8), "big")
+                header = read_header(read(HEADER_SIZE, start))
+                first = header.size
+                if segment is self._active:  # its reader, if it reads batch by batch, comes for the next one
+                    self._remember(header.next_offset, start + first)
                 if first <= max_bytes:
                     length = max_bytes
                 elif min_one_batch:
@@ -163,7 +166,7 @@ class ReadableLog:
         return located[0] if located is not None else None
 
     def _remember(self, offset: int, position: int) -> None:
-        """A reader has reached the end: it will ask for what comes there."""
+        """A reader will ask for what comes there."""
         resume = self._resume
         if resume is NO_READERS:
             resume = self._resume = {}
