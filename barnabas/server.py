@@ -81,7 +81,8 @@ def _run(config: BrokerConfig) -> int:
         # What the start has made lives as long as the process: no collection need look at it again.
         gc.freeze()
         log.info("serving on %s", loop_name(runtime))
-        print(_ready_line(node, config), flush=True)  # noqa: T201 - the ready line is the interface
+        # From within the loop: a signal that comes before it runs would be lost.
+        runtime.call_soon(lambda: print(_ready_line(node, config), flush=True))  # noqa: T201 - the interface
         runtime.run()
         log.info("stopping")
         node.stop()

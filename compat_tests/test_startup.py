@@ -41,6 +41,23 @@ def _start_expecting_failure(
     return done
 
 
+def test_a_signal_right_behind_the_ready_line_ends_it(tmp_path: Path) -> None:
+    settings = ["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", f"log.dirs={tmp_path}"]
+    for _ in range(10):
+        with subprocess.Popen(
+            [sys.executable, "-m", "barnabas.cli", "start", *settings],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"ready ")
+            process.send_signal(signal.SIGTERM)
+            try:
+                assert process.wait(10) == 0
+            finally:
+                process.kill()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ready_line_and_clean_end(fresh_broker: BrokerFactory, number: signal.Signals) -> None:
     broker = fresh_broker()
