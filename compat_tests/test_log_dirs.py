@@ -62,6 +62,22 @@ def leaders(broker: Broker, topic: str) -> dict[int, tuple[int, list[int]]]:
     }
 
 
+def list_offset_error(connection: RawConnection, topic: str, partition: int, timestamp: int) -> int:
+    """ListOffsets v1 of one partition: error code."""
+    wanted = raw.string(topic) + raw.array([struct.pack(">iq", partition, timestamp)])
+    answer = connection.ask(raw.request(2, 1, struct.pack(">i", -1) + raw.array([wanted])))
+    (error,) = struct.unpack_from(">h", answer, 4 + 2 + len(topic) + 4 + 4)
+    return int(error)
+
+
+def delete_records_error(connection: RawConnection, topic: str, partition: int, offset: int) -> int:
+    """DeleteRecords v0 of one partition: error code."""
+    wanted = raw.string(topic) + raw.array([struct.pack(">iq", partition, offset)])
+    answer = connection.ask(raw.request(21, 0, raw.array([wanted]) + struct.pack(">i", 5000)))
+    (error,) = struct.unpack_from(">h", answer, len(answer) - 2)
+    return int(error)
+
+
 def test_one_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     broker = fresh_broker({"log.dirs": f"{one},{two}"})
@@ -88,7 +104,12 @@ def test_one_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> Non
             # the clients that send this version of Fetch do not know the storage error
             eventually(lambda index=index: raw.fetch(connection, "t", 0, index)[0] == NOT_LEADER_OR_FOLLOWER)
             assert raw.produce(connection, "t", raw.good_batch(b"x"), partition=index)[0] == STORAGE_ERROR
+            for timestamp in (-1, -2, 0):
+                assert list_offset_error(connection, "t", index, timestamp) == STORAGE_ERROR
+            assert delete_records_error(connection, "t", index, 0) == STORAGE_ERROR
         for index in well:
+            assert list_offset_error(connection, "t", index, -1) == 0
+            assert delete_records_error(connection, "t", index, 0) == 0
             assert raw.produce(connection, "t", raw.good_batch(value), partition=index) == (0, 1)
             assert raw.fetch(connection, "t", 0, index)[0] == 0
             acknowledged[index] += 1

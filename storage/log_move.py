@@ -150,12 +150,19 @@ class LogMove:
 
         def then() -> None:
             copied.size = stop
+            self.end_offset = max(self.end_offset, self._offset_at(copied.segment, stop))
             pause_s = (stop - start) / max(1.0, self._bytes_per_second())
             self._runtime.call_later(pause_s, self._step)
 
         self._in_thread(
             lambda: copy_range(source, self._disk.open(target_path, create=True), start, stop), gone, then
         )
+
+    def _offset_at(self, segment: Segment, position: int) -> int:
+        """About where in the log the position lies, by the segment's size; at its end exactly."""
+        later = (other.base_offset for other in self.log.segments if other.base_offset > segment.base_offset)
+        end = next(later, self.log.log_end_offset)
+        return segment.base_offset + (end - segment.base_offset) * position // max(1, segment.size)
 
     def _complete(self, copied: _Copied, gone: list[str]) -> None:
         """Sync the copy of a segment that does not grow any more, and bring what lies beside it."""

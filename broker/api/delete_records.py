@@ -41,6 +41,8 @@ def _delete(
         return _error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if topic in INTERNAL_TOPICS:
         return _error(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if partition.log.offline:
+        return _error(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
     if "delete" not in partition.log.config.cleanup_policy:
         return _error(wanted, ErrorCode.POLICY_VIOLATION)
     offset = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
