@@ -93,11 +93,10 @@ class BatchFilter:
             and header.last_offset <= offsets.latest_offset
             and header.delete_horizon_ms is None
         ):
-            start, stop = offsets.live_between(header.base_offset, header.last_offset)
-            if start == stop:
+            live = offsets.live_between(header.base_offset, header.last_offset)
+            if not live:
                 return None
-            live = offsets.live[start:stop]
-            if stop - start == count and not any(value & 1 for value in live):
+            if len(live) == count and not any(value & 1 for value in live):
                 return batch, header
             payload = records_payload(batch, header, DECOMPRESSED_LIMIT)
             spans = live_spans(payload, header, live)

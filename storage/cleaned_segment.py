@@ -30,17 +30,17 @@ class CleanedSegmentWriter:
         self._segment = Segment(disk, directory, base_offset, 0, fresh=True, suffix=CLEANED_SUFFIX)
         self._file = disk.open(self._segment.path, create=True)
         self._file.truncate(0)  # of a cleaning that was given up and could not remove it
-        self._parts: list[Bytes] = []
+        self._parts: list[bytes] = []
         self._gathered = 0
         self._position = 0
 
     def append(self, batch: Bytes, header: BatchHeader) -> None:
-        """`batch` must stay as it is until the next `flush`."""
+        """The next batch; what it is a view of is not kept."""
         size = header.size
         self._segment.appended(
             header, size, self._config.index_interval_bytes, self._config.segment_index_bytes
         )
-        self._parts.append(batch)
+        self._parts.append(bytes(batch))
         self._gathered += size
         if self._gathered >= _WRITE_BYTES:
             self._flush()

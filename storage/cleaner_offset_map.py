@@ -9,11 +9,12 @@ order, and so tells of a whole dirty batch without reading its records how much 
 from __future__ import annotations
 
 import hashlib
-from array import array
 from bisect import bisect_left
+from collections import defaultdict
 
 RAW_KEY_MAX = 32
 DIGEST_SIZE = RAW_KEY_MAX + 1
+_BUCKET_SHIFT = 13  # 4096 offsets
 ENTRY_BYTES = 208  # of a Python dict with such keys, at its fullest; Kafka's table takes 24
 
 
@@ -23,16 +24,21 @@ def map_key(key: bytes) -> bytes:
 
 
 class OffsetMap:
-    """See the module. `latest_offset` is the last offset that the map speaks for, -1 before the first."""
+    """See the module. `latest_offset` is the last offset that the map speaks for, -1 before the first.
 
-    __slots__ = ("entries_max", "latest_offset", "live", "values")
+    No call takes long in one go, however many entries there are: a thread that works here shares the
+    interpreter with the loop, which gets its turn between two steps of a Python loop but not inside a sort.
+    """
+
+    __slots__ = ("_buckets", "_sorted", "entries_max", "latest_offset", "values")
 
     def __init__(self, memory_bytes: int, load_factor: float) -> None:
         """At least one entry fits, so that every cleaning gets on."""
         self.entries_max = max(1, int(memory_bytes / ENTRY_BYTES * load_factor))
         self.values: dict[bytes, int] = {}
-        self.live = array("q")  # the values, ascending; filled by `seal`
         self.latest_offset = -1
+        self._buckets: defaultdict[int, list[int]] = defaultdict(list)  # the values by offset, see `seal`
+        self._sorted: set[int] = set()
 
     @property
     def utilization(self) -> float:
@@ -48,13 +54,27 @@ class OffsetMap:
 
     def seal(self) -> None:
         """Nothing more is put; `live_between` works from now on."""
-        self.live = array("q", sorted(self.values.values()))
+        buckets = self._buckets
+        for value in self.values.values():
+            buckets[value >> _BUCKET_SHIFT].append(value)
 
-    def offset_of(self, key: bytes) -> int:
-        """Offset of the key's last record in the dirty section, -1 when it has none there."""
-        return self.values.get(map_key(key), -2) >> 1
+    def live_between(self, base_offset: int, last_offset: int) -> list[int]:
+        """The values whose offsets lie in [base_offset, last_offset], ascending."""
+        low, high = base_offset << 1, (last_offset + 1) << 1
+        found: list[int] = []
+        for number in range(low >> _BUCKET_SHIFT, (last_offset << 1 >> _BUCKET_SHIFT) + 1):
+            bucket = self._buckets.get(number)
+            if bucket is None:
+                continue
+            if number not in self._sorted:
+                self._sorted.add(number)
+                bucket.sort()
+            found += bucket[bisect_left(bucket, low) : bisect_left(bucket, high)]
+        return found
 
-    def live_between(self, base_offset: int, last_offset: int) -> tuple[int, int]:
-        """The slice of `live` whose offsets lie in [base_offset, last_offset]."""
-        start = bisect_left(self.live, base_offset << 1)
-        return start, bisect_left(self.live, (last_offset + 1) << 1, start)
+    def clear(self) -> None:
+        """Give the memory back, bit by bit."""
+        while self.values:
+            self.values.popitem()
+        while self._buckets:
+            self._buckets.popitem()

@@ -105,7 +105,7 @@ class CleaningJob:
             self._end(Outcome(goes_on and error is None, error if goes_on else None))
         elif not goes_on:
             self._close(unwanted=done.cleaned)
-        elif done.cleaned is not None:
+        elif done.cleaned is not None:  # its bytes have been paid for
             self._swap = SegmentSwap(
                 self._disk, self._runtime, self.log, done.cleaned, done.old, self._swapped
             )

@@ -2,8 +2,8 @@
 
 It runs in a thread, slice by slice, on segments that no longer change, and touches nothing of the log: what it
 makes are files named `.cleaned`, synced, which the loop then swaps in (segment_swap.py). A generator is the
-slicing: it yields after every window read, so a stop, a throttle or a deleted log takes effect there; closing
-it removes what is half written. The steps are those of Kafka's Cleaner.
+slicing: it yields every SLICE_BYTES and after each segment, so a stop, a throttle or a deleted log takes effect
+there; closing it removes what is half written. The steps are those of Kafka's Cleaner.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from barnabas.wire.record_batch import (
 )
 from barnabas.wire.records import records_payload
 
-WINDOW_BYTES = 1 << 20  # read at once, and then yielded
+WINDOW_BYTES = 1 << 17  # read at once
+SLICE_BYTES = 1 << 20  # read and written between two yields, at most about
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -62,7 +63,6 @@ class Cleaning(msgspec.Struct, kw_only=True):
     aborted: Sequence[AbortedTransaction]
     end_offset: int = -1  # first offset that is still dirty afterwards; known when the map is
     map_utilization: float = 0.0
-    bytes_mapped: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
@@ -83,6 +83,13 @@ Slices = Generator[Slice, None, None]
 def clean(cleaning: Cleaning) -> Slices:
     """The whole cleaning. RecordBatchError when the log holds what can't be read, OSError as the disk gives it."""
     offsets = OffsetMap(cleaning.map_bytes, cleaning.map_load_factor)
+    try:
+        yield from _clean(cleaning, offsets)
+    finally:
+        offsets.clear()
+
+
+def _clean(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
     yield from _build_offset_map(cleaning, offsets)
     offsets.seal()
     cleaning.end_offset = offsets.latest_offset + 1
@@ -114,7 +121,12 @@ def _build_offset_map(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
         if source.end_offset <= start:
             continue
         position = cleaning.first_dirty_position if source.base_offset <= start else 0
+        moved = 0
         for data, headers in read_windows(cleaning.disk, source, position):
+            if moved >= SLICE_BYTES:
+                yield Slice(moved)
+                moved = 0
+            moved += len(data)
             for at, header in headers:
                 batch = data[at : at + header.size]
                 if header.is_control:
@@ -122,12 +134,12 @@ def _build_offset_map(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
                 elif not transactions.is_aborted(header) and header.record_count:
                     verify_crc(batch, 0, header)
                     if not _put_batch(batch, header, start, offsets):
+                        yield Slice(moved)
                         return
                 if header.last_offset >= start:
                     offsets.latest_offset = header.last_offset
-            cleaning.bytes_mapped += len(data)
-            yield Slice(len(data))
         offsets.latest_offset = source.end_offset - 1
+        yield Slice(moved)
 
 
 def _put_batch(batch: memoryview, header: BatchHeader, start: int, offsets: OffsetMap) -> bool:
@@ -153,7 +165,11 @@ def _clean_group(
     writer = CleanedSegmentWriter(cleaning.disk, cleaning.directory, group[0].base_offset, cleaning.config)
     try:
         for source in group:
+            moved = 0
             for data, headers in read_windows(cleaning.disk, source, 0):
+                if moved >= SLICE_BYTES:
+                    yield Slice(moved)
+                    moved = 0
                 written = 0
                 for at, header in headers:
                     left = batch_filter.filter(data[at : at + header.size], header)
@@ -162,7 +178,8 @@ def _clean_group(
                         written += left[1].size
                 cleaning.bytes_read += len(data)
                 cleaning.bytes_written += written
-                yield Slice(len(data) + written)
+                moved += len(data) + written
+            yield Slice(moved)
         cleaned = writer.finish(transactions.take_retained(), group[-1].path)
     except BaseException:  # GeneratorExit too: somebody has given up on this cleaning
         writer.discard()
