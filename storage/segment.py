@@ -7,12 +7,22 @@ counts: what a failed write left behind it is cut off before the next one.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 
 from barnabas.storage.disk import Disk, File
 from barnabas.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
-from barnabas.wire.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, CorruptBatch, read_header
+from barnabas.wire.record_batch import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptBatch,
+    RecordBatchError,
+    read_header,
+)
+
+logger = logging.getLogger("barnabas.storage")
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
@@ -97,7 +107,8 @@ class Segment:
         return file
 
     def open_for_read(self) -> File:
-        return self._file if self._file is not None else self._disk.open(self.path)
+        file = self._file  # asked for once: threads read too, and the loop may let go of it meanwhile
+        return file if file is not None else self._disk.open(self.path)
 
     def cut_torn_tail(self) -> None:
         """Take away what a failed write may have left. OSError when that fails too; it is tried again."""
@@ -204,9 +215,12 @@ class Segment:
 
     @property
     def first_batch_timestamp(self) -> int:
-        """The first batch's max timestamp; negative when it has none."""
+        """The first batch's max timestamp; negative when it has none, or is damaged."""
         if self.first_timestamp == _UNKNOWN and self.size:
-            self.first_timestamp = next(self.headers(0))[1].max_timestamp
+            try:
+                self.first_timestamp = next(self.headers(0))[1].max_timestamp
+            except RecordBatchError:
+                self.first_timestamp = NO_TIMESTAMP
         return self.first_timestamp
 
     def clear_indexes(self) -> None:
@@ -265,13 +279,17 @@ class Segment:
             self._max_timestamp, self._max_timestamp_offset = found
 
     def find_max_timestamp(self) -> tuple[int, int]:
-        """(largest timestamp, last offset of its batch), read and not remembered."""
+        """(largest timestamp, last offset of its batch), read and not remembered. What is damaged, and what lies
+        behind it, has none."""
         last = self.time_index.last()
         timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
         offset = self.base_offset + relative
-        for _, header in self.headers(self.index_position(offset)):
-            if header.max_timestamp > timestamp:
-                timestamp, offset = header.max_timestamp, header.last_offset
+        try:
+            for _, header in self.headers(self.index_position(offset)):
+                if header.max_timestamp > timestamp:
+                    timestamp, offset = header.max_timestamp, header.last_offset
+        except RecordBatchError as error:
+            logger.warning("%s: the times behind damage are not known: %s", self.path, error)
         return timestamp, offset
 
     def index_position(self, offset: int, *, wait: bool = True) -> int:

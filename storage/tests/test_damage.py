@@ -1,0 +1,97 @@
+"""Bytes that rot after a clean stop: nobody reads them at the start, and whoever meets them is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+TOLD = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def told(act: Callable[[], object]) -> None:
+    """Works, or says with Kafka's code that it can't."""
+    code: ErrorCode | None = None
+    try:
+        act()
+    except StorageError as error:
+        code = error.error
+    assert code in (None, *TOLD)
+
+
+@given(
+    damaged=st.integers(0, 11),
+    position=st.integers(0, 60),
+    junk=st.binary(min_size=1, max_size=70),
+    segment_bytes=st.sampled_from([400, 10_000]),
+    segment_ms=st.sampled_from([1, 10**9]),
+    transactional=st.booleans(),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_but_kafkas_errors(
+    make_workshop: Callable[[], Any],
+    damaged: int,
+    position: int,
+    junk: bytes,
+    segment_bytes: int,
+    segment_ms: int,
+    transactional: bool,
+) -> None:
+    workshop = make_workshop()
+    log = workshop.log(segment_bytes=segment_bytes, index_interval_bytes=150)
+    fields = {"producer_id": 1, "producer_epoch": 0} if transactional else {}
+    batches = [
+        workshop.batch(2, **fields, **({"base_sequence": 2 * number} if fields else {}))
+        for number in range(12)
+    ]
+    places = []
+    for batch in batches:
+        log.append_as_leader(batch, 0)
+        places.append((log.segments[-1].path, log.segments[-1].size - len(batch)))
+    log.close()
+    path, start = places[damaged]
+    data = workshop.disk.files[path].data
+    data[start + position : start + position + len(junk)] = junk
+    del data[start + position + len(junk) + 10_000 :]
+
+    log = workshop.log(segment_bytes=segment_bytes, segment_ms=segment_ms, index_interval_bytes=150)
+    end = log.log_end_offset
+    for number in range(4):
+        log.append_as_leader(workshop.batch(1, timestamp=workshop.now + number), 0)
+        assert log.log_end_offset == end + number + 1
+        told(lambda offset=log.log_end_offset - 1: log.read(offset, 10))
+    for offset in range(0, min(end, 30), 2):
+        told(lambda offset=offset: log.read(offset, 500))
+    for timestamp in (0, workshop.now, workshop.now + 3, workshop.now + 10**6):
+        told(lambda timestamp=timestamp: log.offset_for_timestamp(timestamp))
+    told(log.max_timestamp_offset)
+    told(lambda: log.increment_log_start_offset(3))
+    told(lambda: log.truncate_to(end - 1))
+    log.close()
+    for clean in (True, False):
+        again = workshop.log(clean=clean, segment_bytes=segment_bytes)
+        again.append_as_leader(workshop.batch(1), 0)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_lies_behind_damage_in_a_synced_segment_stays(workshop: Any, clean: bool) -> None:
+    """An index that has to be made anew makes its segment be read: what is damaged there takes the rest of that
+    segment, and Kafka leaves the others alone as well."""
+    log = workshop.log(segment_bytes=400, index_interval_bytes=150)
+    for _ in range(20):
+        log.append_as_leader(workshop.batch(2), 0)
+    log.close()
+    second, third = log.segments[1], log.segments[2]
+    workshop.disk.files[second.path].data[second.size // 2] ^= 0xFF
+    workshop.disk.remove(second.offset_index.path)
+    again = workshop.log(clean=clean, recovery_point=log.log_end_offset, segment_bytes=400)
+    assert [segment.base_offset for segment in again.segments] == [
+        segment.base_offset for segment in log.segments
+    ]
+    assert again.log_end_offset == log.log_end_offset
+    assert again.read(third.base_offset, 1).size > 0
