@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,14 +65,14 @@ def test_nothing_but_kafkas_errors(
     for number in range(4):
         log.append_as_leader(workshop.batch(1, timestamp=workshop.now + number), 0)
         assert log.log_end_offset == end + number + 1
-        told(lambda offset=log.log_end_offset - 1: log.read(offset, 10))
+        told(partial(log.read, log.log_end_offset - 1, 10))
     for offset in range(0, min(end, 30), 2):
-        told(lambda offset=offset: log.read(offset, 500))
+        told(partial(log.read, offset, 500))
     for timestamp in (0, workshop.now, workshop.now + 3, workshop.now + 10**6):
-        told(lambda timestamp=timestamp: log.offset_for_timestamp(timestamp))
+        told(partial(log.offset_for_timestamp, timestamp))
     told(log.max_timestamp_offset)
-    told(lambda: log.increment_log_start_offset(3))
-    told(lambda: log.truncate_to(end - 1))
+    told(partial(log.increment_log_start_offset, 3))
+    told(partial(log.truncate_to, end - 1))
     log.close()
     for clean in (True, False):
         again = workshop.log(clean=clean, segment_bytes=segment_bytes)
