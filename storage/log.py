@@ -12,7 +12,7 @@ import logging
 from barnabas.storage.disk import Disk
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.log_append import AppendableLog, AppendResult
-from barnabas.storage.log_config import LogConfig
+from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log_reader import NO_READERS
 from barnabas.storage.log_sync import EPOCH_FILE, LogEvents
 from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
@@ -179,7 +179,9 @@ class Log(AppendableLog):
         self.release()
 
     def release(self) -> None:
-        """Let go of the files and nothing else, as before they are deleted."""
+        """Let go of the files and nothing else, as before they are deleted. What waits for a sync waits in vain."""
         self._released = True
+        if self._sync_waiters:
+            self._runtime.call_soon(lambda: self._call_waiters(LONG_MAX, f"{self.name} has been closed"))
         for segment in self._segments:
             segment.release()

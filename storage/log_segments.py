@@ -32,6 +32,8 @@ class SegmentedLog(SyncedLog):
         old = self._active
         if base == old.base_offset:
             return
+        if old.torn:
+            old.cut_torn_tail()
         new = Segment.create(self._disk, self.directory, base, self._time_ms())
         old.add_time_index_entry()
         self._new_names += 1

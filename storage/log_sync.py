@@ -158,7 +158,7 @@ class SyncedLog(ReadableLog):
                 self._names_synced = max(self._names_synced, names)
                 if truncations == self._truncations:
                     self._synced(end)
-            if self.failure is None and self.recovery_point < self._sync_to:
+            if self.failure is None and not self._released and self.recovery_point < self._sync_to:
                 self._sync()
 
         self._syncing = True
@@ -202,7 +202,9 @@ class SyncedLog(ReadableLog):
         """All below `end` is on the medium: show it, and tell who waits for it."""
         self.recovery_point = max(self.recovery_point, end)
         if self._held_from >= 0:
-            self._held_from = self.recovery_point if self.recovery_point < self._sync_to else -1
+            # What has been shown stays so: a rolled segment may be synced sooner than what lies in front of this.
+            held_from = max(self._held_from, self.recovery_point)
+            self._held_from = held_from if self.recovery_point < self._sync_to else -1
         self._call_waiters(self.recovery_point, None)
 
     def _call_waiters(self, end: int, error: str | None) -> None:
@@ -297,7 +299,9 @@ class SyncedLog(ReadableLog):
 
     def io_failed(self, error: BaseException) -> None:
         """Tell the owner of an error that says that the whole directory has failed. For errors of this log's
-        files, wherever they were met."""
+        files, wherever they were met. A log that is closed has none: they were deleted, or lie elsewhere."""
+        if self._released:
+            return
         if self._events is not None and isinstance(error, OSError) and not is_passing(error):
             self._events.directory_failed(self.log_dir, f"{self.name}: {error}")
 

@@ -45,7 +45,7 @@ def enforce_retention(log: Log, disk: Disk, now_ms: int) -> Iterator[int]:
 
     TimestampsUnread; StorageError (KAFKA_STORAGE_ERROR).
     """
-    while True:
+    while not log.closed:  # nor deleted or moved since the last step
         count, reason = _deletable(log, disk, now_ms)
         if count == 0:
             return

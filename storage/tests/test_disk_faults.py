@@ -57,7 +57,8 @@ def test_a_full_disk_at_the_roll_keeps_the_old_segment_in_use(workshop: Any) -> 
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_tail_that_can_not_be_cut_is_cut_before_the_next_append(workshop: Any) -> None:
+@pytest.mark.parametrize("rolls", [False, True])
+def test_a_tail_that_can_not_be_cut_is_cut_before_the_next_append(workshop: Any, rolls: bool) -> None:
     log = workshop.log()
     log.append_as_leader(workshop.batch(), 0)
     written: list[bool] = []
@@ -77,8 +78,11 @@ def test_a_tail_that_can_not_be_cut_is_cut_before_the_next_append(workshop: Any)
     assert workshop.disk.files[path].data[log.size :]
     refused(log, workshop.batch())
     workshop.disk.short_write = workshop.disk.fault = None
+    if rolls:
+        log.roll()
     log.append_as_leader(workshop.batch(), 0)
-    assert len(workshop.disk.files[path].data) == log.size
+    assert len(workshop.disk.files[path].data) == log.segments[0].size
+    assert len(log.segments) == 1 + rolls
     assert len(workshop.content(workshop.log(clean=False))) == 2
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
+from barnabas.storage.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
@@ -135,3 +136,38 @@ def test_without_flush_messages_nothing_waits(workshop: Any, settings: dict[str,
     world.runtime.advance(0.05)
     world.runtime.go()
     assert world.log.recovery_point == (1 if settings else 0)
+
+
+def test_what_was_shown_stays_so_when_a_rolled_segment_is_synced_first(workshop: Any) -> None:
+    world = World(flush_messages=10, segment_bytes=600)
+    for _ in range(9):
+        assert not world.append(workshop.batch(size=20))
+    assert world.append(workshop.batch(size=20))
+    assert len(world.log.segments) == 2
+    assert world.log.high_watermark == 9
+    waiting, world.runtime.waiting = world.runtime.waiting, []
+    seen = []
+    for work, done in waiting:  # the rolled segment's comes first
+        VirtualRuntime.run_in_thread(world.runtime, work, done)
+        world.runtime.run_until_idle()
+        seen.append(world.log.high_watermark)
+    assert seen == [9, 10]
+
+
+def test_a_topic_deleted_in_the_middle_of_a_sync_harms_nobody(workshop: Any) -> None:
+    runtime = SlowThreads()
+    manager = LogManager(MemoryDisk(), ["/a"], runtime)
+    fatal: list[str] = []
+    manager.on_fatal = fatal.append
+    manager.open()
+    log = manager.create("t", b"i" * 16, 0, LogConfig(flush_messages=1))
+    told: list[str | None] = []
+    for offset in (1, 2):  # the second waits for the next sync
+        assert log.append_as_leader(workshop.batch(), 0).awaits_sync
+        log.when_synced(offset, told.append)
+    manager.delete("t", 0)
+    while runtime.go():
+        pass
+    assert (manager.offline, fatal) == ({}, [])
+    assert len(told) == 2
+    assert told[1] is not None

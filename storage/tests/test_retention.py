@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +13,11 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager, LogManagerSettings
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.retention import RetentionPass
+from barnabas.storage.retention import SEGMENTS_PER_STEP, RetentionPass, enforce_retention
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
 
 HOUR = 3_600_000
 TOPIC_ID = bytes(range(1, 17))
@@ -68,6 +71,23 @@ def test_an_expired_active_segment_gives_way_to_an_empty_one(workshop: Any) -> N
     assert [name for name in workshop.disk.list("/logs/t-0") if not name.startswith("0" * 19 + "2")] == [
         name for name in workshop.disk.list("/logs/t-0") if not name[0].isdigit()
     ]
+
+
+def test_a_topic_deleted_between_two_steps_takes_no_directory_with_it(workshop: Any) -> None:
+    runtime = VirtualRuntime()
+    config = LogConfig(segment_bytes=300, retention_ms=1000)
+    manager = LogManager(workshop.disk, ["/logs"], runtime, config=config)
+    manager.open()
+    log = manager.create("many", TOPIC_ID, 0, config)
+    for _ in range(SEGMENTS_PER_STEP + 10):
+        log.append_as_leader(workshop.batch(size=150), 0)
+    runtime.run_until_idle()
+    steps = enforce_retention(log, workshop.disk, runtime.time_ms() + HOUR)
+    assert next(steps) == SEGMENTS_PER_STEP
+    manager.delete("many", 0)
+    assert list(steps) == []
+    log.io_failed(FileNotFoundError(errno.ENOENT, "whatever else was about to look at it"))
+    assert manager.offline == {}
 
 
 def test_a_timestamp_in_the_future_keeps_its_segment(workshop: Any) -> None:
@@ -242,7 +262,9 @@ def test_the_manager_looks_at_its_intervals_and_tells_of_moved_starts(workshop: 
     workshop.runtime.advance(HOUR / 1000)
     workshop.runtime.advance(60)
     assert bases(log) == [4]
-    assert disk.read_file(f"/data/{LOG_START_OFFSET_FILE}") == b"0\n1\nt 0 4\n"  # removed names could come back
+    assert (
+        disk.read_file(f"/data/{LOG_START_OFFSET_FILE}") == b"0\n1\nt 0 4\n"
+    )  # removed names could come back
     log.append_as_leader(workshop.batch(), 0)
     log.flush()
     logs.checkpoint()
