@@ -301,10 +301,10 @@ class Connection(BufferedProtocol):
         if rest is not None:
             rest.release()
         view.release()
-        self._filled = remaining
-        if self._granted:
+        if self._granted and remaining != self._filled:  # the frame that it was for has been served
             granted, self._granted = self._granted, 0
             self._shared.memory.give_back(granted)
+        self._filled = remaining
         if remaining:
             self._make_room()
         elif len(buffer) > KEPT_BUFFER_BYTES or len(buffer) <= SHARED_BUFFER_BYTES:
