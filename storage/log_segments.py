@@ -60,8 +60,8 @@ class SegmentedLog(SyncedLog):
             )
         if offset <= self.log_start_offset:
             return
-        if self.failure is not None:
-            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
+        if self.offline:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
         try:
             if offset == self.log_end_offset and self._active.size:
                 self.roll()

@@ -85,7 +85,7 @@ def truncate(world: World, log: Log, model: Model) -> None:
 
 def move_start(world: World, log: Log, model: Model) -> None:
     offset = world.random.randint(model.start, model.end)
-    if world.disk.fault or world.disk.capacity:
+    if world.disk.fault or world.disk.capacity or log.offline:
         return
     model.start = offset
     model.start_largest = max(model.start_largest, offset)
