@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.server")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+# How long a thread that computes (compaction) may keep the loop from the interpreter; Python's own is 5 ms.
+SWITCH_INTERVAL_S = 0.0005
 _LEVELS = {"warning": logging.WARNING, "info": logging.INFO}
 
 
@@ -64,6 +66,7 @@ def _run(config: BrokerConfig) -> int:
     from barnabas.broker.node import Node
 
     _raise_open_files_limit()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = os.environ.get("BARNABAS_LOOP") or config.barnabas_event_loop
     runtime = AsyncioRuntime(prefer_uvloop=loop != "asyncio")
     try:
