@@ -59,6 +59,30 @@ def test_large_batches_go_without_a_copy_and_come_back_the_same(workshop: Any) -
     assert workshop.content(log)[0][16:] == batch[16:]
 
 
+def test_only_a_writable_view_is_written_into(workshop: Any) -> None:
+    log = workshop.log()
+    log.append_as_leader(workshop.batch(2), 3)
+    batch = workshop.batch(3)
+    own, lent = bytearray(b"before" + batch + b"behind"), bytearray(batch)
+    log.append_as_leader(memoryview(own)[6:-6], 3)
+    log.append_as_leader(memoryview(lent).toreadonly(), 3)
+    assert lent == batch
+    stored = workshop.content(log)
+    assert own == b"before" + stored[1] + b"behind"
+    assert [read_header(each).base_offset for each in stored] == [0, 2, 5]
+    assert [each[16:] for each in stored[1:]] == [batch[16:]] * 2
+
+
+def test_a_refused_batch_is_not_written_into(workshop: Any) -> None:
+    log = workshop.log()
+    log.append_as_leader(workshop.batch(2), 3)
+    for refused in (workshop.batch()[:-1] + b"?", workshop.batch(timestamp=workshop.now + 10**10)):
+        buffer = bytearray(refused)
+        with pytest.raises(StorageError):
+            log.append_as_leader(memoryview(buffer), 3)
+        assert buffer == refused
+
+
 def test_several_batches_at_once(workshop: Any) -> None:
     log = workshop.log()
     result = log.append_as_leader(workshop.batch(2) + workshop.batch(3), 0)

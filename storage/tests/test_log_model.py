@@ -25,6 +25,7 @@ operations = st.lists(
         appends,
         appends,
         st.tuples(st.just("roll")),
+        st.tuples(st.just("read"), st.sampled_from([1, 700])),
         st.tuples(st.just("flush")),
         st.tuples(st.just("restart")),
         st.tuples(st.just("kill")),
@@ -70,12 +71,12 @@ class Model:
 
 def check(workshop: Any, log: Any, model: Model) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (model.start, model.end)
-    for max_bytes in (1, 700, 1 << 20):
-        assert workshop.content(log, max_bytes) == model.visible()
-    for base, last, _, stored in model.batches:
+    for base, last, _, stored in reversed(model.batches):  # backwards, so that no read helps the next one
         for offset in (base, last):
             if offset >= model.start:
                 assert log.read(offset, len(stored)).regions[0].read() == stored
+    for max_bytes in (1, 700, 1 << 20):
+        assert workshop.content(log, max_bytes) == model.visible()
     for outside in (model.start - 1, model.end + 1):
         with pytest.raises(OffsetOutOfRange):
             log.read(outside, 100)
@@ -113,6 +114,8 @@ def test_the_log_is_a_list(make_workshop: Callable[[], Any], steps: list[tuple[A
                     model.append(batch, epoch)
             case ("roll",):
                 log.roll()
+            case ("read", max_bytes):  # which leaves behind where its reader would go on
+                assert workshop.content(log, max_bytes) == model.visible()
             case ("flush",):
                 log.flush()
                 assert log.recovery_point == model.end
@@ -231,3 +234,20 @@ def test_wrong_indexes_are_rebuilt(workshop: Any, clean: bool, damage: str, suff
     reopened.close()
     if damage in ("missing", "odd"):
         assert {name: bytes(workshop.disk.files[name].data) for name in names} == right
+
+
+@pytest.mark.parametrize("change", ["truncate", "start over", "roll"])
+def test_readers_go_on_where_the_batches_are_now(workshop: Any, change: str) -> None:
+    """A reader is expected at the batch behind the one it got; what changes the log takes that back."""
+    log = workshop.log()
+    for _ in range(5):
+        log.append_as_leader(workshop.batch(size=10), 0)
+    assert len(workshop.content(log, max_bytes=1)) == 5
+    if change == "roll":
+        log.roll()
+    else:
+        log.truncate_to(1 if change == "truncate" else 0)
+    while log.log_end_offset < 8:
+        log.append_as_leader(workshop.batch(size=300), 0)
+    for offset in reversed(range(8)):
+        assert read_header(log.read(offset, 1).regions[0].read()).base_offset == offset
