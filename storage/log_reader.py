@@ -190,6 +190,14 @@ class ReadableLog:
         """The first record that has the largest timestamp; None in an empty log."""
         return self._search(lambda: find_max_timestamp(self._segments, self.log_start_offset))
 
+    def timestamp_search(self, timestamp: int | None) -> Callable[[], TimestampOffset | None]:
+        """What `offset_for_timestamp`, or with None `max_timestamp_offset`, does, for a thread: it may wait for
+        the disk and unpack a batch. When it raises (a segment may go meanwhile), ask those two."""
+        segments, start_offset = tuple(self._segments), self.log_start_offset
+        if timestamp is None:
+            return partial(find_max_timestamp, segments, start_offset)
+        return partial(find_timestamp, segments, timestamp, start_offset)
+
     def _search(self, search: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
         try:
             return search()

@@ -3,16 +3,21 @@
 -1 latest, -2 earliest, -3 the record with the largest timestamp (v7, KIP-734), -4 earliest local (v8,
 KIP-405), -5 latest tiered (v9, KIP-1005), -6 earliest not yet tiered (v11, KIP-1023). Without tiering
 everything is local, so -4 is the log's start, and -5 and -6 have no offset.
+
+Looking for a time reads segments that may have been cold for long, and unpacks a batch: a thread does it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.partition import Partition
-from barnabas.broker.registry import api
+from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.storage.errors import StorageError
+from barnabas.storage.timestamps import TimestampOffset
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -21,6 +26,10 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from barnabas.wire.record_batch import RecordBatchError
+
+Key: TypeAlias = "tuple[str, int]"  # topic and partition
+Found: TypeAlias = "Mapping[Key, TimestampOffset | None]"
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,
@@ -44,7 +53,38 @@ CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
 
 
 @api(2, 1, 11)
-def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse | Outcome:
+    searches = {
+        (topic.name, part.partition_index): partition.log.timestamp_search(
+            None if part.timestamp == MAX_TIMESTAMP else part.timestamp
+        )
+        for topic in request.topics
+        for part in topic.partitions
+        if part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
+        if (partition := context.services.partitions.get(topic.name, part.partition_index)) is not None
+    }
+    if not searches:
+        return _answer(context, request, {})
+
+    def done(found: Found | None, _error: BaseException | None) -> None:
+        context.complete(_answer(context, request, found or {}))
+
+    context.services.runtime.run_in_thread(lambda: _search(searches), done)
+    return PENDING
+
+
+def _search(searches: Mapping[Key, Callable[[], TimestampOffset | None]]) -> Found:
+    """What a thread finds. What it can't look at is left out: the loop will see why."""
+    found: dict[Key, TimestampOffset | None] = {}
+    for key, search in searches.items():
+        try:
+            found[key] = search()
+        except (OSError, RecordBatchError, StorageError):
+            pass
+    return found
+
+
+def _answer(context: RequestContext, request: ListOffsetsRequest, found: Found) -> ListOffsetsResponse:
     asked = Counter(
         (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
     )
@@ -56,13 +96,17 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
             if times > 1:
                 answers.append(_error(part, ErrorCode.INVALID_REQUEST))
             elif times == 1:  # a repetition is answered once
-                answers.append(_lookup(context, request, topic.name, part))
+                answers.append(_lookup(context, request, topic.name, part, found))
         response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
     return response
 
 
 def _lookup(
-    context: RequestContext, request: ListOffsetsRequest, topic: str, part: ListOffsetsPartition
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: str,
+    part: ListOffsetsPartition,
+    found: Found,
 ) -> ListOffsetsPartitionResponse:
     if part.timestamp < 0 and context.api_version < FIRST_VERSION_OF.get(part.timestamp, UNKNOWN_SPECIAL):
         return _error(part, ErrorCode.UNSUPPORTED_VERSION)
@@ -75,7 +119,7 @@ def _lookup(
     committed = request.isolation_level == READ_COMMITTED
     limit = partition.last_stable_offset if committed else partition.high_watermark
     try:
-        timestamp, offset, epoch = _find(partition, part.timestamp, limit)
+        timestamp, offset, epoch = _find(partition, part.timestamp, limit, found)
     except StorageError as failure:
         return _error(part, failure.error)
     return ListOffsetsPartitionResponse(
@@ -83,7 +127,7 @@ def _lookup(
     )
 
 
-def _find(partition: Partition, timestamp: int, limit: int) -> tuple[int, int, int]:
+def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch); -1 for each that there is not."""
     log = partition.log
     if timestamp == LATEST:
@@ -92,10 +136,16 @@ def _find(partition: Partition, timestamp: int, limit: int) -> tuple[int, int, i
         return -1, log.log_start_offset, partition.start_epoch()
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
-    if found is None or found.offset >= limit:
+    key = (partition.topic, partition.partition)
+    if key in found and not log.offline:
+        record = found[key]
+    elif timestamp == MAX_TIMESTAMP:
+        record = log.max_timestamp_offset()
+    else:
+        record = log.offset_for_timestamp(timestamp)
+    if record is None or record.offset >= limit:
         return -1, -1, -1
-    return found.timestamp, found.offset, found.leader_epoch
+    return record.timestamp, record.offset, record.leader_epoch
 
 
 def _error(part: ListOffsetsPartition, error: ErrorCode) -> ListOffsetsPartitionResponse:

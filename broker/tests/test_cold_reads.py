@@ -24,12 +24,18 @@ from barnabas.storage.disk import File, RealDisk
 from barnabas.wire.compression import Bytes
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.raw_client import RawClient
 
-PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
+PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS = 0, 1, 2, 19
+FIRST_TIMESTAMP = 1_700_000_000_000
 TOPIC = "cold"
 BATCH_BYTES = 180_000
 BATCHES_IN_SEGMENT = 5
@@ -160,7 +166,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 
 def produce_request(value: bytes) -> ProduceRequest:
-    batch = build_batch([Record(offset=0, timestamp=-1, key=None, value=value, headers=[])])
+    batch = build_batch([Record(offset=0, timestamp=FIRST_TIMESTAMP, key=None, value=value, headers=[])])
     data = PartitionProduceData(index=0, records=batch)
     return ProduceRequest(
         acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
@@ -266,6 +272,19 @@ def test_a_client_that_leaves_while_a_thread_reads_for_it(broker: Broker) -> Non
     check_that_others_are_served(broker, other)
     broker.disk.released.set()
     assert starts_with_batch(other.ask(FETCH, 12, fetch_request(2)), 2)
+
+
+def test_looking_for_a_time_in_cold_segments(broker: Broker) -> None:
+    reader, other = broker.client(), broker.client()
+    broker.disk.grow_cold(".log", ".index", ".timeindex")
+    wanted = ListOffsetsPartition(partition_index=0, timestamp=0)
+    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=TOPIC, partitions=[wanted])])
+    reader.socket.sendall(reader.frame(LIST_OFFSETS, 5, request))
+    check_that_others_are_served(broker, other)
+    assert not is_answered(reader)
+    broker.disk.released.set()
+    found = reader.receive(LIST_OFFSETS, 5)[1].topics[0].partitions[0]
+    assert (found.error_code, found.offset, found.timestamp) == (0, 0, FIRST_TIMESTAMP)
 
 
 # -- the page cache itself
