@@ -14,7 +14,7 @@ from barnabas.storage.directory import decode_uuid, encode_uuid
 from barnabas.storage.disk import RealDisk
 from barnabas.storage.errors import LogDirectoryError, StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
-from barnabas.storage.manager import LogManager, parse_directory_name
+from barnabas.storage.manager import LogManager, LogManagerSettings, parse_directory_name
 from barnabas.wire.errors import ErrorCode
 
 TOPIC_ID = bytes(range(1, 17))
@@ -283,3 +283,41 @@ def test_settings_from_properties() -> None:
     assert config.validate_records
     assert not config.preallocate
     assert (config.min_cleanable_dirty_ratio, config.flush_ms) == (0.25, LONG_MAX)
+
+
+def test_silent_producers_expire(workshop: Any, tmp_path: Path) -> None:
+    """producer.id.expiration.ms, looked at every producer.id.expiration.check.interval.ms and at a start."""
+    settings = LogManagerSettings(
+        producer_id_expiration_ms=60_000, producer_id_expiration_check_interval_ms=10_000
+    )
+
+    def start() -> LogManager:
+        logs = LogManager(RealDisk(), [str(tmp_path)], workshop.runtime, settings=settings)
+        logs.open()
+        return logs
+
+    logs = start()
+    log = logs.create("t", TOPIC_ID, 0, LogConfig(retention_ms=-1))
+    log.append_as_leader(workshop.batch(producer_id=1, producer_epoch=0, base_sequence=0), 0)
+    workshop.runtime.advance(30)
+    now = workshop.runtime.time_ms()
+    log.append_as_leader(workshop.batch(timestamp=now, producer_id=2, producer_epoch=0, base_sequence=0), 0)
+    assert set(log.active_producers) == {1, 2}
+    for _ in range(5):
+        workshop.runtime.advance(10)
+    assert set(log.active_producers) == {2}
+    logs.close()
+    workshop.runtime.now_s += 50
+    logs = start()
+    opened = logs.get("t", 0)
+    assert opened is not None
+    assert not opened.active_producers
+    logs.producer_id_expiration_ms = 1000  # changed at run time
+    now = workshop.runtime.time_ms()
+    opened.append_as_leader(
+        workshop.batch(timestamp=now, producer_id=3, producer_epoch=0, base_sequence=0), 0
+    )
+    for _ in range(2):
+        workshop.runtime.advance(10)
+    assert not opened.active_producers
+    logs.close()
