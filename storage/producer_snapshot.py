@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from barnabas.storage.disk import Disk
-from barnabas.storage.producers import BatchMetadata, ProducerEntry
+from barnabas.storage.producers import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
 from barnabas.wire.compression import Bytes
 from barnabas.wire.record_batch import NO_SEQUENCE
 from crc32c import crc32c
@@ -91,7 +91,7 @@ def _entry(
     coordinator_epoch: int,
     first_offset: int,
 ) -> ProducerEntry:
-    batches: deque[BatchMetadata] = deque()
+    batches: deque[BatchMetadata] = deque(maxlen=BATCHES_REMEMBERED)
     if last_offset >= 0:
         # sequences wrap from 2^31-1 to 0; a batch of the group coordinator's has none
         base = (last_sequence - offset_delta) & 0x7FFFFFFF if last_sequence >= 0 else NO_SEQUENCE

@@ -16,7 +16,13 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.transaction_index import AbortedTransaction
 from barnabas.storage.transaction_marker import EndTransactionMarker
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, BatchHeader
+from barnabas.wire.record_batch import (
+    CONTROL_FLAG,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+)
 
 BATCHES_REMEMBERED = 5
 MAX_SEQUENCE = 0x7FFFFFFF
@@ -41,7 +47,7 @@ class ProducerEntry(msgspec.Struct):
 
     producer_id: int
     producer_epoch: int = NO_PRODUCER_EPOCH
-    batches: deque[BatchMetadata] = msgspec.field(default_factory=deque)
+    batches: deque[BatchMetadata] = msgspec.field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
     last_timestamp: int = -1
     coordinator_epoch: int = -1
     current_transaction_first_offset: int = -1
@@ -107,7 +113,7 @@ class ProducerStateManager:
                 self._check_first_of_epoch(header, offset, entry)
         if epoch < entry.producer_epoch:
             raise self._fenced(header, offset, entry)
-        if entry.current_transaction_first_offset >= 0 and not header.is_transactional:
+        if entry.current_transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_FLAG:
             raise StorageError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Expected transactional write from producer {header.producer_id} at offset {offset} "
@@ -162,22 +168,22 @@ class ProducerStateManager:
     def replay(self, header: BatchHeader, marker: EndTransactionMarker | None) -> AbortedTransaction | None:
         """A batch with a producer id now stands in the log at `header.base_offset`; `marker` is what a control
         batch says, None when it says nothing of a transaction. Returns the transaction that it aborts."""
-        if header.is_control:
+        attributes = header.attributes
+        if attributes & CONTROL_FLAG:
             return self._end_transaction(header, marker) if marker is not None else None
         entry = self._entry(header)
-        entry.last_timestamp = header.max_timestamp
-        if header.is_transactional and entry.current_transaction_first_offset < 0:
-            entry.current_transaction_first_offset = header.base_offset
-            self.ongoing[header.base_offset] = header.producer_id
-        if len(entry.batches) == BATCHES_REMEMBERED:
-            entry.batches.popleft()
+        base_offset = header.base_offset
+        timestamp = entry.last_timestamp = header.max_timestamp
+        if attributes & TRANSACTIONAL_FLAG and entry.current_transaction_first_offset < 0:
+            entry.current_transaction_first_offset = base_offset
+            self.ongoing[base_offset] = header.producer_id
         entry.batches.append(
             BatchMetadata(
                 header.base_sequence,
                 header.last_sequence,
-                header.base_offset,
-                header.base_offset + header.last_offset_delta,
-                header.max_timestamp,
+                base_offset,
+                base_offset + header.last_offset_delta,
+                timestamp,
             )
         )
         return None
