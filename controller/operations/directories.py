@@ -91,7 +91,5 @@ def assign_directories(
         directories = [
             directory if replica == broker_id else directory_of(state, replica) for replica in state.replicas
         ]
-        records.append(
-            PartitionChangeRecord(topic_id=topic_id, partition_id=index, directories=directories)
-        )
+        records.append(PartitionChangeRecord(topic_id=topic_id, partition_id=index, directories=directories))
     return Decision(records, None)
