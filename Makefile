@@ -15,12 +15,13 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test test-apache check format conform bench kafka lock clean
+.PHONY: help setup run demo test test-durability test-apache check format conform bench kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
 	@echo 'make demo         real flights through the broker into Spark and back'
 	@echo 'make test         everything, with real clients; needs Java 17 or newer'
+	@echo 'make test-durability  fifty rounds of kill -9 under load, thousands of simulated crashes'
 	@echo 'make check        format, lint, types, import rules, generated code'
 	@echo 'make test-apache  the client tests against Apache Kafka'
 	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
@@ -59,6 +60,11 @@ demo: $(INSTALLED) java
 test: $(JARS)
 	$(PYTEST) --durations=10 $(ARGS)
 	$(PYTEST) compat_tests -m 'not jvm' --loop asyncio $(ARGS)
+
+# A line for each round, and Kafka's own tool as the judge of what it leaves.
+test-durability: $(JARS)
+	BARNABAS_CRASH_SEEDS=5000 $(PYTEST) -q storage/tests/test_crashes.py $(ARGS)
+	BARNABAS_KILL_ROUNDS=50 $(PYTEST) -q compat_tests/test_kill.py $(ARGS)
 
 test-apache: $(JARS)
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)

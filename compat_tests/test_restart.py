@@ -1,19 +1,15 @@
-"""The broker goes away and comes back: cleanly between two sends, and by kill -9 under load."""
+"""The broker goes away and comes back, cleanly and by kill -9, between two sends (test_kill.py: in the middle)."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Callable
 
 import confluent_kafka
-import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 
-from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.fixture_types import BrokerFactory
@@ -136,139 +132,3 @@ def test_groups_live_through_a_kill(fresh_broker: BrokerFactory) -> None:
         member.await_values(lambda values: b"after" in values, 40)
         member.leave()
         assert len(member.values) == 11, f"{member.library} read something twice"
-
-
-class Load:
-    """A producer that numbers its records, remembers which were acknowledged, and runs until stopped."""
-
-    def __init__(
-        self, broker: Broker, topic: str, make: Callable[[Broker, str, Load], Callable[[int], None]]
-    ):
-        self.acknowledged: list[int] = []
-        self.failed: list[str] = []
-        self.sent = 0
-        self._send = make(broker, topic, self)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            for _ in range(20):
-                self._send(self.sent)
-                self.sent += 1
-            time.sleep(0.005)
-        self._send(-1)  # flush
-
-    def finish(self) -> None:
-        """Stop sending and wait until the outstanding records are acknowledged or have failed."""
-        self._stop.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
-
-
-def _confluent(idempotent: bool) -> Callable[[Broker, str, Load], Callable[[int], None]]:
-    def make(broker: Broker, topic: str, load: Load) -> Callable[[int], None]:
-        producer = confluent_kafka.Producer(
-            {
-                "bootstrap.servers": broker.bootstrap,
-                "enable.idempotence": idempotent,
-                "acks": "all",
-                "log_level": 0,
-                "reconnect.backoff.max.ms": 300,
-                "retry.backoff.max.ms": 300,
-                "compression.type": "lz4" if idempotent else "none",
-            }
-        )
-
-        def delivered(number: int, error: object) -> None:
-            if error is None:
-                load.acknowledged.append(number)
-            else:
-                load.failed.append(str(error))
-
-        def send(number: int) -> None:
-            if number < 0:
-                assert producer.flush(50) == 0
-                return
-            producer.produce(
-                topic,
-                b"%d" % number,
-                on_delivery=lambda error, _: delivered(number, error),
-            )
-            producer.poll(0)
-
-        return send
-
-    return make
-
-
-def _kafka_python(broker: Broker, topic: str, load: Load) -> Callable[[int], None]:
-    producer = KafkaProducer(
-        bootstrap_servers=broker.bootstrap, acks="all", reconnect_backoff_max_ms=300, retry_backoff_ms=50
-    )
-
-    def send(number: int) -> None:
-        if number < 0:
-            producer.flush(50)
-            producer.close()
-            return
-        future = producer.send(topic, b"%d" % number)
-        future.add_callback(lambda _: load.acknowledged.append(number))
-        future.add_errback(lambda error: load.failed.append(str(error)))
-
-    return send
-
-
-PRODUCERS = {
-    "confluent-idempotent": _confluent(True),
-    "confluent-plain": _confluent(False),
-    "kafka-python-idempotent": _kafka_python,
-}
-
-
-@pytest.mark.timeout(150)
-def test_kill_under_load_loses_nothing_acknowledged(fresh_broker: BrokerFactory) -> None:
-    """Three rounds of kill -9 while three producers write; idempotent ones also leave no duplicate."""
-    broker = fresh_broker()
-    for name in PRODUCERS:
-        create_topic(broker.bootstrap, name, configs={"segment.bytes": "1048576"})
-    loads = {name: Load(broker, name, make) for name, make in PRODUCERS.items()}
-    for _ in range(3):
-        before = {name: len(load.acknowledged) for name, load in loads.items()}
-        eventually(
-            lambda before=before: all(
-                len(load.acknowledged) > before[name] + 200 for name, load in loads.items()
-            ),
-            40,
-        )
-        broker.restart(kill=True)
-    for load in loads.values():
-        load.finish()
-    for name, load in loads.items():
-        assert len(load.acknowledged) > 600
-        values = _read_all(broker, name)
-        lost = set(load.acknowledged) - set(values)
-        assert not lost, f"{name}: {len(lost)} acknowledged records lost, the first {min(lost)}"
-        if name.endswith("idempotent"):
-            assert len(values) == len(set(values)), f"{name}: duplicates"
-            assert values == sorted(values), f"{name}: out of order"
-            assert not load.failed, load.failed[:3]
-
-
-def _read_all(broker: Broker, topic: str) -> list[int]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
-    where = confluent_kafka.TopicPartition(topic, 0, 0)
-    _, end = consumer.get_watermark_offsets(where, timeout=20)
-    consumer.assign([where])
-    values: list[int] = []
-    position = 0
-    deadline = time.monotonic() + 40
-    while position < end and time.monotonic() < deadline:
-        for message in consumer.consume(10_000, 0.5):
-            assert message.error() is None, message.error()
-            values.append(int(message.value() or b"-1"))
-            position = (message.offset() or 0) + 1
-    consumer.close()
-    assert position == end
-    return values

@@ -72,8 +72,8 @@ class RunningTool:
     name: str
     _stop: Callable[[], None]
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _stdout: bytes = b""
-    _stderr: bytes = b""
+    _stdout: bytearray = field(default_factory=bytearray)
+    _stderr: bytearray = field(default_factory=bytearray)
     _status: int | None = None
 
     @property

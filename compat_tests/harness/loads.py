@@ -1,0 +1,164 @@
+"""Clients that write without a pause, remember what was acknowledged, and live through a broker that is killed.
+
+Every load runs in a thread until `finish`. `acknowledged` only grows, in the order of the answers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import confluent_kafka
+from kafka import KafkaProducer
+
+from compat_tests.harness.broker import Broker
+
+PARTITIONS = 2
+KEYS = 20
+
+Acknowledge = Callable[[int, object], None]  # (number, error or None)
+Send = Callable[[int], None]  # a number, or -1: wait until all is answered
+Make = Callable[[Broker, str, Acknowledge], Send]
+
+
+class Load:
+    """Numbers its records from 0 on; record n goes to partition n % PARTITIONS with the key n % KEYS."""
+
+    def __init__(self, broker: Broker, topic: str, make: Make) -> None:
+        self.topic = topic
+        self.acknowledged: list[int] = []
+        self.failed: list[str] = []
+        self._send = make(broker, topic, self._answered)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"load {topic}")
+        self._thread.start()
+
+    def _answered(self, number: int, error: object) -> None:
+        if error is None:
+            self.acknowledged.append(number)
+        else:
+            self.failed.append(str(error))
+
+    def _run(self) -> None:
+        sent = 0
+        while not self._stop.is_set():
+            for _ in range(5):
+                self._send(sent)
+                sent += 1
+            time.sleep(0.01)
+        self._send(-1)
+
+    def finish(self) -> None:
+        """Stop sending and wait until the outstanding records are acknowledged or have failed."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive(), f"{self.topic}: records are still unanswered"
+
+
+def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
+    """confluent-kafka, acks=all."""
+
+    def make(broker: Broker, topic: str, answered: Acknowledge) -> Send:
+        producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "enable.idempotence": idempotent,
+                "acks": "all",
+                "log_level": 0,
+                "reconnect.backoff.max.ms": 300,
+                "retry.backoff.max.ms": 300,
+                "compression.type": codec,
+            }
+        )
+
+        def send(number: int) -> None:
+            if number < 0:
+                assert producer.flush(50) == 0
+                return
+            producer.produce(
+                topic,
+                b"%d" % number,
+                key=b"%d" % (number % KEYS),
+                partition=number % PARTITIONS,
+                on_delivery=lambda error, _: answered(number, error),
+            )
+            producer.poll(0)
+
+        return send
+
+    return make
+
+
+def kafka_python(broker: Broker, topic: str, answered: Acknowledge) -> Send:
+    """kafka-python, acks=all, idempotent."""
+    producer = KafkaProducer(
+        bootstrap_servers=broker.bootstrap, acks="all", reconnect_backoff_max_ms=300, retry_backoff_ms=50
+    )
+
+    def send(number: int) -> None:
+        if number < 0:
+            producer.flush(50)
+            producer.close()
+            return
+        future = producer.send(
+            topic, b"%d" % number, key=b"%d" % (number % KEYS), partition=number % PARTITIONS
+        )
+        future.add_callback(lambda _: answered(number, None))
+        future.add_errback(lambda error: answered(number, error))
+
+    return send
+
+
+def group_commits(group: str) -> Make:
+    """Commits offset n of partition n % PARTITIONS for a group, one after the other."""
+
+    def make(broker: Broker, topic: str, answered: Acknowledge) -> Send:
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0}
+        )
+
+        def send(number: int) -> None:
+            if number < 0:
+                consumer.close()
+                return
+            where = confluent_kafka.TopicPartition(topic, number % PARTITIONS, number)
+            try:
+                consumer.commit(offsets=[where], asynchronous=False)
+            except confluent_kafka.KafkaException:
+                time.sleep(0.05)  # the next number tries again
+            else:
+                answered(number, None)
+
+        return send
+
+    return make
+
+
+class Reader:
+    """Follows a topic across restarts: each `catch_up` reads what came since the last one."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self.topic = topic
+        self.values: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        self._broker = broker
+        self._positions = [0] * PARTITIONS
+
+    def catch_up(self, timeout: float = 40) -> None:
+        """Read every partition to its end, which is never before what has been read."""
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self._broker.bootstrap, "group.id": "unused", "log_level": 0}
+        )
+        deadline = time.monotonic() + timeout
+        for partition in range(PARTITIONS):
+            where = confluent_kafka.TopicPartition(self.topic, partition, self._positions[partition])
+            _, end = consumer.get_watermark_offsets(where, timeout=20)
+            assert end >= self._positions[partition], f"{self.topic}-{partition} has become shorter"
+            consumer.assign([where])
+            while self._positions[partition] < end and time.monotonic() < deadline:
+                for message in consumer.consume(10_000, 0.2):
+                    assert message.error() is None, message.error()
+                    self.values[partition].append(int(message.value() or b"-1"))
+                    self._positions[partition] = (message.offset() or 0) + 1
+            assert self._positions[partition] >= end, f"{self.topic}-{partition} can't be read to its end"
+        consumer.close()
