@@ -1,0 +1,100 @@
+"""Leadership follows the log directories that work, for one broker and for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from barnabas.controller.image import (
+    BrokerRegistration,
+    MetadataDelta,
+    MetadataImage,
+    PartitionState,
+    partition_record,
+)
+from barnabas.controller.operations.directories import (
+    LOST,
+    MIGRATING,
+    UNASSIGNED,
+    assign_directories,
+    directory_of,
+    is_online,
+    report_directories,
+)
+from barnabas.wire.messages.metadata_records import RegisterBrokerRecord, TopicRecord
+
+A, B, C = (bytes([number]) * 16 for number in (7, 8, 9))
+TOPIC_ID = b"t" * 16
+
+
+def image(*partitions: tuple[Sequence[int], Sequence[bytes], int]) -> MetadataImage:
+    """Brokers 1 (A, B) and 2 (C), and a topic of partitions (replicas, directories, leader)."""
+    made, delta = MetadataImage(), MetadataDelta()
+    for broker_id, log_dirs in ((1, [A, B]), (2, [C])):
+        made.replay(
+            RegisterBrokerRecord(broker_id=broker_id, broker_epoch=1, log_dirs=log_dirs, fenced=False),
+            delta,
+        )
+    made.replay(TopicRecord(name="t", topic_id=TOPIC_ID), delta)
+    for index, (replicas, directories, leader) in enumerate(partitions):
+        state = PartitionState(
+            replicas=list(replicas),
+            isr=list(replicas),
+            leader=leader,
+            leader_epoch=5,
+            partition_epoch=3,
+            directories=list(directories),
+        )
+        made.replay(partition_record(TOPIC_ID, index, state), delta)
+    return made
+
+
+def apply(made: MetadataImage, records: Sequence[msgspec.Struct]) -> None:
+    delta = MetadataDelta()
+    for record in records:
+        made.replay(record, delta)
+
+
+def leaders(made: MetadataImage) -> list[tuple[int, int, list[int]]]:
+    """(leader, leader epoch, ISR) by partition."""
+    return [(state.leader, state.leader_epoch, state.isr) for state in made.topics["t"].partitions.values()]
+
+
+def test_a_failed_directory_takes_leadership_and_its_return_gives_it_back() -> None:
+    made = image(([1], [A], 1), ([1], [B], 1), ([1], [UNASSIGNED], 1), ([1], [MIGRATING], 1))
+    decision = report_directories(made, 1, [A])
+    assert decision.response == 1
+    apply(made, decision.records)
+    assert leaders(made) == [(1, 5, [1]), (-1, 6, [1]), (1, 5, [1]), (1, 5, [1])]
+    assert made.brokers[1].log_dirs == [A]
+    assert not report_directories(made, 1, [A]).records
+    apply(made, report_directories(made, 1, [B, A]).records)
+    assert leaders(made) == [(1, 5, [1]), (1, 7, [1]), (1, 5, [1]), (1, 5, [1])]
+    assert made.brokers[1].log_dirs == [A, B]
+
+
+def test_another_replica_in_sync_takes_over() -> None:
+    made = image(([1, 2], [B, C], 1), ([2, 1], [C, B], 2), ([1, 2], [B, LOST], 1))
+    apply(made, report_directories(made, 1, [A]).records)
+    assert leaders(made) == [(2, 6, [2]), (2, 5, [2, 1]), (-1, 6, [1, 2])]
+
+
+def test_online_means_a_broker_that_is_there_and_a_directory_that_works() -> None:
+    made = image(([1, 2], [A, C], 1), ([1, 2], [LOST, C], 1), ([1, 2], [C, C], 1), ([1, 2], [], 1))
+    states = list(made.topics["t"].partitions.values())
+    assert [is_online(made.brokers, state, 1) for state in states] == [True, False, False, True]
+    assert not is_online(made.brokers, states[0], 3)
+    fenced: BrokerRegistration = msgspec.structs.replace(made.brokers[1], fenced=True)
+    assert not is_online({1: fenced}, states[0], 1)
+
+
+def test_assigned_directories_stand_in_the_image() -> None:
+    made = image(([1, 2], [UNASSIGNED, C], 1), ([1], [A], 1), ([2], [C], 2))
+    decision = assign_directories(
+        made, 1, {(TOPIC_ID, 0): B, (TOPIC_ID, 1): A, (TOPIC_ID, 2): A, (TOPIC_ID, 9): A, (b"x" * 16, 0): A}
+    )
+    assert len(decision.records) == 1  # the others are so already, not ours, or gone
+    apply(made, decision.records)
+    state = made.topics["t"].partitions[0]
+    assert (state.directories, state.leader_epoch, state.partition_epoch) == ([B, C], 5, 4)
+    assert directory_of(state, 2) == C
