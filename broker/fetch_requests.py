@@ -92,14 +92,14 @@ class Fetch:
 
     def _answer_late(self) -> None:
         assert self._waiter is not None
-        self._unwatch(self._waiter)
         self._renew_reader()
         try:
             self._read_again(self._waiter.touched)
-        except WouldWait as cold:
+        except WouldWait as cold:  # what changes until the thread is back has to be read again as well
             self._let_go()
             self._prepare(cold, self._answer_late)
             return
+        self._unwatch(self._waiter)
         self._context.complete(self._response())
 
     def _abandon(self) -> None:

@@ -14,6 +14,8 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_sessions import EVICTION_MS, FetchSession, FetchSessionCache
 from barnabas.broker.node import Node
 from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.storage.errors import WouldWait
+from barnabas.storage.log_reader import ReadableLog
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -324,6 +326,32 @@ def test_a_fetch_in_a_session_looks_at_what_changed_only(broker: Broker) -> None
 def made_session(broker: Broker, topic: str, partitions: int) -> int:
     answer = broker.ask(FETCH, VERSION, fetch_request(topic, dict.fromkeys(range(partitions), 0)))
     return int(answer.session_id)
+
+
+def test_what_comes_while_the_woken_fetch_of_a_new_session_reads_the_disk_is_not_missed(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.create_topic(3)
+    broker.append(topic, 0)
+    request = fetch_request(topic, dict.fromkeys(range(3), 0), min_bytes=1000, max_wait_ms=60_000)
+    reply = broker.send(FETCH, VERSION, request)
+    cold = [True]
+    read = ReadableLog.read
+
+    def read_cold(log: ReadableLog, *arguments: Any, **named: Any) -> Any:
+        if cold.pop() if cold else False:
+            raise WouldWait(lambda: broker.append(topic, 2))  # in the meantime
+        return read(log, *arguments, **named)
+
+    monkeypatch.setattr(ReadableLog, "read", read_cold)
+    broker.append(topic, 1, size=1000)
+    broker.runtime.run_until_idle()
+    assert not cold
+    first = {one.partition for one in told(reply.answer) if one.records}
+    request = fetch_request(topic, {}, session_id=reply.answer.session_id, epoch=1)
+    second = {one.partition for one in told(broker.ask(FETCH, VERSION, request)) if one.records}
+    assert first | second == {0, 1, 2}
+    broker.node.services.fetch_sessions.remove(reply.answer.session_id)
 
 
 def test_a_session_that_waits_is_woken_by_min_bytes(broker: Broker) -> None:
