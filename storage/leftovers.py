@@ -24,14 +24,14 @@ SWAP_SUFFIX = ".swap"  # written, synced, and about to take the place of others
 _GARBAGE = (DELETED_SUFFIX, ".tmp")
 
 
-def settle_leftovers(disk: Disk, directory: str) -> None:
-    """See the module. OSError when the directory can't be read or changed."""
+def settle_leftovers(disk: Disk, directory: str) -> list[str]:
+    """See the module; the names in the directory afterwards. OSError when it can't be read or changed."""
     names = disk.list(directory)
     garbage = [name for name in names if name.endswith(_GARBAGE)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
     if not (garbage or cleaned or swaps):
-        return
+        return names
     lowest = min(map(_offset, cleaned), default=1 << 63)
     undone = [name for name in swaps if _offset(name) >= lowest]
     _remove(disk, directory, [*garbage, *undone])
@@ -41,6 +41,7 @@ def settle_leftovers(disk: Disk, directory: str) -> None:
         rest = [name for name in names if not name.endswith((*_GARBAGE, CLEANED_SUFFIX, SWAP_SUFFIX))]
         _complete(disk, directory, whole, rest)
     disk.sync_directory(directory)
+    return disk.list(directory)
 
 
 def _complete(disk: Disk, directory: str, swaps: list[str], names: list[str]) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from barnabas.storage.disk import Disk, File
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.leftovers import settle_leftovers
+from barnabas.storage.legacy_format import read_stored_header, verify_stored_crc
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.producer_recovery import ProducerRecovery
 from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
@@ -32,8 +33,6 @@ from barnabas.wire.record_batch import (
     BatchHeader,
     CorruptBatch,
     RecordBatchError,
-    read_header,
-    verify_crc,
 )
 
 logger = logging.getLogger("barnabas.storage")
@@ -129,8 +128,7 @@ def _is_log(name: str) -> bool:
 def _tidy(disk: Disk, directory: str) -> list[str]:
     """The names in the directory, when leftovers of interrupted work have been settled; indexes without a log
     are removed."""
-    settle_leftovers(disk, directory)
-    names = disk.list(directory)
+    names = settle_leftovers(disk, directory)
     logs = {name[: -len(LOG_SUFFIX)] for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
         if name.endswith(_INDEXES) and name.split(".")[0] not in logs:
@@ -301,13 +299,13 @@ def _batches(file: File, position: int, end: int) -> Iterator[tuple[BatchHeader,
         if within + HEADER_SIZE > len(chunk):
             wanted = min(_READ_BYTES, end - position)
             chunk, start, within = memoryview(file.pread(wanted, position)), position, 0
-        header = read_header(chunk, within)
+        header = read_stored_header(chunk, within)
         size = header.size
         if size > end - position:
             raise CorruptBatch("a batch that ends behind the file")
         if within + size > len(chunk):
             wanted = min(max(_READ_BYTES, size), end - position)
             chunk, start, within = memoryview(file.pread(wanted, position)), position, 0
-        verify_crc(chunk, within, header)
+        verify_stored_crc(chunk, within, header)
         yield header, chunk[within : within + size]
         position += size

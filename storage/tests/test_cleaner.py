@@ -212,6 +212,34 @@ def test_a_map_that_is_full_makes_for_several_cleanings() -> None:
     assert house.checkpoint() == "0\n1\nt 0 500\n"
 
 
+def test_a_cleaned_segment_is_as_old_as_its_records() -> None:
+    house = House()
+    log = house.create(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=3_600_000)
+    began = house.runtime.time_ms()
+    house.fill(log, codec=Codec.ZSTD)
+    house.runtime.advance(1800)
+    house.start_cleaner()
+    assert [segment.max_timestamp for segment in log.segments if segment.size] == [began]
+    assert len(records(log)) == 5
+    house.runtime.advance(2400)
+    assert not records(log)
+
+
+def test_a_cleaned_segment_without_timestamps_is_as_old_as_the_last_it_was_made_of() -> None:
+    house = House()
+    log = house.create()
+    for number in range(40):
+        log.append_as_leader(build_batch([Record(0, -1, b"k", b"%d" % number * 100)]), 0)
+    log.roll()
+    house.runtime.run_until_idle()
+    sealed = log.segments[:-1]
+    for number, segment in enumerate(sealed):
+        house.disk.set_modified_ms(segment.path, 1000 + number)
+    house.start_cleaner()
+    assert house.disk.modified_ms(log.segments[-2].path) == 1000 + len(sealed) - 1
+    assert log.segments[-2].max_timestamp == -1
+
+
 # --- the choice
 
 
