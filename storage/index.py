@@ -42,9 +42,8 @@ class SparseIndex:
         self._entry = entry
         self._saved = _FRESH if fresh else _UNCOUNTED
         self._tail: bytearray | None = None
-        self._unsynced = (
-            False  # whether the file differs, or will, from what a power failure would leave of it
-        )
+        # Whether the file differs, or will, from what a power failure would leave of it.
+        self._unsynced = False
 
     @property
     def path(self) -> str:
@@ -168,16 +167,17 @@ class SparseIndex:
         self._unsynced = True
 
     def save(self, *, sync: bool = False) -> bool:
-        """Bring everything into the file; whether there was anything to do. OSError leaves it in memory."""
+        """Bring everything into the file; whether there was anything to do. OSError leaves in memory
+        what could not be written, and leaves to the next time what could not be synced."""
         tail = self._tail
         if tail or self._saved == _FRESH:
             file = self._write(tail or b"")
+            self._tail = None
             if file.size() > self._saved * self._entry.size:  # a write that failed half-way
                 file.truncate(self._saved * self._entry.size)
             if sync and self._unsynced:
                 file.sync()
                 self._unsynced = False
-            self._tail = None
             return True
         if sync and self._unsynced:
             self._disk.open(self.path, writable=True).sync()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from bisect import bisect_right
+from collections.abc import Callable
 
+import pytest
 from barnabas.storage.index import OFFSET_ENTRY, TAIL_BYTES_MAX, TIME_ENTRY, SparseIndex
 from barnabas.storage.memory_disk import MemoryDisk
 from hypothesis import given
@@ -19,6 +22,10 @@ def _disk() -> MemoryDisk:
     disk.make_directory("/logs", parents=True)
     disk.make_directory("/logs/t-0")
     return disk
+
+
+def _below(count: int) -> Callable[[int, int], bool]:
+    return lambda _, second: second < count
 
 
 _STEPS = st.lists(
@@ -46,7 +53,7 @@ def test_an_index_is_a_sorted_list(steps: list[tuple[str, int]], wanted: list[in
                 index.append(*entry)
                 model.append(entry)
         elif step == "truncate":
-            index.truncate(lambda _, second, count=count: second < count)
+            index.truncate(_below(count))
             del model[count:]
         elif step == "clear":
             index.clear()
@@ -85,3 +92,19 @@ def test_a_full_disk_keeps_the_entries_in_memory() -> None:
         index.append(number, 7 * number)
     index.save()
     assert index.entries() == [(number, 7 * number) for number in range(2000)]
+
+
+@pytest.mark.parametrize("operation", ["write", "truncate", "sync"])
+def test_what_a_failed_save_leaves_is_saved_by_the_next(operation: str) -> None:
+    disk = _disk()
+    index = SparseIndex(disk, _STEM, ".index", OFFSET_ENTRY, fresh=True)
+    for number in range(300):
+        index.append(number, 7 * number)
+    disk.fault = lambda failing, _: errno.EIO if failing == operation else None
+    with contextlib.suppress(OSError):
+        index.save(sync=True)
+    assert index.floor(299) == (299, 2093)
+    disk.fault = None
+    index.save(sync=True)
+    again = SparseIndex(disk, _STEM, ".index", OFFSET_ENTRY, fresh=False)
+    assert again.entries() == [(number, 7 * number) for number in range(300)]
