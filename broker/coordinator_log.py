@@ -45,10 +45,15 @@ class CoordinatorLog:
             done(ErrorCode.NONE)
 
     def load(self, partition_index: int) -> Iterator[bytes]:
-        """Every batch of the partition, oldest first. Blocking reads; meant for start-up."""
+        """Every batch of the partition, oldest first. Blocking reads; meant for start-up.
+
+        StorageError when it can't be read, as when its log directory is offline.
+        """
         partition = self._partitions.get(self.topic, partition_index)
         if partition is None:
             return
+        if partition.log.offline:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(partition.log.failure))
         offset = partition.log.log_start_offset
         while offset < partition.log.log_end_offset:
             result = partition.log.read(offset, READ_BYTES, min_one_batch=True)

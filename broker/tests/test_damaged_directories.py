@@ -165,3 +165,14 @@ def test_logs_of_unknown_topics_are_kept_aside() -> None:
     assert sorted(name.partition(".")[0] for name in names) == ["a-0", "a-0", "b-0"]
     assert all(len(name) == len("a-0.") + 32 + len("-stray") for name in names)
     assert sorted(disk.size(f"/logs/{name}/{0:020d}.log") for name in names) == [0, len(BATCH), len(BATCH)]
+
+
+def test_a_coordinator_does_not_take_an_offline_log_for_an_empty_one() -> None:
+    manager, partitions = opened(MemoryDisk())
+    partitions.load(image_of())
+    partitions.metadata_changed(image_of("c"), {b"c".ljust(16)}, set())
+    log = manager.get("c", 0)
+    assert log is not None
+    log.fail("broken")
+    with pytest.raises(StorageError, match="broken"):
+        list(CoordinatorLog("c", partitions).load(0))
