@@ -41,7 +41,7 @@ class Reply:
     """Where an answer goes that comes later."""
 
     def __init__(self) -> None:
-        self.answer: Any = None
+        self.answer: Any = None  # once there is one
         self.closed = False
         self.abandoned: Any = None
 
@@ -391,7 +391,8 @@ def test_a_wait_ends_with_max_wait(broker: Broker) -> None:
     assert reply.answer is None
     broker.runtime.advance(0.02)
     assert told(reply.answer) == []
-    assert reply.answer.session_id == session_id
+    answer: Any = reply.answer
+    assert answer.session_id == session_id
 
 
 def test_a_request_that_overtakes_a_waiting_one_of_its_session(broker: Broker) -> None:
@@ -464,7 +465,8 @@ def test_a_full_fetch_that_waited_has_all_partitions_and_the_new_records(broker:
     broker.runtime.run_until_idle()
     answered = [(one.partition, one.high_watermark, one.records) for one in told(reply.answer)]
     assert answered == [(0, 1, first), (1, 0, b""), (2, 1, second)]
-    assert reply.answer.session_id == 0
+    answer: Any = reply.answer
+    assert answer.session_id == 0
 
 
 # -- the cache
