@@ -13,10 +13,11 @@ from functools import partial
 import msgspec
 from barnabas.storage.disk import FileRegion
 from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
+from barnabas.storage.legacy_format import read_stored_header
 from barnabas.storage.segment import Segment
 from barnabas.storage.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, RecordBatchError, read_header
+from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, RecordBatchError
 
 _RESUME_POINTS_MAX = 32
 _HOT_BYTES = 4 * 1024 * 1024  # at the end of the active segment: written a moment ago, so in memory
@@ -133,7 +134,7 @@ class ReadableLog:
             is_hot = segment is self._active and start >= segment.size - _HOT_BYTES
             if length > max_bytes:
                 read = file.pread if wait or is_hot else file.pread_now
-                header = read_header(read(HEADER_SIZE, start))
+                header = read_stored_header(read(HEADER_SIZE, start))
                 first = header.size
                 if segment is self._active:  # its reader, if it reads batch by batch, comes for the next one
                     self._remember(header.next_offset, start + first)

@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 from barnabas.storage.disk import Disk, File
 from barnabas.storage.index import OFFSET_ENTRY, TIME_ENTRY, SparseIndex
+from barnabas.storage.legacy_format import read_stored_header
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
     NO_TIMESTAMP,
     BatchHeader,
     CorruptBatch,
     RecordBatchError,
-    read_header,
 )
 
 logger = logging.getLogger("barnabas.storage")
@@ -326,7 +326,7 @@ class Segment:
             if within + HEADER_SIZE > len(chunk):
                 start, within = position, 0
                 chunk = read(window, position)
-            header = read_header(chunk, within)
+            header = read_stored_header(chunk, within)
             size = header.size
             if size > end - position:
                 raise CorruptBatch(
