@@ -23,6 +23,7 @@ from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log import Log
 from barnabas.storage.manager import LogManager
 from barnabas.storage.runtime import Runtime, Timer
+from barnabas.storage.segment import Segment
 from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class LogCleaner:
             if not log.config.is_compacted or log.closed or log.failure is not None:
                 continue
             key = log.topic, log.partition
-            if self._uncleanable.get(key) is log:
+            if self._uncleanable.get(key) is log or not all(map(_is_settled, log.segments)):
                 continue
             checkpoint = self._checkpoints[log.log_dir]
             try:
@@ -239,3 +240,9 @@ class LogCleaner:
     def _give_up(self, log: Log, error: BaseException) -> None:
         self._uncleanable[log.topic, log.partition] = log
         logger.warning("%s can't be cleaned, and is left alone until a restart: %s", log.name, error)
+
+
+def _is_settled(segment: Segment) -> bool:
+    """Otherwise the disk has refused its final name, which the next start gives it; until then its files must
+    not be mistaken for those of another swap."""
+    return segment.has_final_name

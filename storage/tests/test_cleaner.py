@@ -535,6 +535,37 @@ def test_a_corrupt_log_is_left_alone_and_the_others_go_on(caplog: pytest.LogCapt
     assert not [name for name in names(house, bad) if name.endswith(".cleaned")]
 
 
+def test_a_segment_that_can_not_have_its_name_waits_for_the_next_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = House()
+    log = house.create()
+    house.fill(log)
+    other = house.create("other")
+    house.fill(other)
+    before = state(log)
+    house.disk.fault = lambda operation, path: (
+        errno.ENOSPC
+        if operation == "rename" and "t-0" in path and not log.segments[0].has_final_name
+        else None
+    )
+    house.start_cleaner()
+    house.disk.fault = None
+    assert not log.segments[0].has_final_name
+    house.fill(log)
+    house.runtime.advance(3 * BACKOFF_S)
+    assert state(log) == before
+    assert not log.cleaning
+    assert "other 0 100" in house.checkpoint(), "the cleaner goes on with other logs"
+    assert caplog.text.count("t-0: cleaning is put off") == 1
+    house.close()
+    house, log = house.reopen()
+    assert all(segment.has_final_name for segment in log.segments)
+    assert state(log) == before
+    house.start_cleaner()
+    assert len(records(log)) == len(before)
+
+
 def test_a_full_disk_puts_it_off() -> None:
     house = House()
     log = house.create()
