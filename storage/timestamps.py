@@ -26,7 +26,7 @@ class TimestampOffset(msgspec.Struct, frozen=True):
 def find_timestamp(segments: Iterable[Segment], timestamp: int, start_offset: int) -> TimestampOffset | None:
     """The first record from `start_offset` on whose time is at least `timestamp`."""
     for segment in segments:
-        if segment.max_timestamp < timestamp:
+        if _max_timestamp(segment) < timestamp:
             continue
         entry = segment.time_index.floor(timestamp)
         relative = entry[1] if entry is not None else 0
@@ -42,12 +42,19 @@ def find_timestamp(segments: Iterable[Segment], timestamp: int, start_offset: in
 def find_max_timestamp(segments: Sequence[Segment], start_offset: int) -> TimestampOffset | None:
     """The first record that has the largest time of all."""
     best: Segment | None = None
+    largest = NO_TIMESTAMP
     for segment in segments:
-        if segment.max_timestamp > (best.max_timestamp if best is not None else NO_TIMESTAMP):
-            best = segment
+        timestamp = _max_timestamp(segment)
+        if timestamp > largest:
+            best, largest = segment, timestamp
     if best is None:
         return None
-    return find_timestamp([best], best.max_timestamp, start_offset)
+    return find_timestamp([best], largest, start_offset)
+
+
+def _max_timestamp(segment: Segment) -> int:
+    """Not remembered where it had to be read: in a thread that would undo what an append has learned meanwhile."""
+    return segment.max_timestamp if segment.knows_timestamps else segment.find_max_timestamp()[0]
 
 
 def _first_record(
