@@ -31,8 +31,10 @@ from crc32c import crc32c
 
 INVALID_RECORDS_TEXT = "One or more records have been rejected"
 
-# A batch of max.message.bytes may hold this many times as much once decompressed; no client comes near.
-DECOMPRESSED_LIMIT = 1 << 30
+DECOMPRESSED_LIMIT = 1 << 30  # of a batch that stands in a log: threads read it
+# What a client sends is unpacked while everybody waits, so it may not be much larger than it seems.
+_RATIO_MAX = 100
+_ALWAYS_ALLOWED = 1 << 26
 
 
 def read_batch_header(records: Bytes, position: int = 0) -> BatchHeader:
@@ -99,7 +101,7 @@ def check_timestamps(
     if header.max_timestamp <= high and config.message_timestamp_before_max_ms == LONG_MAX:
         return
     try:
-        times = [record.timestamp for record in decode_records(bytes(records), DECOMPRESSED_LIMIT)]
+        times = [record.timestamp for record in decode_records(records, _unpacked_limit(header))]
     except RecordBatchError as error:
         raise StorageError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}.") from None
     wrong = [
@@ -155,7 +157,7 @@ def inspect_records(
         )
         if wanted == header.codec:
             return records, header
-        payload = records_payload(records, header, DECOMPRESSED_LIMIT)
+        payload = records_payload(records, header, _unpacked_limit(header))
         packed = compress(CODEC_NAMES[_name(wanted)], payload)
     except (RecordBatchError, CompressionError) as error:
         raise StorageError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}.") from None
@@ -164,13 +166,17 @@ def inspect_records(
     return rewritten, read_header(rewritten)
 
 
+def _unpacked_limit(header: BatchHeader) -> int:
+    return min(DECOMPRESSED_LIMIT, max(_ALWAYS_ALLOWED, _RATIO_MAX * header.size))
+
+
 def _name(codec: int) -> str:
     return next(name for name, value in CODEC_NAMES.items() if value == codec)
 
 
 def _check_records(records: Bytes, header: BatchHeader, config: LogConfig, partition: str) -> None:
     keyless: list[tuple[int, str | None]] = []
-    for index, record in enumerate(decode_records(records, DECOMPRESSED_LIMIT)):
+    for index, record in enumerate(decode_records(records, _unpacked_limit(header))):
         if record.offset != header.base_offset + index:
             raise _rejected(
                 [

@@ -309,3 +309,16 @@ def test_flush_ms(workshop: Any) -> None:
     log.release()
     workshop.runtime.advance(10)
     assert (log.recovery_point, log.failure) == (2, None)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"cleanup_policy": frozenset({"compact"})}, {"compression_type": "lz4"}]
+)
+def test_few_bytes_do_not_unpack_to_gigabytes(workshop: Any, settings: dict[str, Any]) -> None:
+    log = workshop.log(**settings)
+    far_ahead = workshop.now + (0 if settings else 10**9)
+    bomb = workshop.batch(size=70_000_000, timestamp=far_ahead, codec=Codec.ZSTD)
+    assert len(bomb) < 100_000
+    assert refusal(log, bomb) == ErrorCode.INVALID_RECORD
+    large = workshop.batch(size=10_000_000, codec=Codec.ZSTD)
+    assert log.append_as_leader(large, 0).base_offset == 0
