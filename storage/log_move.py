@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from barnabas.storage.directory import FUTURE_SUFFIX, suffixed_name
+from barnabas.storage.directory import FUTURE_SUFFIX, PARTITION_METADATA, suffixed_name
 from barnabas.storage.disk import Disk, File
 from barnabas.storage.log import Log
 from barnabas.storage.runtime import Runtime
@@ -197,7 +197,11 @@ class LogMove:
             else:
                 self._step()
 
-        self._in_thread(lambda: self._disk.open(path, create=True).sync(), gone, then)
+        def work() -> None:
+            self._disk.open(path, create=True).sync()
+            self._copy_small(f"{self.log.directory}/{PARTITION_METADATA}", sync=True)
+
+        self._in_thread(work, gone, then)
 
     # --- the last turn
 
@@ -211,6 +215,7 @@ class LogMove:
         copy_range(self._disk.open(active.path), target, copied.size, active.size)
         target.sync()
         done = {path for each in self._copied.values() if each.whole for path in each.segment.files}
+        done.add(f"{self.log.directory}/{PARTITION_METADATA}")
         for name in self._disk.list(self.log.directory):
             path = f"{self.log.directory}/{name}"
             if path not in done and not name.endswith((LOG_SUFFIX, ".deleted", ".tmp", ".cleaned", ".swap")):

@@ -134,7 +134,7 @@ class LogManager:
             try:
                 prepare(directory)
             except LogDirectoryOffline as error:
-                if path == self._vital_dir or len(self.offline) + 1 == len(self._directories):
+                if path == self._vital_dir or not set(self._directories) - {path, *self.offline}:
                     raise
                 logger.error("%s is offline until the next start: %s", path, error)
                 self._take_offline(path, str(error))

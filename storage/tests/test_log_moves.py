@@ -259,6 +259,7 @@ def test_what_was_synced_survives_a_power_failure_at_any_step(make_workshop: Any
     world.disk.revive()
     again = World(workshop, world.disk.crash(lambda n: chance.randint(0, n)))
     assert again.log.log_end_offset >= synced
+    assert again.log.topic_id == TOPIC_ID
     assert len(again.content()) == again.log.log_end_offset
     again.append(2)
     again.run(5)
