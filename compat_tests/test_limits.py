@@ -187,6 +187,16 @@ def _check(broker: Broker, topic: str, acknowledged: list[bytes]) -> None:
             assert value in records, f"acknowledged record {offset} is gone"
 
 
+def _ends_with_a_whole_batch(partition: Path) -> None:
+    """No half batch stays where one was refused."""
+    for log in partition.glob("*.log"):
+        content, position = log.read_bytes(), 0
+        while position < len(content):
+            assert len(content) - position > 12
+            position += 12 + int.from_bytes(content[position + 8 : position + 12], "big")
+        assert position == len(content), f"{log.name} ends within a batch"
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 48 MB."""
@@ -209,6 +219,7 @@ def test_a_full_disk(fresh_broker: BrokerFactory, small_disk: Path) -> None:
     if broker.kind == "barnabas":  # Kafka halts when its only log directory fails
         assert broker.alive()
         _check(broker, "topic", acknowledged)
+        _ends_with_a_whole_batch(small_disk / "data" / "topic-0")
         (small_disk / "filler").unlink()
         with RawConnection(broker.bootstrap) as connection:  # with room again it goes on, as it is
             for offset in range(len(acknowledged), len(acknowledged) + 5):

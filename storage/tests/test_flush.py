@@ -42,3 +42,16 @@ def test_a_flush_syncs_the_names_of_new_files_once(workshop: Any) -> None:
         log.append_as_leader(workshop.batch(), 0)
         log.flush()
         assert synced == [log.segments[-1].path]
+
+
+def test_flush_ms_makes_everything_durable_in_that_time(workshop: Any) -> None:
+    """The names of the files too, and over several segments."""
+    log = workshop.log(flush_ms=500, segment_bytes=250)
+    for index in range(6):
+        log.append_as_leader(workshop.batch(timestamp=workshop.now + index), 0)
+    assert len(log.segments) > 1
+    sent = workshop.content(log)
+    workshop.runtime.advance(0.6)
+    assert log.recovery_point == log.log_end_offset
+    workshop.disk = workshop.disk.crash(lose_everything_unsynced)
+    assert workshop.content(workshop.log(clean=False)) == sent

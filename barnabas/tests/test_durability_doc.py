@@ -1,0 +1,25 @@
+"""docs/durability.md promises nothing without a test: each that it names is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("storage/tests", "controller/tests", "broker/tests", "compat_tests")
+NAMED = re.compile(r"`(?P<path>[\w/]*test_\w+\.py)?(?:::(?P<test>test_\w+))?`")
+
+
+def test_every_test_that_is_named_exists() -> None:
+    text = (ROOT / "docs" / "durability.md").read_text()
+    path, tests = "", 0
+    for named in NAMED.finditer(text):
+        if named["path"]:
+            places = [ROOT / named["path"], *(ROOT / folder / named["path"] for folder in FOLDERS)]
+            found = [place for place in places if place.is_file()]
+            assert found, f"{named['path']} is not there"
+            path = found[0].read_text()
+        if named["test"]:
+            assert f"def {named['test']}(" in path, f"{named['test']} is not there"
+            tests += 1
+    assert tests > 20
