@@ -220,17 +220,18 @@ class Connection(BufferedProtocol):
         """Serve the whole frames in data; what remains (an unfinished frame, or requests behind one that
         waits) is returned."""
         position, end = 0, len(data)
+        go_on = not self._pending and not self._closing
         request_max_bytes = self._shared.request_max_bytes
         dispatch = self._shared.dispatcher.dispatch
         self._processing = True
         try:
-            while not self._pending and not self._closing:
+            while go_on:
                 start = position + 4
                 if start > end:
                     break
                 (size,) = _unpack_size(data, position)
                 stop = start + size
-                if size < 0 or size > request_max_bytes:
+                if not 0 <= size <= request_max_bytes:
                     self._flush()  # what came before was in order
                     self.close(f"a frame of {size} bytes (socket.request.max.bytes={request_max_bytes})")
                     break
@@ -246,9 +247,10 @@ class Connection(BufferedProtocol):
                 else:
                     self._take(answer)
                     is_large = False
+                    go_on = not self._pending and not self._closing
                 if is_large or len(self._out) > OUTPUT_BATCH_PARTS:
                     self._flush()
-                    if self._writer.blocked:
+                    if self._writer.blocked or self._closing:
                         break
         except DecodeError as error:
             self._flush()

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from barnabas.broker.connection import Connection
     from barnabas.broker.services import Services
     from barnabas.wire.message_type import Reader, Writer
-    from barnabas.wire.primitives import Part
+    from barnabas.wire.primitives import Buffer, Part
 
-_unpack_header = struct.Struct(">hhih").unpack_from  # API key, version, correlation id, length of client id
+_unpack_header = struct.Struct(">Iih").unpack_from  # API key and version, correlation id, length of client id
+_unpack_key = struct.Struct(">hh").unpack
 _HEADER_SIZE = 10
 _pack_response_header = struct.Struct(">ii").pack  # frame size, correlation id
 _pack_flexible_response_header = struct.Struct(">iix").pack  # ... and an empty tagged-field section
@@ -38,6 +39,8 @@ Answer: TypeAlias = "bytes | list[Part]"  # a whole frame: in pieces when file r
 class Route(msgspec.Struct, frozen=True):
     """One API in one version."""
 
+    api_key: int
+    api_version: int
     read: Reader[Any]
     write: Writer[Any]
     handler: Handler
@@ -60,10 +63,10 @@ class Dispatcher:
         position = start + _HEADER_SIZE
         if position > end:
             raise DecodeError(f"a frame of {end - start} bytes holds no request header")
-        api_key, api_version, correlation_id, client_id_length = _unpack_header(buffer, start)
-        route = self._routes.get(api_key << 16 | (api_version & 0xFFFF))
+        key, correlation_id, client_id_length = _unpack_header(buffer, start)
+        route = self._routes.get(key)
         if route is None:
-            route = self._make_route(api_key, api_version)
+            route = self._make_route(key)
         client_id = None
         if client_id_length >= 0:
             client_id_start = position
@@ -77,15 +80,13 @@ class Dispatcher:
         context = RequestContext(
             self._services,
             connection,
-            api_key,
-            api_version,
+            route.api_key,
+            route.api_version,
             correlation_id,
             client_id,
             connection.listener,
             connection.client_host,
         )
-        if route is None:
-            return self._unsupported_api_versions(context)
         if route.flexible_request:
             if position >= end:
                 raise DecodeError("the request header ends early")
@@ -94,11 +95,12 @@ class Dispatcher:
             if count:
                 position = skip_tagged_fields(buffer, position, end, count)
         response: msgspec.Struct | Outcome | None = None
-        if route.usual is not None:
-            usual = route.usual(context, buffer, position, end)
-            if isinstance(usual, bytes):
-                return _response_header(route, len(usual), correlation_id) + usual
-            response = usual
+        usual = route.usual
+        if usual is not None:
+            body = usual(context, buffer, position, end)
+            if isinstance(body, bytes):
+                return _pack_flexible_response_header(len(body) + 5, correlation_id) + body
+            response = body
         if response is None:
             request, _ = route.read(buffer, position, end)
             response = route.handler(context, request)
@@ -111,37 +113,44 @@ class Dispatcher:
         route = self._routes[context.api_key << 16 | context.api_version]
         return _frame(route, context.correlation_id, response)
 
-    def _make_route(self, api_key: int, api_version: int) -> Route | None:
-        """The route of a served version; None for an ApiVersions request of a version we do not know."""
+    def _make_route(self, key: int) -> Route:
+        """The route of what stands first in a request, its API key and version."""
+        api_key, api_version = _unpack_key(key.to_bytes(4, "big"))
         registration = REGISTRATIONS.get(api_key)
         if registration is None:
             raise DecodeError(f"API key {api_key} is not served")
-        if not registration.min_version <= api_version <= registration.max_version:
-            if api_key == API_VERSIONS:
-                return None
-            raise DecodeError(f"{registration.name} version {api_version} is not served")
         request, response = request_type(api_key), response_type(api_key)
-        route = Route(
-            read=request.readers[api_version],
-            write=response.writers[api_version],
+        if registration.min_version <= api_version <= registration.max_version:
+            route = self._routes[key] = Route(
+                api_key,
+                api_version,
+                read=request.readers[api_version],
+                write=response.writers[api_version],
+                handler=registration.handler,
+                usual=registration.usual if request.flexible(api_version) else None,
+                flexible_request=request.flexible(api_version),
+                # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
+                flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,
+                answers_records=response.has_records,
+            )
+            return route
+        if api_key != API_VERSIONS:
+            raise DecodeError(f"{registration.name} version {api_version} is not served")
+        return Route(  # whatever stands in the request, the handler says in version 0 what it knows
+            api_key,
+            api_version,
+            read=_read_nothing,
+            write=response.writers[0],
             handler=registration.handler,
-            usual=registration.usual if request.flexible(api_version) else None,
-            flexible_request=request.flexible(api_version),
-            # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
-            flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,
-            answers_records=response.has_records,
+            usual=None,
+            flexible_request=False,
+            flexible_response_header=False,
+            answers_records=False,
         )
-        self._routes[api_key << 16 | api_version] = route
-        return route
 
-    def _unsupported_api_versions(self, context: RequestContext) -> Answer | Outcome:
-        registration = REGISTRATIONS[API_VERSIONS]
-        response = registration.handler(context, None)
-        if isinstance(response, Outcome):
-            return response
-        route = self._routes.get(API_VERSIONS << 16) or self._make_route(API_VERSIONS, 0)
-        assert route is not None
-        return _frame(route, context.correlation_id, response)
+
+def _read_nothing(_buffer: Buffer, position: int, _end: int) -> tuple[None, int]:
+    return None, position
 
 
 def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> Answer:
