@@ -245,6 +245,10 @@ class SyncedLog(ReadableLog):
 
         def work() -> bool:
             file.sync()
+            if (
+                self._released
+            ):  # deleted meanwhile: by now its directory may be that of another log of its name
+                return True
             sync_names()
             try:
                 segment.save_indexes(sync=True)

@@ -171,3 +171,23 @@ def test_a_topic_deleted_in_the_middle_of_a_sync_harms_nobody(workshop: Any) -> 
     assert (manager.offline, fatal) == ({}, [])
     assert len(told) == 2
     assert told[1] is not None
+
+
+def test_a_rolled_segment_leaves_nothing_in_the_directory_of_the_next_topic_of_its_name(
+    workshop: Any,
+) -> None:
+    disk, runtime = MemoryDisk(), SlowThreads()
+    manager = LogManager(disk, ["/a"], runtime)
+    manager.open()
+    config = LogConfig(segment_bytes=300)
+    old = manager.create("t", b"i" * 16, 0, config)
+    for sequence in range(2):
+        batch = workshop.batch(size=150, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        old.append_as_leader(batch, 0)
+    assert len(old.segments) == 2
+    manager.delete("t", 0)
+    new = manager.create("t", b"j" * 16, 0, config)
+    before = disk.list(new.directory)
+    while runtime.go():
+        pass
+    assert disk.list(new.directory) == before
