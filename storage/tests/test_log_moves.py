@@ -192,47 +192,44 @@ def test_when_the_target_fails_the_log_stays_where_it_is(world: World, operation
     world.append()
 
 
-def _killed_world(workshop: Any, changes: int) -> tuple[World, bool]:
-    """A world in which the process dies after so many changes of the disk during a move; whether it died."""
+def killed_world(workshop: Any, changes: int) -> tuple[World, int]:
+    """A world in which the process dies after so many changes of the disk during a move; how many it made."""
     world = World(workshop)
     world.append(12)
     world.manager.moves.bytes_per_second = lambda: 3000.0
     world.manager.moves.begin("t", 0, "/b")
     world.disk.kill_after = changes
     try:
-        for _ in range(60):
+        while world.log is world.first:
             world.run(0.05)
-            if world.log is not world.first:
-                world.run(2)
-                break
             world.append()
+        world.run(2)
     except ProcessKilled:
-        return world, True
-    world.disk.kill_after = None
-    return world, False
+        return world, changes
+    made = changes - world.disk.kill_after
+    world.disk.revive()
+    return world, made
 
 
 def test_killed_at_any_step_the_log_is_whole_and_arrives(make_workshop: Any) -> None:
-    changes, died = 0, True
+    """At every one of the last steps, and at some of those before."""
+    _, total = killed_world(make_workshop(), 1 << 20)
+    assert total > 100
     moved: set[str] = set()
-    while died:
+    for changes in [*range(0, total - 60, 9), *range(total - 60, total)]:
         workshop = make_workshop()
-        world, died = _killed_world(workshop, changes)
-        if died:
-            known = world.manager.get("t", 0) or world.first
-            acknowledged = known.log_end_offset
-            world.disk.revive()
-            again = World(workshop, world.disk)
-            assert again.log.log_end_offset >= acknowledged, changes
-            assert len(again.content()) == again.log.log_end_offset
-            again.append(3)
-            again.run(5)
-            moved.add(again.log.log_dir)
-            assert [where for where, kind in again.directories() if kind == "0"] == [again.log.log_dir]
-            assert again.log.topic_id == TOPIC_ID
-        changes += 1
-    assert changes > 30
-    assert "/b" in moved
+        world, _ = killed_world(workshop, changes)
+        acknowledged = (world.manager.get("t", 0) or world.first).log_end_offset
+        world.disk.revive()
+        again = World(workshop, world.disk)
+        assert again.log.log_end_offset >= acknowledged, changes
+        moved.add(again.log.log_dir)
+        assert len(again.content()) == again.log.log_end_offset
+        again.append(3)
+        again.run(5)
+        assert [where for where, kind in again.directories() if kind == "0"] == [again.log.log_dir]
+        assert again.log.topic_id == TOPIC_ID
+    assert moved == {"/a", "/b"}
 
 
 @pytest.mark.parametrize("seed", range(40))
