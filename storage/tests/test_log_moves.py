@@ -192,6 +192,26 @@ def test_when_the_target_fails_the_log_stays_where_it_is(world: World, operation
     world.append()
 
 
+@pytest.mark.parametrize("failed", ["/a", "/b"])
+def test_a_directory_that_fails_ends_the_move(world: World, failed: str) -> None:
+    world.append(20)
+    content = world.content()
+    world.manager.moves.bytes_per_second = lambda: 1000.0
+    world.manager.moves.begin("t", 0, "/b")
+    world.run(0.5)
+    world.manager.directory_failed(failed, "broken")
+    world.run(20)
+    assert world.manager.moves.all() == []
+    assert world.log is world.first
+    assert world.log.offline == (failed == "/a")
+    world.manager.close()
+    again = World(world.workshop, world.disk)  # the directory is well again; what was half-done begins anew
+    assert again.content() == content
+    again.run(20)
+    assert again.content() == content
+    assert [where for where, kind in again.directories() if kind == "0"] == [again.log.log_dir]
+
+
 def killed_world(workshop: Any, changes: int) -> tuple[World, int]:
     """A world in which the process dies after so many changes of the disk during a move; how many it made."""
     world = World(workshop)
