@@ -5,6 +5,7 @@ Only this file changes the list; every change leaves a log that could be read by
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from operator import is_
@@ -15,6 +16,8 @@ from barnabas.storage.errors import OffsetOutOfRange, StorageError
 from barnabas.storage.log_sync import SyncedLog
 from barnabas.storage.segment import Segment, offset_file_name
 from barnabas.wire.errors import ErrorCode
+
+logger = logging.getLogger("barnabas.storage")
 
 
 class SegmentedLog(SyncedLog):
@@ -119,10 +122,12 @@ class SegmentedLog(SyncedLog):
         set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
 
     def _after_seal(self, segment: Segment, end_offset: int) -> None:  # noqa: ARG002
-        if (
-            segment.base_offset not in self._bases and not self._released
-        ):  # gone meanwhile: so must be its new indexes
-            self._discard([segment])
+        if segment.base_offset in self._bases or self._released:
+            return
+        try:
+            self._discard([segment])  # gone meanwhile: so must be its new indexes
+        except OSError as error:  # the next start finds no log to them and removes them
+            logger.warning("%s: indexes of a removed segment are left: %s", segment.path, error)
 
     def truncate_to(self, offset: int) -> None:
         """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails."""

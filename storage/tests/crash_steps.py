@@ -81,6 +81,7 @@ def truncate(world: World, log: Log, model: Model) -> None:
     model.may_truncate(offset)
     log.truncate_to(offset)
     model.truncate(offset)
+    model.opened_at = model.end  # its producers are those of the last snapshot again
 
 
 def move_start(world: World, log: Log, model: Model) -> None:
