@@ -72,6 +72,8 @@ def test_kill_under_load_loses_nothing_acknowledged(
         broker.kill()
         acknowledged = {load.topic: len(load.acknowledged) for load in loads}
         committed = commits.acknowledged[-PARTITIONS:]
+        for each in (*loads, commits):
+            each.pause()
         broker.start()
         broker.stop()
         copied = judge.copy()
@@ -82,6 +84,8 @@ def test_kill_under_load_loses_nothing_acknowledged(
             load = next(load for load in loads if load.topic == name)
             _check(reader, load, load.acknowledged[: acknowledged[name]])
         _check_commits(broker, committed)
+        for each in (*loads, commits):
+            each.resume()
         if ROUNDS > 3:
             with capsys.disabled():
                 print(

@@ -31,6 +31,8 @@ class Load:
         self.failed: list[str] = []
         self._send = make(broker, topic, self._answered)
         self._stop = threading.Event()
+        self._go_on = threading.Event()
+        self._go_on.set()
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"load {topic}")
         self._thread.start()
 
@@ -43,15 +45,24 @@ class Load:
     def _run(self) -> None:
         sent = 0
         while not self._stop.is_set():
+            self._go_on.wait()
             for _ in range(5):
                 self._send(sent)
                 sent += 1
             time.sleep(0.01)
         self._send(-1)
 
+    def pause(self) -> None:
+        """Send nothing more until `resume`; what is outstanding goes on."""
+        self._go_on.clear()
+
+    def resume(self) -> None:
+        self._go_on.set()
+
     def finish(self) -> None:
         """Stop sending and wait until the outstanding records are acknowledged or have failed."""
         self._stop.set()
+        self.resume()
         self._thread.join(60)
         assert not self._thread.is_alive(), f"{self.topic}: records are still unanswered"
 
