@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from barnabas.storage.errors import StorageError
+from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     AbortedTransaction,
@@ -18,6 +18,8 @@ from barnabas.wire.messages.fetch import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.broker.partition import Partition
     from barnabas.controller.image import MetadataImage
     from barnabas.storage.disk import FileRegion
@@ -39,16 +41,18 @@ class PartitionReader:
     for more data.
     """
 
-    __slots__ = ("_committed", "_old", "_room", "_wait", "failed", "size")
+    __slots__ = ("_committed", "_old", "_room", "_wait", "cold", "failed", "size")
 
     def __init__(self, request: FetchRequest, version: int, max_bytes: int, wait: bool = False) -> None:
-        """Without `wait`, `read` raises WouldWait where it would wait for the disk."""
+        """Without `wait`, `read` leaves out what it would wait for the disk for, and notes in `cold` what a
+        thread has to do before all is read again."""
         self._old = version < STORAGE_ERROR_FROM
         self._committed = request.isolation_level == READ_COMMITTED
         self._room = max_bytes
         self._wait = wait
         self.size = 0
         self.failed = False
+        self.cold: list[Callable[[], object]] = []
 
     def read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
         """The batches from wanted.fetch_offset on, or the error that stands in their way."""
@@ -81,6 +85,8 @@ class PartitionReader:
         end_offset = last_stable_offset if self._committed else high_watermark
         if wanted.fetch_offset == end_offset and not log.offline:
             return answer  # most partitions, most of the time
+        if self.cold and self._room == 0:
+            return answer  # there is enough to prepare
         try:
             result = log.read(
                 wanted.fetch_offset,
@@ -96,6 +102,10 @@ class PartitionReader:
                 ]
         except StorageError as failure:
             return self.failure(wanted, failure.error)
+        except WouldWait as cold:
+            self.cold.append(cold.prepare)
+            self._room = max(0, self._room - wanted.partition_max_bytes)
+            return answer
         if result.regions:
             if result.size > COPIED_BYTES or self.size > COPIED_BYTES_MAX:
                 answer.records = result.regions

@@ -8,12 +8,12 @@ open, and when it is woken it reads again only what had records or has changed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.fetch_read import READ_COMMITTED, PartitionReader, absent_answer, why_absent
 from barnabas.broker.fetch_sessions import FetchSession
 from barnabas.broker.registry import PENDING, Outcome
-from barnabas.storage.errors import WouldWait
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -23,6 +23,7 @@ from barnabas.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
+from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
     from barnabas.broker.context import RequestContext
@@ -50,10 +51,9 @@ class Fetch:
 
     def serve(self) -> FetchResponse | Outcome:
         request, reader = self._request, self._reader
-        try:
-            self._read()
-        except WouldWait as cold:
-            self._prepare(cold, self._serve_late)
+        self._read()
+        if reader.cold:
+            self._prepare(self._serve_late)
             return PENDING
         missing_bytes = min(request.min_bytes, self._max_bytes) - reader.size
         if request.max_wait_ms <= 0 or missing_bytes <= 0 or reader.failed or not self._can_grow():
@@ -68,15 +68,16 @@ class Fetch:
         self._let_go()
         return PENDING
 
-    def _prepare(self, cold: WouldWait, then: Callable[[], object]) -> None:
-        """Let a thread wait for the disk, and go on afterwards. What can't be read tells so when it is tried."""
+    def _prepare(self, then: Callable[[], object]) -> None:
+        """Let a thread wait for the disk, and go on afterwards."""
 
         def done(_result: object, _error: BaseException | None) -> None:
             if not self._context.closed:
                 then()
 
+        self._let_go()
         self._tries += 1
-        self._context.services.runtime.run_in_thread(cold.prepare, done)
+        self._context.services.runtime.run_in_thread(partial(_run_all, self._reader.cold), done)
 
     def _renew_reader(self) -> None:
         # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
@@ -93,11 +94,9 @@ class Fetch:
     def _answer_late(self) -> None:
         assert self._waiter is not None
         self._renew_reader()
-        try:
-            self._read_again(self._waiter.touched)
-        except WouldWait as cold:  # what changes until the thread is back has to be read again as well
-            self._let_go()
-            self._prepare(cold, self._answer_late)
+        self._read_again(self._waiter.touched)
+        if self._reader.cold:  # what changes until the thread is back has to be read again as well
+            self._prepare(self._answer_late)
             return
         self._unwatch(self._waiter)
         self._context.complete(self._response())
@@ -132,6 +131,15 @@ class Fetch:
 
     def _response(self) -> FetchResponse:
         raise NotImplementedError
+
+
+def _run_all(prepares: list[Callable[[], object]]) -> None:
+    """In a thread. What can't be read tells so when the loop tries."""
+    for prepare in prepares:
+        try:
+            prepare()
+        except (OSError, RecordBatchError):
+            pass
 
 
 class FullFetch(Fetch):
