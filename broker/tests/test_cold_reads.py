@@ -51,6 +51,7 @@ class SlowDisk(RealDisk):
         self.released = threading.Event()
         self.waiting = threading.Event()
         self.fails = False
+        self.loop_waited = False
         self._warm: set[str] = set()
 
     def open(self, path: str, *, create: bool = False, writable: bool = False) -> SlowFile:
@@ -62,6 +63,8 @@ class SlowDisk(RealDisk):
     def read(self, path: str) -> None:
         """What a read does that has to wait."""
         if self.is_cold(path):
+            if not threading.current_thread().name.startswith("barnabas-worker"):
+                self.loop_waited = True
             self.waiting.set()
             assert self.released.wait(20)
             if self.fails:
@@ -163,11 +166,15 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         time.sleep(0.01)
     yield broker
     broker.stop()
+    assert not broker.disk.loop_waited
+
+
+def batch_of(value: bytes) -> bytes:
+    return build_batch([Record(offset=0, timestamp=FIRST_TIMESTAMP, key=None, value=value, headers=[])])
 
 
 def produce_request(value: bytes) -> ProduceRequest:
-    batch = build_batch([Record(offset=0, timestamp=FIRST_TIMESTAMP, key=None, value=value, headers=[])])
-    data = PartitionProduceData(index=0, records=batch)
+    data = PartitionProduceData(index=0, records=batch_of(value))
     return ProduceRequest(
         acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=TOPIC, partition_data=[data])]
     )
@@ -285,6 +292,40 @@ def test_looking_for_a_time_in_cold_segments(broker: Broker) -> None:
     broker.disk.released.set()
     found = reader.receive(LIST_OFFSETS, 5)[1].topics[0].partitions[0]
     assert (found.error_code, found.offset, found.timestamp) == (0, 0, FIRST_TIMESTAMP)
+
+
+def test_a_fetch_over_many_cold_partitions(broker: Broker) -> None:
+    reader, other = broker.client(), broker.client()
+    count = 40
+    topic = CreatableTopic(name="many", num_partitions=count, replication_factor=1)
+    other.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=5000))
+    data = [PartitionProduceData(index=index, records=batch_of(b"many")) for index in range(count)]
+    topics = [TopicProduceData(name="many", partition_data=data)]
+    for _ in range(2):
+        other.ask(PRODUCE, 9, ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics))
+    rolled = threading.Event()
+    broker.runtime.call_soon_threadsafe(lambda: roll_all(broker, "many", rolled))
+    assert rolled.wait(10)
+    broker.disk.cold = lambda path: "/many-" in path and path.endswith(f"{0:020d}.log")
+    wanted = [
+        FetchPartition(partition=index, fetch_offset=1, partition_max_bytes=1000) for index in range(count)
+    ]
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=1, max_bytes=1 << 24, topics=[FetchTopic(topic="many", partitions=wanted)]
+    )
+    reader.socket.sendall(reader.frame(FETCH, 12, request))
+    check_that_others_are_served(broker, other)
+    assert not is_answered(reader)
+    broker.disk.released.set()
+    answered = reader.receive(FETCH, 12)[1].responses[0].partitions
+    assert [b"many" in bytes(one.records) for one in answered] == [True] * count
+
+
+def roll_all(broker: Broker, topic: str, done: threading.Event) -> None:
+    for partition in broker.node.services.partitions.all():
+        if partition.topic == topic:
+            partition.log.roll()
+    done.set()
 
 
 # -- the page cache itself
