@@ -46,6 +46,7 @@ _NAME_KEY_SIZE = 1 + 1 + 4  # and the name, whose length is written plus one
 _pack_answer = struct.Struct(">2xqqqB8x").pack
 ZSTD = 4
 TRANSACTIONAL = 0x10
+PRODUCER_ID_SIGN = 43  # first byte of a batch's producer id, which is negative when there is none
 WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's start
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -190,7 +191,7 @@ def _append(
     unsynced: list[Unsynced],
 ) -> PartitionProduceResponse:
     records = part.records
-    header = _usual_header(context, request, partition, records)
+    header = _usual_header(context, partition, records)
     if header is None:
         refusal = _refusal(context, request, partition, records)
         if refusal is not None:
@@ -230,7 +231,7 @@ def _refused(index: int, partition: Partition, error: StorageError) -> Partition
 
 
 def _usual_header(
-    context: RequestContext, request: ProduceRequest, partition: Partition, records: memoryview | bytes | None
+    context: RequestContext, partition: Partition, records: memoryview | bytes | None
 ) -> BatchHeader | None:
     """The header of what `_refusal` need not look at: one whole batch in format v2, in a codec that every client
     of the version may send, for a topic of a user. None when it is anything else."""
@@ -244,7 +245,7 @@ def _usual_header(
     if (
         header.batch_length + LOG_OVERHEAD != len(records)
         or attributes & CODEC_MASK > (ZSTD if context.api_version >= 7 else ZSTD - 1)
-        or (attributes & TRANSACTIONAL and request.transactional_id is None)
+        or attributes & TRANSACTIONAL
         or partition.topic in INTERNAL_TOPICS
     ):
         return None
@@ -293,11 +294,19 @@ def _refusal(
                 f"Produce requests with version {version} are only allowed to contain exactly one record "
                 "batch per partition",
             )
-    if attributes & TRANSACTIONAL and request.transactional_id is None:
-        return (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "A transactional batch needs a transactional id",
-        )
+    if attributes & TRANSACTIONAL:
+        if request.transactional_id is None:
+            return (
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "A transactional batch needs a transactional id",
+            )
+        if records[PRODUCER_ID_SIGN] < 0x80:
+            # No broker here coordinates transactions, so none could ever end (InitProducerId says so too).
+            return (
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                "Unable to verify the partition has been added to the transaction. Underlying error: "
+                "COORDINATOR_NOT_AVAILABLE",
+            )
     return None
 
 

@@ -187,11 +187,12 @@ def records_that_do_not_unpack(session: Session) -> None:
 @case("Produce", last=12)
 def transactional_without_coordinator_knowing(session: Session) -> None:
     topic = session.create_topic()
-    producer = new_producer(session)
-    records = batch(
-        attributes=TRANSACTIONAL, producer_id=producer.producer_id, producer_epoch=0, base_sequence=0
-    )
+    records = batch(attributes=TRANSACTIONAL, producer_id=4711, producer_epoch=0, base_sequence=0)
     session.ask(produce(topic, records), note="transactional batch without a transactional id")
+    session.ask(produce(topic, records, transactional_id="nobody"), note="of a transaction that never began")
+    without = batch(attributes=TRANSACTIONAL)
+    session.ask(produce(topic, without, transactional_id="nobody"), note="no producer id")
+    fetch_all(session, topic)
 
 
 @case("Produce")
