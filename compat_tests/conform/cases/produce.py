@@ -37,10 +37,14 @@ def produce(
 
 
 def new_producer(session: Session) -> Any:
-    """A fresh producer id and epoch."""
-    return session.quiet(
-        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000), version=4
-    )
+    """A fresh producer id and epoch. Kafka has none to give until its controller has answered the first time."""
+    for _ in range(100):
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
+        answer = session.quiet(request, version=4)
+        if answer.error_code == 0:
+            return answer
+        time.sleep(0.1)
+    raise AssertionError("no producer id within 10 s")
 
 
 @case("Produce")
