@@ -144,7 +144,11 @@ class LogMove:
         self._runtime.run_in_thread(whole_work, done)
 
     def _copy(self, copied: _Copied, gone: list[str]) -> None:
-        source = copied.segment.open_for_read()
+        try:
+            source = copied.segment.open_for_read()
+        except OSError as error:
+            self._failed(self, error)
+            return
         start, stop = copied.size, min(copied.segment.size, copied.size + CHUNK_BYTES)
         target_path = self._path_of(copied.segment.path)
 
@@ -187,7 +191,7 @@ class LogMove:
         self._disk.write_file(self._path_of(path), content, sync=sync)
 
     def _sync(self, copied: _Copied, gone: list[str]) -> None:
-        """Sync what there is of the active segment, so that the loop will have little to sync."""
+        """Sync what there is of the active segment, here and there, so that the loop will have little to sync."""
         path = self._path_of(copied.segment.path)
 
         def then() -> None:
@@ -201,7 +205,16 @@ class LogMove:
             self._disk.open(path, create=True).sync()
             self._copy_small(f"{self.log.directory}/{PARTITION_METADATA}", sync=True)
 
-        self._in_thread(work, gone, then)
+        def synced(failure: str | None) -> None:
+            if self._cancelled:
+                return
+            if failure is not None:
+                self._failed(self, OSError(failure))
+            else:
+                self._in_thread(work, gone, then)
+
+        self.log.sync_soon()
+        self.log.when_synced(self.log.log_end_offset, synced)
 
     # --- the last turn
 

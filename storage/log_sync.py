@@ -131,10 +131,14 @@ class SyncedLog(ReadableLog):
                 self._sync_waiters = []
             self._sync_waiters.append((offset, call))
 
-    def _flush_due(self) -> None:
-        self._flush_pending = False
+    def sync_soon(self) -> None:
+        """Have a thread sync everything appended so far; `when_synced` tells."""
         if not self._released and self.failure is None and self.recovery_point < self.log_end_offset:
             self._sync()
+
+    def _flush_due(self) -> None:
+        self._flush_pending = False
+        self.sync_soon()
 
     def _sync(self) -> None:
         """Have everything up to the log's end synced by a thread, behind the sync that runs if one does."""

@@ -169,6 +169,42 @@ def test_asking_for_where_it_is_ends_the_move(world: World) -> None:
     assert world.directories() == [("/a", "0")]
 
 
+def test_the_loop_has_little_to_sync_at_the_end(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(workshop)
+    world.first.update_config(LogConfig())
+    world.append(50)
+    assert world.first.recovery_point == 0
+    left: list[int] = []
+    close = Log.close
+
+    def close_and_tell(log: Log) -> None:
+        left.append(log.log_end_offset - log.recovery_point)
+        close(log)
+
+    monkeypatch.setattr(Log, "close", close_and_tell)
+    world.manager.moves.begin("t", 0, "/b")
+    world.run(1)
+    assert world.log.log_dir == "/b"
+    assert left == [0]
+
+
+def test_a_source_that_can_not_be_opened_ends_the_move(world: World) -> None:
+    world.append(20)
+    world.run()
+    before = world.content()
+    world.manager.moves.begin("t", 0, "/b")
+    world.disk.fault = lambda operation, path: (
+        errno.EMFILE if operation == "open" and path.startswith("/a/t-0/") else None
+    )
+    world.run(1)
+    world.disk.fault = None
+    assert world.manager.moves.get("t", 0) is None
+    assert world.log is world.first
+    assert world.content() == before
+    world.run(10)
+    assert world.directories() == [("/a", "0")]
+
+
 def test_a_deleted_log_takes_its_copy_along(world: World) -> None:
     world.append(10)
     world.manager.moves.begin("t", 0, "/b")
