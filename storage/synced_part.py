@@ -44,6 +44,7 @@ def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point:
         if (
             header.last_offset != segment.base_offset + relative
             or epochs.epoch_for_offset(header.base_offset) != header.partition_leader_epoch
+            or not _is_true(segment, offsets, [entry for entry in times if entry[1] <= relative])
         ):
             return None
         segment.offset_index.truncate(lambda entry, _: entry <= relative)
@@ -54,6 +55,20 @@ def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point:
     segment.bytes_since_index_entry = 0
     segment.reset_timestamps(segment.time_index.last())
     return header.base_offset
+
+
+def _is_true(
+    segment: Segment, offsets: Sequence[tuple[int, int]], times: Sequence[tuple[int, int]]
+) -> bool:
+    """Whether the last of `times` is what the batch that it names says. Entries may be left from what the log
+    held before it was cut back."""
+    if not times:
+        return False
+    timestamp, relative = times[-1]
+    position = max((position for offset, position in offsets if offset <= relative), default=0)
+    wanted = segment.base_offset + relative
+    header = next(header for _, header in segment.headers(position) if header.last_offset >= wanted)
+    return header.last_offset == wanted and header.max_timestamp == timestamp
 
 
 def _ascend(entries: Sequence[tuple[int, int]]) -> bool:

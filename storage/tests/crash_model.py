@@ -110,7 +110,10 @@ class Model:
             self._leave_out_what_is_missing(log)
         starts = range(self.start_kept, self.first_visible() + 1)
         assert log.log_start_offset in starts, f"{name} starts at {log.log_start_offset}, not in {starts}"
-        at_least = self.promised if power_failed else self.sure
+        at_least = self.sure
+        if power_failed:  # records that have been removed since promise nothing
+            kept = any(self.start_largest <= batch.last < self.promised for batch in self.batches)
+            at_least = self.promised if kept else 0
         assert at_least <= log.log_end_offset <= max(self.end, log.log_start_offset), (
             f"{name} ends at {log.log_end_offset}, but {at_least} was promised of {self.end}"
         )

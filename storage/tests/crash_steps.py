@@ -79,7 +79,9 @@ def truncate(world: World, log: Log, model: Model) -> None:
     if world.disk.fault or world.disk.capacity:
         return
     model.may_truncate(offset)
+    model.doubtful, before = True, model.doubtful  # what is cut but not synced is not there, until power fails
     log.truncate_to(offset)
+    model.doubtful = before
     model.truncate(offset)
     model.opened_at = model.end  # its producers are those of the last snapshot again
 
