@@ -76,13 +76,14 @@ class CleanerCheckpoint:
     def _written(self, error: BaseException | None) -> None:
         self._writing = False
         if error is not None:
-            self._changed = True
+            self._changed = True  # for the next change, or the stop
             logger.error("%s can't be written: %s", self._path, error)
         elif self._changed:
             self._write()
 
     def write_now(self) -> None:
-        """At a stop: blocks, when something has not been written. OSError when the disk refuses."""
-        if self._changed or self._writing:
+        """At a stop: blocks, when something has not been written. OSError when the disk refuses. A thread that
+        is writing has the file for itself: what it does not know yet is lost."""
+        if self._changed and not self._writing:
             self._changed = False
             write_offsets(self._disk, self._path, self._offsets)
