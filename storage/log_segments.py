@@ -16,6 +16,7 @@ from barnabas.storage.errors import OffsetOutOfRange, StorageError
 from barnabas.storage.log_sync import SyncedLog
 from barnabas.storage.segment import Segment, offset_file_name
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import RecordBatchError
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -37,6 +38,7 @@ class SegmentedLog(SyncedLog):
             return
         if old.torn:
             old.cut_torn_tail()
+        old.open_for_append()  # here it may fail still
         new = Segment.create(self._disk, self.directory, base, self._time_ms())
         old.add_time_index_entry()
         self._new_names += 1
@@ -130,7 +132,8 @@ class SegmentedLog(SyncedLog):
             logger.warning("%s: indexes of a removed segment are left: %s", segment.path, error)
 
     def truncate_to(self, offset: int) -> None:
-        """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails."""
+        """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails;
+        CORRUPT_MESSAGE, and nothing has changed, when damage keeps the batch from being found."""
         if offset >= self.log_end_offset:
             return
         if self._events is not None:
@@ -139,13 +142,16 @@ class SegmentedLog(SyncedLog):
             self._start_over(offset)
         else:
             kept = bisect_right(self._bases, offset)
+            try:
+                located = self._segments[kept - 1].locate(offset)
+            except RecordBatchError as error:
+                raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
             removed = self._segments[kept:]
             del self._segments[kept:], self._bases[kept:]
             if removed:
                 self._discard(removed[::-1])  # from the end, so that a crash leaves no hole
                 self._disk.sync_directory(self.directory)
             self._active = self._segments[-1]
-            located = self._active.locate(offset)
             if located is not None:
                 self._active.truncate(located[0])
         self._truncations += 1

@@ -27,6 +27,7 @@ from barnabas.wire.errors import ErrorCode
 logger = logging.getLogger("barnabas.storage")
 
 EPOCH_FILE = "leader-epoch-checkpoint"
+_RETRY_S = 1.0  # until a sync is tried again for which there was no descriptor
 
 Synced = Callable[[str | None], object]  # what went wrong, or None
 
@@ -150,18 +151,17 @@ class SyncedLog(ReadableLog):
         try:
             work = self._sync_work()
         except OSError as error:
-            self._fail(f"{self.name} can't be synced: {error}", error)
+            self._sync_failed(error)
             return
 
         def done(_: object, error: BaseException | None) -> None:
             self._syncing = False
             if error is not None:
-                if not self._released:
-                    self._fail(f"{self.name} can't be synced: {error}", error)
-            else:
-                self._names_synced = max(self._names_synced, names)
-                if truncations == self._truncations:
-                    self._synced(end)
+                self._sync_failed(error)
+                return
+            self._names_synced = max(self._names_synced, names)
+            if truncations == self._truncations:
+                self._synced(end)
             if self.failure is None and not self._released and self.recovery_point < self._sync_to:
                 self._sync()
 
@@ -229,8 +229,10 @@ class SyncedLog(ReadableLog):
         try:
             self._sync_work()()
         except OSError as error:
-            self._fail(f"{self.name} can't be synced: {error}", error)
-            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure)) from error
+            self._sync_failed(error)
+            raise StorageError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name} can't be synced: {error}"
+            ) from error
         for segment in self._segments:
             if segment is not self._active:
                 segment.release()
@@ -265,8 +267,8 @@ class SyncedLog(ReadableLog):
         def done(indexed: bool | None, error: BaseException | None) -> None:
             self._sealing = tuple(base for base in self._sealing if base != segment.base_offset)
             if error is not None:
-                if not self._released:
-                    self._fail(f"{segment.path} can't be synced: {error}", error)
+                self._not_indexed = (*self._not_indexed, segment.base_offset)
+                self._sync_failed(error)
                 return
             self._names_synced = max(self._names_synced, names)
             if not indexed:
@@ -296,6 +298,16 @@ class SyncedLog(ReadableLog):
 
     def _after_seal(self, segment: Segment, end_offset: int) -> None:
         """The segment's indexes have been written, and what lies beside it."""
+
+    def _sync_failed(self, error: BaseException) -> None:
+        """Without a descriptor nothing was asked of the disk, so nothing is lost: it is tried again."""
+        if self._released:
+            return
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            logger.warning("%s is synced later: %s", self.name, error)
+            self._runtime.call_later(_RETRY_S, self.sync_soon)
+        else:
+            self._fail(f"{self.name} can't be synced: {error}", error)
 
     def _fail(self, reason: str, error: BaseException) -> None:
         """The disk may have lost what it had taken: no more appends."""

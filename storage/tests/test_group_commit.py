@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from barnabas.storage.errors import StorageError
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
@@ -191,3 +192,28 @@ def test_a_rolled_segment_leaves_nothing_in_the_directory_of_the_next_topic_of_i
     while runtime.go():
         pass
     assert disk.list(new.directory) == before
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+def test_a_lack_of_descriptors_delays_a_sync_and_nothing_else(workshop: Any, code: int, rolls: bool) -> None:
+    world = World(flush_messages=1)
+    world.append(workshop.batch())
+    if rolls:
+        world.log.roll()
+    world.disk.fault = lambda operation, _: code if operation == "open" else None
+    for _ in range(3):
+        world.runtime.go()
+        world.runtime.advance(1)
+    assert world.acknowledged == []
+    assert world.log.high_watermark == 0
+    with pytest.raises(StorageError):
+        world.log.flush()
+    world.disk.fault = None
+    world.append(workshop.batch())
+    world.runtime.advance(1)
+    while world.runtime.go():
+        pass
+    assert world.acknowledged == [(1, None), (2, None)]
+    assert world.log.recovery_point == 2
+    assert world.log.failure is None
