@@ -96,3 +96,16 @@ def test_what_lies_behind_damage_in_a_synced_segment_stays(workshop: Any, clean:
     ]
     assert again.log_end_offset == log.log_end_offset
     assert again.read(third.base_offset, 1).size > 0
+
+
+def test_a_truncation_that_meets_damage_changes_nothing(workshop: Any) -> None:
+    log = workshop.log(segment_bytes=400)
+    for _ in range(12):
+        log.append_as_leader(workshop.batch(2), 0)
+    second = log.segments[1]
+    workshop.disk.files[second.path].data[16] = 7  # a magic that nobody knows
+    with pytest.raises(StorageError) as caught:
+        log.truncate_to(second.base_offset + 3)
+    assert caught.value.error == ErrorCode.CORRUPT_MESSAGE
+    assert (log.log_end_offset, len(log.segments)) == (24, 3)
+    log.append_as_leader(workshop.batch(2), 0)
