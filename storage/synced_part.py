@@ -57,9 +57,7 @@ def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point:
     return header.base_offset
 
 
-def _is_true(
-    segment: Segment, offsets: Sequence[tuple[int, int]], times: Sequence[tuple[int, int]]
-) -> bool:
+def _is_true(segment: Segment, offsets: Sequence[tuple[int, int]], times: Sequence[tuple[int, int]]) -> bool:
     """Whether the last of `times` is what the batch that it names says. Entries may be left from what the log
     held before it was cut back."""
     if not times:
