@@ -137,12 +137,12 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     key = (partition.topic, partition.partition)
-    if key in found and not log.offline:
-        record = found[key]
-    elif timestamp == MAX_TIMESTAMP:
-        record = log.max_timestamp_offset()
-    else:
-        record = log.offset_for_timestamp(timestamp)
+    record = found.get(key)
+    is_gone = record is not None and record.offset < log.log_start_offset  # deleted while the thread looked
+    if key not in found or is_gone or log.offline:
+        record = (
+            log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+        )
     if record is None or record.offset >= limit:
         return -1, -1, -1
     return record.timestamp, record.offset, record.leader_epoch
