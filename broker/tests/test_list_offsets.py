@@ -32,6 +32,9 @@ class Client:
     def complete(self, context: RequestContext, response: Any) -> None:
         self.answers.append(response)
 
+    def when_abandoned(self, callback: Any) -> None:
+        """Nobody goes."""
+
     def ask(self, key: int, version: int, request: Any) -> None:
         context = RequestContext(self._node.services, self, key, version, 0, None, "PLAINTEXT", "127.0.0.1")
         answer = REGISTRATIONS[key].handler(context, request)
