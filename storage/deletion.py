@@ -8,6 +8,7 @@ What a stop leaves behind is removed when the log is opened again (recovery.py).
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterable
 
 from barnabas.storage.disk import Disk
@@ -46,3 +47,40 @@ def _remove(disk: Disk, runtime: Runtime, paths: list[str]) -> None:
             logger.warning("%s and what comes with it can't be removed: %s", paths[0], error)
 
     runtime.run_in_thread(work, done)
+
+
+class DirectoryRemover:
+    """Removes directories with all that is in them, one at a time: a topic of a thousand partitions must not take
+    every thread, or whoever waits for a sync or for cold records would wait for it as well."""
+
+    def __init__(self, disk: Disk, runtime: Runtime) -> None:
+        self._disk = disk
+        self._runtime = runtime
+        self._due: deque[str] = deque()
+        self._removing = False
+        self._stopped = False
+
+    def remove_later(self, path: str, delay_ms: int) -> None:
+        def due() -> None:
+            self._due.append(path)
+            self._next()
+
+        self._runtime.call_later(delay_ms / 1000, due)
+
+    def stop(self) -> None:
+        """What is left is for the next start."""
+        self._stopped = True
+
+    def _next(self) -> None:
+        if self._removing or self._stopped or not self._due:
+            return
+        path = self._due.popleft()
+
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                logger.warning("%s can't be removed: %s", path, error)
+            self._removing = False
+            self._next()
+
+        self._removing = True
+        self._runtime.run_in_thread(lambda: self._disk.remove_tree(path), done)

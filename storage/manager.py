@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 from barnabas.storage.background import Periodic, in_slices
 from barnabas.storage.checkpointer import Checkpointer
+from barnabas.storage.deletion import DirectoryRemover
 from barnabas.storage.directory import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
@@ -88,6 +89,7 @@ class LogManager:
         self._directories = {path: LogDirectory(disk, path) for path in dict.fromkeys(log_dirs)}
         self._counts = dict.fromkeys(self._directories, 0)  # logs in each
         self.moves = LogMoves(self, disk, runtime)
+        self._remover = DirectoryRemover(disk, runtime)
         self._checkpointer = Checkpointer(disk, runtime, self._logs, self.directory_failed)
         self._periodic: list[Periodic] = []
         self._futures: dict[str, list[str]] = {}  # directory -> interrupted moves found there
@@ -163,7 +165,7 @@ class LogManager:
             if name == METADATA_PARTITION or not self._disk.is_directory(path):
                 continue
             if name.endswith(DELETE_SUFFIX):
-                self._remove_later(path, self._config.file_delete_delay_ms)
+                self._remover.remove_later(path, self._config.file_delete_delay_ms)
                 continue
             if name.endswith(FUTURE_SUFFIX):
                 self._futures.setdefault(directory.path, []).append(name)
@@ -268,6 +270,7 @@ class LogManager:
         for periodic in self._periodic:
             periodic.stop()
         self.moves.stop()
+        self._remover.stop()
         for path, directory in self._directories.items():
             if path in self.offline:
                 continue
@@ -391,7 +394,7 @@ class LogManager:
         except OSError as error:
             logger.error("%s can't be removed: %s", path, error)
             return
-        self._remove_later(doomed, delay_ms)
+        self._remover.remove_later(doomed, delay_ms)
 
     def set_stray(self, topic: str, partition: int) -> None:
         """Take a log that no topic claims out of service; its files stay under a name that ends in -stray."""
@@ -426,7 +429,7 @@ class LogManager:
     def _set_aside(self, path: str, topic: str, partition: int, log_dir: str, delay_ms: int) -> None:
         name = suffixed_name(topic, partition, random_uuid(self._runtime), DELETE_SUFFIX)
         self._disk.rename(path, f"{log_dir}/{name}")
-        self._remove_later(f"{log_dir}/{name}", delay_ms)
+        self._remover.remove_later(f"{log_dir}/{name}", delay_ms)
 
     def adopt(self, log: Log, topic_id: bytes) -> None:
         """Give a log whose partition.metadata was lost its topic id again. KAFKA_STORAGE_ERROR when that fails."""
@@ -437,17 +440,6 @@ class LogManager:
         except OSError as error:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.directory}: {error}") from error
         log.topic_id = topic_id
-
-    def _remove_later(self, path: str, delay_ms: int) -> None:
-        def remove() -> None:
-            if not self._closed:
-                self._runtime.run_in_thread(lambda: self._disk.remove_tree(path), report)
-
-        def report(_: None, error: BaseException | None) -> None:
-            if error is not None:
-                logger.warning("%s can't be removed: %s", path, error)
-
-        self._runtime.call_later(delay_ms / 1000, remove)
 
     def _least_loaded(self) -> str | None:
         live = (path for path in self._counts if path not in self.offline)

@@ -15,7 +15,10 @@ from barnabas.storage.disk import RealDisk
 from barnabas.storage.errors import LogDirectoryError, StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.storage.manager import LogManager, LogManagerSettings, parse_directory_name
+from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
 
 TOPIC_ID = bytes(range(1, 17))
 
@@ -321,3 +324,30 @@ def test_silent_producers_expire(workshop: Any, tmp_path: Path) -> None:
         workshop.runtime.advance(10)
     assert not opened.active_producers
     logs.close()
+
+
+def test_a_large_topic_goes_one_directory_at_a_time() -> None:
+    class CountingThreads(VirtualRuntime):
+        under_way = most = 0
+
+        def run_in_thread(self, work: Any, done: Any) -> None:
+            def ended(result: Any, error: BaseException | None) -> None:
+                self.under_way -= 1
+                done(result, error)
+
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            super().run_in_thread(work, ended)
+
+    disk, runtime = MemoryDisk(), CountingThreads()
+    logs = LogManager(disk, ["/logs"], runtime)
+    logs.open()
+    config = LogConfig(file_delete_delay_ms=1000)
+    for index in range(20):
+        logs.create("t", TOPIC_ID, index, config)
+        logs.delete("t", index)
+    runtime.advance(0.5)
+    runtime.most = 0
+    runtime.advance(1)
+    assert runtime.most == 1
+    assert not any(name.startswith("t-") for name in disk.list("/logs"))
