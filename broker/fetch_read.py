@@ -85,8 +85,9 @@ class PartitionReader:
         end_offset = last_stable_offset if self._committed else high_watermark
         if wanted.fetch_offset == end_offset and not log.offline:
             return answer  # most partitions, most of the time
-        if self.cold and self._room == 0:
-            return answer  # there is enough to prepare
+        if self.cold and self._room == 0:  # there is enough to prepare
+            answer.records = None
+            return answer
         try:
             result = log.read(
                 wanted.fetch_offset,
@@ -105,6 +106,7 @@ class PartitionReader:
         except WouldWait as cold:
             self.cold.append(cold.prepare)
             self._room = max(0, self._room - wanted.partition_max_bytes)
+            answer.records = None  # to be read again
             return answer
         if result.regions:
             if result.size > COPIED_BYTES or self.size > COPIED_BYTES_MAX:
