@@ -238,7 +238,7 @@ class Checkpointer:
 
         def steps() -> Iterator[object]:
             for key, log in list(self._logs.items()):
-                if log.closed or log.failure is not None:
+                if log.closed or log.offline:
                     continue
                 offsets = found.setdefault(log.log_dir, {})
                 offset = value(log)

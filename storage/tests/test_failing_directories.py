@@ -246,3 +246,27 @@ def test_one_version_of_a_checkpoint_is_written_at_a_time_and_the_last_one_stays
     while runtime.waiting:
         runtime.go()
     assert read_offsets(disk, "/a/c") == {("t", 0): 9}
+
+
+def test_a_log_that_can_not_be_written_any_more_keeps_its_start_offset(workshop: Any) -> None:
+    world = World("/a")
+    world.manager.open()
+    failed, well = (world.manager.create("t", TOPIC_ID, index, CONFIG) for index in (0, 1))
+    for log in (failed, well):
+        log.append_as_leader(workshop.batch(4), 0)
+        log.flush()
+    failed.increment_log_start_offset(2)
+    world.runtime.run_until_idle()
+    failed.append_as_leader(workshop.batch(), 0)
+    world.fail("/a/t-0", errno.ENOSPC, "sync")
+    with pytest.raises(StorageError):
+        failed.flush()
+    world.disk.fault = None
+    assert failed.failure is not None
+    assert not failed.offline
+    well.increment_log_start_offset(1)  # has the checkpoint written
+    world.runtime.advance(120)
+    again = World("/a", disk=world.disk.crash(lambda sectors: sectors))
+    again.manager.open()
+    starts = {log.partition: log.log_start_offset for log in again.manager.logs()}
+    assert starts == {0: 2, 1: 1}
