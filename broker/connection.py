@@ -306,13 +306,26 @@ class Connection(BufferedProtocol):
         if self._granted and remaining != self._filled:  # the frame that it was for has been served
             granted, self._granted = self._granted, 0
             self._shared.memory.give_back(granted)
+        served = self._filled - remaining
         self._filled = remaining
+        if served > SHARED_BUFFER_BYTES:
+            self._end_turn()
         if remaining:
             self._make_room()
         elif len(buffer) > KEPT_BUFFER_BYTES or len(buffer) <= SHARED_BUFFER_BYTES:
             self._buffer = None
         else:
             self._shared.memory.keep(self, len(buffer))
+
+    def _end_turn(self) -> None:
+        """Let the others be served before more is read: libuv reads up to 32 times from a connection whose bytes
+        fill every buffer, which a bulk producer's megabytes do."""
+        self._transport.pause_reading()
+        self._shared.runtime.call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        if not self._closing and not self._paused and not self._hungry:
+            self._transport.resume_reading()
 
     def _stash(self, rest: memoryview) -> None:
         """Move what the shared buffer still holds of ours into a buffer of our own."""
