@@ -20,7 +20,10 @@ KNOWN = {
 
 # What is used, and what macOS does with it.
 USED = {
+    "RWF_NOWAIT": "taken by getattr with 0 for its absence: every byte of a file then counts as in memory",
     "MSG_MORE": "taken by getattr with 0 for its absence: the answer's header goes out as a segment of its own",
+    "posix_fadvise": "asked for by hasattr: what is loaded is read without the hint",
+    "preadv": "macOS 11 and newer have it",
     "pwritev": "macOS 11 and newer have it",
     "sendfile": "macOS has it, with the arguments that are used here",
 }

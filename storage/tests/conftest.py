@@ -71,7 +71,15 @@ class ManualRuntime:
             return error
         return None
 
-    def listen(self, host: str, port: int, protocol_factory: Callable[[], Any]) -> Any:
+    def listen(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> Any:
         raise NotImplementedError
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:

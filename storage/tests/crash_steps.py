@@ -79,7 +79,8 @@ def truncate(world: World, log: Log, model: Model) -> None:
     if world.disk.fault or world.disk.capacity:
         return
     model.may_truncate(offset)
-    model.doubtful, before = True, model.doubtful  # what is cut but not synced is not there, until power fails
+    before = model.doubtful
+    model.doubtful = True  # what is cut but not synced is not there, until power fails
     log.truncate_to(offset)
     model.doubtful = before
     model.truncate(offset)
