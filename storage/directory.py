@@ -8,9 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Mapping
 
-from barnabas.storage.checkpoints import CheckpointError, read_offsets, write_offsets
+from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.disk import Disk, Lock
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline
 from barnabas.storage.runtime import Runtime
@@ -28,8 +27,6 @@ DELETE_SUFFIX = "-delete"
 STRAY_SUFFIX = "-stray"
 FUTURE_SUFFIX = "-future"
 FILE_NAME_MAX = 255
-
-Offsets = Mapping[tuple[str, int], int]
 
 
 def encode_uuid(value: bytes) -> str:
@@ -151,9 +148,6 @@ class LogDirectory:
         except CheckpointError as error:
             logger.warning("%s/%s is damaged (%s) and is passed over", self.path, name, error)
             return {}
-
-    def write_checkpoint(self, name: str, offsets: Offsets) -> None:
-        write_offsets(self._disk, f"{self.path}/{name}", offsets)
 
     def unlock(self) -> None:
         if self._lock is not None:
