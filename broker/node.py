@@ -27,7 +27,7 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.controller.operations.producer_ids import ProducerIdAllocator
-from barnabas.storage.cleaner import CleanerSettings, LogCleaner
+from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk import Disk, RealDisk
 from barnabas.storage.errors import is_passing
 from barnabas.storage.log_config import LogConfig

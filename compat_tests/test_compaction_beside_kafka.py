@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.storage.cleaner import CleanerSettings, LogCleaner
+from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk import RealDisk
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager

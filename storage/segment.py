@@ -151,7 +151,7 @@ class Segment:
 
     @property
     def has_final_name(self) -> bool:
-        """Not for a moment after it has taken the place of others (segment_swap.py)."""
+        """Not for a moment after it has taken the place of others (compaction/segment_swap.py)."""
         return not self._suffix
 
     def rename(self, suffix: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.storage.cleaner import CleanerSettings, LogCleaner
-from barnabas.storage.cleaner_checkpoint import CLEANER_OFFSET_FILE
+from barnabas.storage.compaction.checkpoint import CLEANER_OFFSET_FILE
+from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from barnabas.storage.compaction import Cleaning, Source, clean, group_sources
+from barnabas.storage.compaction.cleaning import Cleaning, Source, clean, group_sources
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.segment import Segment

@@ -1,11 +1,11 @@
-"""What a thread must know to clean a log, gathered on the loop (compaction.py)."""
+"""What a thread must know to clean a log, gathered on the loop (cleaning.py)."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
-from barnabas.storage.cleaner_choice import LogToClean
-from barnabas.storage.compaction import Cleaning, Source
+from barnabas.storage.compaction.choice import LogToClean
+from barnabas.storage.compaction.cleaning import Cleaning, Source
 from barnabas.storage.disk import Disk
 
 

@@ -1,7 +1,7 @@
 """The log cleaner: every `log.cleaner.backoff.ms` it looks for the compacted log that is dirtiest and cleans it.
 
 One log at a time, as long as one is dirty enough. Reading and writing run slice by slice in a thread
-(compaction.py), no faster than `log.cleaner.io.max.bytes.per.second`; between two slices the loop looks
+(cleaning.py), no faster than `log.cleaner.io.max.bytes.per.second`; between two slices the loop looks
 whether the log is still there, swaps in what is finished (segment_swap.py) and keeps the checkpoint. A log that
 can't be cleaned is left alone until a restart; the others go on. All state belongs to the loop's thread.
 """
@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from barnabas.storage import cleaner_choice
 from barnabas.storage.background import in_slices
-from barnabas.storage.cleaner_checkpoint import CleanerCheckpoint
-from barnabas.storage.cleaner_choice import LogToClean
+from barnabas.storage.compaction import choice as choosing
+from barnabas.storage.compaction.checkpoint import CleanerCheckpoint
+from barnabas.storage.compaction.choice import LogToClean
 from barnabas.storage.disk import Disk
 from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log import Log
@@ -27,7 +27,7 @@ from barnabas.storage.segment import Segment
 from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
-    from barnabas.storage.cleaning_job import CleaningJob, Outcome
+    from barnabas.storage.compaction.job import CleaningJob, Outcome
 
 logger = logging.getLogger("barnabas.cleaner")
 
@@ -141,7 +141,7 @@ class LogCleaner:
             checkpoint = self._checkpoints[log.log_dir]
             try:
                 candidates.append(
-                    cleaner_choice.look_at(log, self._first_dirty(log, checkpoint), self._disk, now_ms)
+                    choosing.look_at(log, self._first_dirty(log, checkpoint), self._disk, now_ms)
                 )
             except (OSError, RecordBatchError) as error:
                 self._give_up(log, error)
@@ -150,7 +150,7 @@ class LogCleaner:
     def _first_dirty(self, log: Log, checkpoint: CleanerCheckpoint) -> int:
         key = log.topic, log.partition
         noted = checkpoint.get(key)
-        dirty = cleaner_choice.first_dirty_offset(log, noted)
+        dirty = choosing.first_dirty_offset(log, noted)
         if noted is not None and noted != dirty:
             if not (noted < dirty and "delete" in log.config.cleanup_policy):
                 logger.warning("%s: clean up to %d can't be right; cleaning from %d", log.name, noted, dirty)
@@ -164,7 +164,7 @@ class LogCleaner:
     def _choose(self, candidates: list[LogToClean]) -> None:
         if self._stopped:
             return
-        choice = cleaner_choice.filthiest(candidates)
+        choice = choosing.filthiest(candidates)
         if choice is None or choice.log.closed:
             self._wait()
             return
@@ -173,10 +173,10 @@ class LogCleaner:
     # --- cleaning
 
     def _clean(self, choice: LogToClean) -> None:
-        from barnabas.storage.cleaning_job import (
+        from barnabas.storage.compaction.job import (
             CleaningJob,  # late: a start has no need of all that they import
         )
-        from barnabas.storage.cleaning_plan import plan
+        from barnabas.storage.compaction.plan import plan
 
         settings = self._settings
         try:

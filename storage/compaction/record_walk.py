@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from barnabas.storage.cleaner_offset_map import RAW_KEY_MAX, OffsetMap, map_key
+from barnabas.storage.compaction.offset_map import RAW_KEY_MAX, OffsetMap, map_key
 from barnabas.wire.record_batch import NO_TIMESTAMP, BatchHeader, InvalidBatch
 
 _DAMAGED = "a record's length differs from its content"

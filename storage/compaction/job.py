@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from barnabas.storage.compaction import Cleaning, Slice, clean
+from barnabas.storage.compaction.cleaning import Cleaning, Slice, clean
+from barnabas.storage.compaction.segment_swap import SegmentSwap
 from barnabas.storage.disk import Disk
 from barnabas.storage.log import Log
 from barnabas.storage.runtime import Runtime, Timer
 from barnabas.storage.segment import Segment
-from barnabas.storage.segment_swap import SegmentSwap
 
 
 class Outcome(msgspec.Struct, frozen=True):

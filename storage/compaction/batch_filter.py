@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from barnabas.storage.cleaned_transactions import CleanedTransactions
-from barnabas.storage.cleaner_offset_map import OffsetMap
-from barnabas.storage.record_walk import Spans, encode_spans, latest_spans, live_spans
+from barnabas.storage.compaction.cleaned_transactions import CleanedTransactions
+from barnabas.storage.compaction.offset_map import OffsetMap
+from barnabas.storage.compaction.record_walk import Spans, encode_spans, latest_spans, live_spans
 from barnabas.storage.validation import DECOMPRESSED_LIMIT
 from barnabas.wire.compression import Bytes, Codec, compress
 from barnabas.wire.record_batch import (
