@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test test-durability test-apache check format conform bench kafka lock clean
+.PHONY: help setup run demo test test-durability test-apache check format conform bench bench-partitions kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
@@ -26,6 +26,7 @@ help:
 	@echo 'make test-apache  the client tests against Apache Kafka'
 	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
 	@echo 'make bench        this broker and Apache Kafka under load'
+	@echo 'make bench-partitions  both with 10,000 partitions'
 	@echo 'make clean        remove what make made (barnabas-data stays)'
 
 setup: $(INSTALLED)
@@ -74,6 +75,9 @@ conform: $(JARS)
 
 bench: $(JARS)
 	$(BIN)/python -m compat_tests.bench $(ARGS)
+
+bench-partitions: $(JARS)
+	$(BIN)/python -m compat_tests.bench.partitions $(ARGS)
 
 # Links that show mypy and import-linter the packages as they are imported.
 .PHONY: typing
