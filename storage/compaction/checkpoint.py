@@ -7,8 +7,6 @@ an offset that is too low means that something is cleaned twice.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-
 from barnabas.storage.checkpoints import CheckpointError, read_offsets, write_offsets
 from barnabas.storage.disk import Disk
 from barnabas.storage.runtime import Runtime
@@ -53,14 +51,6 @@ class CleanerCheckpoint:
     def remove(self, key: Key) -> None:
         if self._offsets.pop(key, None) is not None:
             self._write()
-
-    def keep(self, keys: Callable[[Key], bool]) -> None:
-        """Forget the logs for which `keys` is false."""
-        self._remove_all([key for key in self._offsets if not keys(key)])
-
-    def _remove_all(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self.remove(key)
 
     def _write(self) -> None:
         self._changed = True
