@@ -7,6 +7,7 @@ an offset that is too low means that something is cleaned twice.
 from __future__ import annotations
 
 import logging
+
 from barnabas.storage.checkpoints import CheckpointError, read_offsets, write_offsets
 from barnabas.storage.disk import Disk
 from barnabas.storage.runtime import Runtime
