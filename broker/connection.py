@@ -177,7 +177,7 @@ class Connection(BufferedProtocol):
     def closed(self) -> bool:
         return self._closing
 
-    def complete(self, context: RequestContext, response: msgspec.Struct) -> None:
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
         """The answer of the pending request. Sends it, then goes on with what has arrived meanwhile."""
         if self._closing:
             return
@@ -185,7 +185,10 @@ class Connection(BufferedProtocol):
         self._pending = False
         self._abandoned = None
         try:
-            self._queue(self._shared.dispatcher.encode(context, response))
+            if isinstance(response, Outcome):
+                self._take(response)
+            else:
+                self._queue(self._shared.dispatcher.encode(context, response))
         except Exception:
             log.exception("an answer for %s on %s cannot be sent; closing", self.peer, self.listener)
             self.close()

@@ -9,13 +9,14 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barnabas.broker.registry import Outcome
     from barnabas.broker.services import Services
 
 
 class Reply(Protocol):
     """The connection's side of a request: takes the response when it is ready."""
 
-    def complete(self, context: RequestContext, response: msgspec.Struct) -> None: ...
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None: ...
 
     @property
     def closed(self) -> bool: ...
@@ -35,8 +36,8 @@ class RequestContext(msgspec.Struct, gc=False):
     listener: str  # name of the listener the request came in on
     client_host: str  # peer address, such as "127.0.0.1"
 
-    def complete(self, response: msgspec.Struct) -> None:
-        """Send the response of a request whose handler returned PENDING. Once; a connection that has gone
+    def complete(self, response: msgspec.Struct | Outcome) -> None:
+        """Send the response of a request whose handler returned PENDING, or do what the outcome says. Once; a connection that has gone
         in the meantime swallows it."""
         self.reply.complete(self, response)
 

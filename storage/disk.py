@@ -18,6 +18,7 @@ from typing import Protocol
 
 from barnabas.storage import page_cache
 from barnabas.storage.open_files import OPEN_FILES_MAX, OpenFiles
+from barnabas.storage.write_pressure import WritePressure
 from barnabas.wire.compression import Bytes
 
 
@@ -60,6 +61,11 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
+    def write_back(self, position: int, count: int) -> None:
+        """Wait until the disk has taken these bytes, so that the kernel need not hold them: for threads. Not a
+        sync, as the disk may still lose them; an error means what one of `sync` means."""
+        ...
+
     def sync(self) -> None:
         """Return once the content would survive a power failure."""
         ...
@@ -74,10 +80,12 @@ class Lock(Protocol):
 class Disk(Protocol):
     """Files and directories by path. OSError as the operating system gives it.
 
-    `open_files`: who keeps files of this disk open between uses, and how many may.
+    `open_files`: who keeps files of this disk open between uses, and how many may. `write_pressure`: where it
+    does not keep up with what is written.
     """
 
     open_files: OpenFiles
+    write_pressure: WritePressure
 
     def open(self, path: str, *, create: bool = False, writable: bool = False) -> File: ...
 
@@ -219,6 +227,9 @@ class RealFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self._descriptor, size)
 
+    def write_back(self, position: int, count: int) -> None:
+        page_cache.write_back(self._descriptor, position, count)
+
     def sync(self) -> None:
         os.fsync(self._descriptor)
 
@@ -252,6 +263,7 @@ class RealDisk:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         few = limit // 4 if limit != resource.RLIM_INFINITY else OPEN_FILES_MAX
         self.open_files = OpenFiles(max(1, min(OPEN_FILES_MAX, few)))
+        self.write_pressure = WritePressure()
 
     def open(self, path: str, *, create: bool = False, writable: bool = False) -> File:
         flags = os.O_CLOEXEC | (os.O_RDWR if writable or create else os.O_RDONLY)

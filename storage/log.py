@@ -1,8 +1,8 @@
 """The log of one partition, put together: opened and recovered here, closed here.
 
 What it does stands in the files it inherits from, one concern each: log_reader (reading), log_sync (fsync),
-log_segments (rolling, removing, truncating), log_append (appending). Everything runs on the loop's thread
-except syncing, which goes to a thread where nobody waits for it.
+log_segments (rolling, removing, truncating), log_pacing (a disk that is behind), log_append (appending).
+Everything runs on the loop's thread except syncing, which goes to a thread where nobody waits for it.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Log(AppendableLog):
         self._names_synced = 0
         self._not_indexed = ()
         self._flush_pending = False
+        self._pacing = None
         self._held_from = -1
         self._sealing = ()
         self._sync_to = -1

@@ -15,7 +15,7 @@ from barnabas.storage import validation
 from barnabas.storage.disk import write_rest
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
-from barnabas.storage.log_producers import ProducerLog
+from barnabas.storage.log_pacing import LARGE_APPEND_BYTES, PacedLog
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
@@ -44,9 +44,10 @@ class AppendResult(msgspec.Struct, gc=False):
     log_start_offset: int
     duplicate: bool = False
     awaits_sync: bool = False  # not to be acknowledged before `when_synced(last_offset + 1)`
+    awaits_write_back: bool = False  # not to be acknowledged before `when_written_back`, but shown
 
 
-class AppendableLog(ProducerLog):
+class AppendableLog(PacedLog):
     """The appending part of `Log`."""
 
     __slots__ = (
@@ -205,6 +206,7 @@ class AppendableLog(ProducerLog):
                 records = memoryview(bytearray(records))
             _assign(records, 0, base_offset, header.batch_length, leader_epoch)
             file = segment.open_for_append()
+            started = self._runtime.monotonic() if size >= LARGE_APPEND_BYTES else 0.0
             written = file.pwrite(records, position)
             if written != size:
                 write_rest(file, records, written, position)
@@ -217,6 +219,8 @@ class AppendableLog(ProducerLog):
         if header.producer_id >= 0:
             self._producer_appended(records, header)
         result = AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
+        if size >= LARGE_APPEND_BYTES:
+            result.awaits_write_back = self._large_appended(segment, started)
         if self._flushes:
             result.awaits_sync = self._flush_as_configured(base_offset)
         return result

@@ -15,9 +15,10 @@ from types import MappingProxyType
 from barnabas.storage.memory_file import Choose, MemoryContent, MemoryFile, ProcessKilled
 from barnabas.storage.memory_names import Directory, Names
 from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.write_pressure import WritePressure
 from barnabas.wire.compression import Bytes
 
-_HARMLESS = ("read", "open")  # a process that is killed there has changed nothing
+_HARMLESS = ("read", "open", "write_back")  # a process that is killed there has changed nothing
 
 
 class MemoryLock:
@@ -40,6 +41,7 @@ class MemoryDisk:
     def __init__(self) -> None:
         self._names = Names()
         self.open_files = OpenFiles()
+        self.write_pressure = WritePressure()
         self.locks: set[str] = set()
         self.modification_times: dict[str, int] = {}  # what `modified_ms` shall say; 0 for the others
         self.capacity: int | None = None

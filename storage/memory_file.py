@@ -170,6 +170,9 @@ class MemoryFile:
         self._disk.check("truncate", self._path)
         self._content.resize(size)
 
+    def write_back(self, position: int, count: int) -> None:  # noqa: ARG002 - promises nothing
+        self._disk.check("write_back", self._path)
+
     def sync(self) -> None:
         try:
             self._disk.check("sync", self._path)

@@ -20,6 +20,9 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _CACHESTAT: Final = 451  # the number of the system call, the same on every architecture
 _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM})
 
+_WRITE_AND_WAIT: Final = 7  # SYNC_FILE_RANGE_WAIT_BEFORE | WRITE | WAIT_AFTER
+
+SyncFileRange = Callable[[int, int, int], int]  # (descriptor, position, count) -> error number or 0
 CachedPages = Callable[[int, int, int], int]  # (descriptor, position, count) -> pages
 
 
@@ -75,6 +78,20 @@ def load(descriptor: int, position: int, count: int) -> None:
         position += read
 
 
+def write_back(descriptor: int, position: int, count: int) -> None:
+    """Have the bytes written to the disk and wait for that: for threads. That is all: the disk may hold them in
+    its own memory, and what the file system notes about them may be missing, so it is no sync."""
+    global _sync_file_range
+    if _sync_file_range is None:
+        _sync_file_range = _make_sync_file_range()
+    error = _sync_file_range(descriptor, position, count)
+    if error in _UNSUPPORTED:
+        _sync_file_range = _cannot_sync_range
+        os.fsync(descriptor)
+    elif error:
+        raise OSError(error, os.strerror(error))
+
+
 def _try_byte(descriptor: int, position: int) -> bool:
     try:
         os.preadv(descriptor, [bytearray(1)], position, _NOWAIT)
@@ -91,6 +108,28 @@ _cached_pages: CachedPages | None = None  # made when it is first needed
 
 def _unknown_pages(descriptor: int, position: int, count: int) -> int:  # noqa: ARG001 - as CachedPages
     return 0
+
+
+_sync_file_range: SyncFileRange | None = None  # made when it is first needed
+
+
+def _cannot_sync_range(descriptor: int, position: int, count: int) -> int:  # noqa: ARG001 - as SyncFileRange
+    return errno.ENOSYS
+
+
+def _make_sync_file_range() -> SyncFileRange:
+    import ctypes
+
+    try:
+        call = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return _cannot_sync_range
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+
+    def sync_file_range(descriptor: int, position: int, count: int) -> int:
+        return ctypes.get_errno() if call(descriptor, position, count, _WRITE_AND_WAIT) else 0
+
+    return sync_file_range
 
 
 def _make_cached_pages() -> CachedPages:

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable
 from functools import partial
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.partition import Partition
+from barnabas.broker.partition_keys import ID_KEY_SIZE, NAME_KEY_SIZE, learn_key
 from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import AppendResult, Log
+from barnabas.storage.log_sync import Synced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -40,8 +43,6 @@ BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks a
 # Before the number of topics stand the transactional id (null), acks and the timeout; behind it, by name, the
 # name's length plus one. The key ends with the number of partitions and the partition's index.
 _unpack_head = struct.Struct(">Bh5xB").unpack_from
-_ID_KEY_SIZE = 1 + 16 + 1 + 4
-_NAME_KEY_SIZE = 1 + 1 + 4  # and the name, whose length is written plus one
 # Error, base offset, log append time, log start offset, no record errors (1), no message, no tags, no throttling
 _pack_answer = struct.Struct(">2xqqqB8x").pack
 ZSTD = 4
@@ -55,7 +56,7 @@ WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's 
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
 )
-Unsynced = tuple[Log, int, PartitionProduceResponse]  # (log, offset to be synced up to, what to answer then)
+Held = tuple[Callable[[Synced], object], PartitionProduceResponse]  # (calls back then, what to answer then)
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
@@ -74,10 +75,10 @@ def produce_usual(
         start += 7
         if context.api_version >= 13:
             known = partitions.by_id_key
-            position = start + _ID_KEY_SIZE
+            position = start + ID_KEY_SIZE
         else:
             known = partitions.by_name_key
-            position = start + _NAME_KEY_SIZE + name_size
+            position = start + NAME_KEY_SIZE + name_size
         key = buffer[start:position].tobytes()
         size = buffer[position]
         position += 1
@@ -93,7 +94,7 @@ def produce_usual(
             or buffer[stop + 2]  # tagged fields, of the partition, the topic and the request
         ):
             return None
-        partition = known.get(key) or _learn_key(context, known, key)
+        partition = known.get(key) or learn_key(partitions, key, context.api_version >= 13)
         records = buffer[position:stop]
         header = read_header(records)
     except (*MALFORMED, DecodeError, RecordBatchError):
@@ -108,30 +109,12 @@ def produce_usual(
         result = partition.append(records, header)
     except StorageError as error:
         return _one_answer(partition, _refused(partition.partition, partition, error))
-    if result.awaits_sync:
+    if result.awaits_sync or result.awaits_write_back:
         answer = _appended(partition.partition, result)
-        unsynced = [(partition.log, result.last_offset + 1, answer)]
-        return _after_sync(context, _one_answer(partition, answer), unsynced)
+        held: list[Held] = []
+        _hold(partition.log, result, answer, acks, held)
+        return _when_due(context, _one_answer(partition, answer), held)
     return key + _pack_answer(result.base_offset, result.log_append_time, result.log_start_offset, 1)
-
-
-def _learn_key(context: RequestContext, known: dict[bytes, Partition], key: bytes) -> Partition | None:
-    """The partition that the key names, remembered; None when it names none, several, or one that is not for
-    everybody to write to."""
-    if key[0] != 2 or key[-5] != 2:  # one topic, one partition: counts are written plus one
-        return None
-    partitions = context.services.partitions
-    index = int.from_bytes(key[-4:], "big", signed=True)
-    if context.api_version >= 13:
-        partition = partitions.by_id(key[1:17], index)
-    elif key[1] < 128:
-        partition = partitions.get(key[2:-5].decode(), index)
-    else:  # the name's length is two bytes long, so the key is not what it seems to be
-        return None
-    if partition is not None and partition.topic not in INTERNAL_TOPICS:
-        known[key] = partition
-        return partition
-    return None
 
 
 def _one_answer(partition: Partition, answer: PartitionProduceResponse) -> ProduceResponse:
@@ -142,7 +125,7 @@ def _one_answer(partition: Partition, answer: PartitionProduceResponse) -> Produ
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     known_acks = -1 <= request.acks <= 1
     topics = []
-    unsynced: list[Unsynced] = []
+    held: list[Held] = []
     for data in request.topic_data:
         answers = []
         for part in data.partition_data:
@@ -152,34 +135,48 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
             elif partition is None:
                 answer = _error(part.index, _why_absent(context, data))
             else:
-                answer = _append(context, request, partition, part, unsynced)
+                answer = _append(context, request, partition, part, held)
             answers.append(answer)
         topics.append(TopicProduceResponse(data.name, data.topic_id, answers))
     if request.acks == 0:
         failed = any(answer.error_code for topic in topics for answer in topic.partition_responses)
-        return CLOSE_CONNECTION if failed else NO_RESPONSE
+        if failed:
+            return CLOSE_CONNECTION
+        return _when_due(context, NO_RESPONSE, held) if held else NO_RESPONSE
     response = ProduceResponse(topics)
-    return _after_sync(context, response, unsynced) if unsynced else response
+    return _when_due(context, response, held) if held else response
 
 
-def _after_sync(
-    context: RequestContext, response: ProduceResponse, unsynced: list[Unsynced]
-) -> ProduceResponse | Outcome:
-    """flush.messages: the answer leaves once all that it acknowledges has been synced."""
-    missing = len(unsynced)
+def _hold(
+    log: Log, result: AppendResult, answer: PartitionProduceResponse, acks: int, held: list[Held]
+) -> None:
+    """Note what the acknowledgement waits for. Without one (acks=0) the connection still waits for a disk that is
+    behind, as nothing else slows such a producer down."""
+    if result.awaits_sync and acks:
+        held.append((partial(log.when_synced, result.last_offset + 1), answer))
+    elif result.awaits_write_back:
+        held.append((log.when_written_back, answer))
 
-    def synced(answer: PartitionProduceResponse, failure: str | None) -> None:
-        nonlocal missing
+
+def _when_due(context: RequestContext, response: ProduceResponse | Outcome, held: list[Held]) -> Outcome:
+    """The answer leaves once all that it acknowledges has been synced (flush.messages), or written back by a disk
+    that is behind; meanwhile the connection's next request waits."""
+    missing = len(held)
+
+    def due(answer: PartitionProduceResponse, failure: str | None) -> None:
+        nonlocal missing, response
         if failure is not None:
             answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             answer.base_offset = answer.log_start_offset = answer.log_append_time_ms = -1
             answer.error_message = failure
+            if isinstance(response, Outcome):
+                response = CLOSE_CONNECTION
         missing -= 1
         if missing == 0:
             context.complete(response)
 
-    for log, offset, answer in unsynced:
-        log.when_synced(offset, partial(synced, answer))
+    for when, answer in held:
+        when(partial(due, answer))
     return PENDING
 
 
@@ -188,7 +185,7 @@ def _append(
     request: ProduceRequest,
     partition: Partition,
     part: PartitionProduceData,
-    unsynced: list[Unsynced],
+    held: list[Held],
 ) -> PartitionProduceResponse:
     records = part.records
     header = _usual_header(context, partition, records)
@@ -205,8 +202,8 @@ def _append(
     except StorageError as error:
         return _refused(part.index, partition, error)
     answer = _appended(part.index, result)
-    if result.awaits_sync:
-        unsynced.append((partition.log, result.last_offset + 1, answer))
+    if result.awaits_sync or result.awaits_write_back:
+        _hold(partition.log, result, answer, request.acks, held)
     return answer
 
 

@@ -117,6 +117,9 @@ class SlowFile:
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
 
+    def write_back(self, position: int, count: int) -> None:
+        self._file.write_back(position, count)
+
     def sync(self) -> None:
         self._file.sync()
 

@@ -61,7 +61,8 @@ class Side:
         self.short_answers = 0
         self._late: list[msgspec.Struct] = []
 
-    def complete(self, context: RequestContext, response: msgspec.Struct) -> None:
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        assert not isinstance(response, Outcome)
         self._late.append(response)
 
     def when_abandoned(self, callback: Any) -> None:

@@ -55,7 +55,8 @@ class Asker:
         self.node.start()
         self._answers: list[msgspec.Struct] = []
 
-    def complete(self, context: RequestContext, response: msgspec.Struct) -> None:
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        assert not isinstance(response, Outcome)
         self._answers.append(response)
 
     def ask(self, key: int, version: int, request: msgspec.Struct, listener: str = "INSIDE") -> Any:

@@ -1,0 +1,45 @@
+"""Which log directories lie on a disk that does not keep up with what is written, seen by how long writes take.
+
+One slow write says little: a busy processor makes one slow now and then. Two close to each other say that the
+kernel holds them back, which it does for every write once too much of its memory waits for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+logger = logging.getLogger("barnabas.storage")
+
+SLOW_WRITE_S: Final = 0.010
+_SLOW_WITHIN_S: Final = 1.0
+_PRESSURE_S: Final = 3.0
+
+
+class WritePressure:
+    """Which log directories lie on a disk that is behind. Times are of the runtime's monotonic clock, in s."""
+
+    __slots__ = ("_slow_at", "_until")
+
+    def __init__(self) -> None:
+        self._slow_at: dict[str, float] = {}
+        self._until: dict[str, float] = {}
+
+    def slow(self, log_dir: str, now: float) -> None:
+        """A large append to a log of the directory has taken long."""
+        before = self._slow_at.get(log_dir)
+        self._slow_at[log_dir] = now
+        if before is not None and now - before < _SLOW_WITHIN_S:
+            if log_dir not in self._until:
+                logger.info("the disk of %s is behind: large appends wait for it", log_dir)
+            self._until[log_dir] = now + _PRESSURE_S
+
+    def is_on(self, log_dir: str, now: float) -> bool:
+        """Whether appends have been slow of late."""
+        until = self._until.get(log_dir)
+        if until is None:
+            return False
+        if until <= now:
+            del self._until[log_dir]
+            return False
+        return True
