@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LISTEN_BACKLOG = 1024
-WORKER_THREADS = 4
-BLOCKING_THREADS = 16  # they wait for the disk, which syncs many files at the price of a few
+# Threads wait for the disk, which does many things at the price of a few; one slow read must not keep an
+# acknowledgement from its sync. They are made as they are needed.
+WORKER_THREADS = 16
 
 
 def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
@@ -167,15 +168,15 @@ class AsyncioRuntime(Runtime):
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         if len(works) < 2:
             return [_error_of(work) for work in works]
-        with self._new_threads(BLOCKING_THREADS) as threads:
+        with self._new_threads() as threads:
             return list(threads.map(_error_of, works))
 
     @staticmethod
-    def _new_threads(count: int = WORKER_THREADS) -> ThreadPoolExecutor:
+    def _new_threads() -> ThreadPoolExecutor:
         # Imported late: it costs a start several milliseconds, and an idle broker needs no thread.
         from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - this file is the runtime
 
-        return ThreadPoolExecutor(count, thread_name_prefix="barnabas-worker")
+        return ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="barnabas-worker")
 
     # -- network
 
