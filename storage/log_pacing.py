@@ -8,7 +8,7 @@ written back twice as much of the log as has come. A producer has few requests i
 what the disk takes. Nothing else waits: what was appended is readable at once, and small appends are
 acknowledged at once.
 
-It ends when no append has been slow for a while and the log's backlog has gone.
+It ends when neither an append nor a writing back has been slow for a while, and the log's backlog has gone.
 """
 
 from __future__ import annotations
@@ -96,8 +96,13 @@ class PacedLog(ProducerLog):
             self._written_back(waiters, None)
             return
 
+        started = self._runtime.monotonic()
+
         def done(_: object, error: BaseException | None) -> None:
             pacing.running = False
+            now = self._runtime.monotonic()
+            if now - started > SLOW_WRITE_S:
+                self._disk.write_pressure.go_on(self.log_dir, now)
             if error is None and pacing.segment is segment:
                 pacing.position = max(pacing.position, end)
             self._written_back(waiters, error)

@@ -34,8 +34,13 @@ class WritePressure:
                 logger.info("the disk of %s is behind: large appends wait for it", log_dir)
             self._until[log_dir] = now + _PRESSURE_S
 
+    def go_on(self, log_dir: str, now: float) -> None:
+        """What is held back still waits long for the disk: let go now, it would be too much again soon."""
+        if log_dir in self._until:
+            self._until[log_dir] = now + _PRESSURE_S
+
     def is_on(self, log_dir: str, now: float) -> bool:
-        """Whether appends have been slow of late."""
+        """Whether the disk has been slow of late."""
         until = self._until.get(log_dir)
         if until is None:
             return False

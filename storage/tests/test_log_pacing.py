@@ -29,6 +29,7 @@ class World:
         config = LogConfig(max_message_bytes=1 << 24, **settings)
         self.log = Log(self.disk, self.runtime, "/logs", "t", 0, b"i" * 16, config)
         self.write_s = SLOW_WRITE_S * 2
+        self.write_back_s = 0.0
         self.write_back_error: int | None = None
         self.steps = 0
         self.acknowledged: list[str | None] = []
@@ -38,6 +39,7 @@ class World:
             self.runtime._now += self.write_s
         if operation == "write_back":
             self.steps += 1
+            self.runtime._now += self.write_back_s
             return self.write_back_error
         return None
 
@@ -120,6 +122,24 @@ def test_the_backlog_is_brought_down_behind_the_last_slow_write(large: bytes) ->
     steps = world.steps
     assert not any(world.append(large) for _ in range(50))
     assert world.steps == steps
+
+
+def test_pressure_goes_on_while_writing_back_is_slow(large: bytes) -> None:
+    world = World()
+    world.append_until_held_back(large)
+    world.write_s = 0.0
+
+    def waits_after_10_s_of_bulk() -> bool:
+        for _ in range(100):
+            for _ in range(3):
+                world.append(large)
+            world.runtime.advance(0.1)
+        return any(world.append(large) for _ in range(50))
+
+    world.write_back_s = SLOW_WRITE_S * 2
+    assert waits_after_10_s_of_bulk()
+    world.write_back_s = 0.0
+    assert not waits_after_10_s_of_bulk()
 
 
 def test_a_new_segment_begins_without_backlog(large: bytes) -> None:
