@@ -22,7 +22,7 @@ import msgspec
 from barnabas.broker.connection_limits import ConnectionLimits
 from barnabas.broker.registry import Outcome
 from barnabas.broker.request_memory import RequestMemory
-from barnabas.broker.response_writer import ResponseWriter
+from barnabas.broker.response_writer import COPY_BYTES, ResponseWriter
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ STASH_LIMIT_BYTES = 128 * 1024  # pipelined requests kept while one waits, befor
 _unpack_size = struct.Struct(">i").unpack_from
 KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
-LARGE_ANSWER_BYTES = 16 * 1024  # one of this size is sent at once, so that few bytes are collected
+LARGE_ANSWER_BYTES = 16 * 1024  # one of this size, or with regions, is sent at once: little is collected
 
 
 class Connections:
-    """What the connections of one broker share: the receive buffer, the limits, and the list of them."""
+    """What the connections of one broker share: the buffers, the limits, and the list of them."""
 
     def __init__(self, runtime: Runtime, dispatcher: Dispatcher, config: BrokerConfig) -> None:
         self.runtime = runtime
@@ -54,6 +54,7 @@ class Connections:
         self.memory = RequestMemory(config.queued_max_request_bytes)
         self.limits = ConnectionLimits(config, runtime)
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.copy_buffer = memoryview(bytearray(COPY_BYTES))
         self.open: set[Connection] = set()
         self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
@@ -114,7 +115,10 @@ class Connection(BufferedProtocol):
         self._last_active = self._shared.runtime.monotonic()
         try:
             self._writer = ResponseWriter(
-                self._shared.runtime, transport.get_extra_info("socket"), self._drained
+                self._shared.runtime,
+                transport.get_extra_info("socket"),
+                self._shared.copy_buffer,
+                self._drained,
             )
         except OSError as error:  # no descriptor is left, or the client has gone already
             log.warning("cannot serve %s on %s: %s", self.peer, self.listener, error)
@@ -249,7 +253,7 @@ class Connection(BufferedProtocol):
                     is_large = len(answer) > LARGE_ANSWER_BYTES
                 else:
                     self._take(answer)
-                    is_large = False
+                    is_large = self._out_regions
                     go_on = not self._pending and not self._closing
                 if is_large or len(self._out) > OUTPUT_BATCH_PARTS:
                     self._flush()

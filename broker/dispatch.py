@@ -100,6 +100,10 @@ class Dispatcher:
             body = usual(context, buffer, position, end)
             if isinstance(body, bytes):
                 return _pack_flexible_response_header(len(body) + 5, correlation_id) + body
+            if isinstance(body, list):
+                size = sum(map(len, body)) + 5
+                body[0] = _pack_flexible_response_header(size, correlation_id) + body[0]  # type: ignore[operator]
+                return body
             response = body
         if response is None:
             request, _ = route.read(buffer, position, end)

@@ -112,7 +112,7 @@ class PartitionReader:
             if result.size > COPIED_BYTES or self.size > COPIED_BYTES_MAX:
                 answer.records = result.regions
             else:
-                answer.records = _copied(result)
+                answer.records = copied(result)
             self.size += result.size
             self._room = max(0, self._room - result.size)
         return answer
@@ -131,7 +131,7 @@ class PartitionReader:
         )
 
 
-def _copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
+def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
     """The bytes; the regions as they are when reading would wait for the disk, or fails: the sender will see."""
     pieces = []
     for region in result.regions:

@@ -46,7 +46,7 @@ class PartitionManager:
         # By name and by id it is the same dict of a topic's partitions by index.
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
-        # What Produce has learned of the bytes that name a partition; emptied when partitions come or go.
+        # What has been learned of the bytes that name a partition (partition_keys.py); emptied when partitions come or go.
         self.by_name_key: dict[bytes, Partition] = {}
         self.by_id_key: dict[bytes, Partition] = {}
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again

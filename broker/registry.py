@@ -19,6 +19,7 @@ from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
     from barnabas.broker.context import RequestContext
+    from barnabas.wire.primitives import Part
 
 
 class Outcome(enum.Enum):
@@ -34,9 +35,11 @@ NO_RESPONSE: Final = Outcome.NO_RESPONSE
 CLOSE_CONNECTION: Final = Outcome.CLOSE
 
 Handler = Callable[["RequestContext", Any], "msgspec.Struct | Outcome"]
-# Serves a request body at (buffer, start, end) whose shape is the usual one: the response's body, what a handler
-# would return, or None when the shape is another and nothing has happened.
-Usual = Callable[["RequestContext", memoryview, int, int], "bytes | msgspec.Struct | Outcome | None"]
+# Serves a request body at (buffer, start, end) whose shape is the usual one: the response's body (in pieces where
+# there are records), what a handler would return, or None when the shape is another and nothing has happened.
+Usual = Callable[
+    ["RequestContext", memoryview, int, int], "bytes | list[Part] | msgspec.Struct | Outcome | None"
+]
 H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
 
 

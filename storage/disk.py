@@ -41,6 +41,11 @@ class File(Protocol):
         """As `pread`, but BlockingIOError where that would wait for the disk."""
         ...
 
+    def pread_into_now(self, buffer: memoryview, position: int) -> int:
+        """Read into the buffer what it takes and what does not wait for the disk: the number of bytes.
+        BlockingIOError where all of it would wait."""
+        ...
+
     def is_cached(self, position: int, count: int) -> bool:
         """Whether sending these bytes would not wait for the disk."""
         ...
@@ -208,6 +213,9 @@ class RealFile:
 
     def pread_now(self, count: int, position: int) -> bytes:
         return page_cache.read_now(self._descriptor, count, position)
+
+    def pread_into_now(self, buffer: memoryview, position: int) -> int:
+        return page_cache.read_now_into(self._descriptor, buffer, position)
 
     def is_cached(self, position: int, count: int) -> bool:
         return page_cache.is_cached(self._descriptor, position, count)

@@ -151,6 +151,11 @@ class MemoryFile:
     def pread_now(self, count: int, position: int) -> bytes:
         return self.pread(count, position)
 
+    def pread_into_now(self, buffer: memoryview, position: int) -> int:
+        data = self.pread_now(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
     def is_cached(self, position: int, count: int) -> bool:  # noqa: ARG002 - all of it is in memory
         return True
 

@@ -46,6 +46,17 @@ def read_now(descriptor: int, count: int, position: int) -> bytes:
     return bytes(buffer) if filled == count else bytes(memoryview(buffer)[:filled])
 
 
+def read_now_into(descriptor: int, buffer: memoryview, position: int) -> int:
+    """Fill the buffer from the file as far as that does not wait for the disk: bytes read. BlockingIOError where
+    nothing can be read without."""
+    try:
+        return os.preadv(descriptor, (buffer,), position, _NOWAIT)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        return os.preadv(descriptor, (buffer,), position)
+
+
 def is_cached(descriptor: int, position: int, count: int) -> bool:
     """Whether all of these bytes, which the file has, can be read without waiting."""
     global _cached_pages

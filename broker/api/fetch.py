@@ -4,13 +4,15 @@ v5 log start offset, v7 sessions (KIP-227), v9 leader epoch (KIP-320), v11 rack 
 epoch (KIP-595), v13 topic ids (KIP-516), v15-18 only move and add what followers say.
 
 An offset inside a batch gets the whole batch; consumers skip what they did not ask for. How partitions are
-read stands in broker/fetch_read.py, waiting and answering in broker/fetch_requests.py.
+read stands in broker/fetch_read.py, waiting and answering in broker/fetch_requests.py; broker/fetch_usual.py is the
+short way of the most frequent request.
 """
 
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.fetch_requests import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
+from barnabas.broker.fetch_usual import fetch_usual
 from barnabas.broker.registry import Outcome, api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
@@ -19,7 +21,7 @@ INITIAL_EPOCH = 0  # of a session: asks for a new one
 FINAL_EPOCH = -1  # closes it and goes on without
 
 
-@api(1, 4, 18)
+@api(1, 4, 18, usual=fetch_usual)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Outcome:
     epoch = request.session_epoch
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):

@@ -98,6 +98,11 @@ class SlowFile:
             raise BlockingIOError
         return self._file.pread(count, position)
 
+    def pread_into_now(self, buffer: memoryview, position: int) -> int:
+        data = self.pread_now(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
     def is_cached(self, position: int, count: int) -> bool:
         return not self._disk.is_cold(self._path)
 

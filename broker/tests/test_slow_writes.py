@@ -69,6 +69,11 @@ class SlowFile:
     def pread_now(self, count: int, position: int) -> bytes:
         return self._file.pread_now(count, position)
 
+    def pread_into_now(self, buffer: memoryview, position: int) -> int:
+        data = self.pread_now(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
     def is_cached(self, position: int, count: int) -> bool:
         return self._file.is_cached(position, count)
 
