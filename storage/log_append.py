@@ -206,8 +206,10 @@ class AppendableLog(PacedLog):
                 records = memoryview(bytearray(records))
             _assign(records, 0, base_offset, header.batch_length, leader_epoch)
             file = segment.open_for_append()
-            started = self._runtime.monotonic() if size >= LARGE_APPEND_BYTES else 0.0
-            written = file.pwrite(records, position)
+            if size < LARGE_APPEND_BYTES:
+                written = file.pwrite(records, position)
+            else:
+                written = self._write_large(file, records, position)
             if written != size:
                 write_rest(file, records, written, position)
         except OSError as error:
@@ -220,7 +222,7 @@ class AppendableLog(PacedLog):
             self._producer_appended(records, header)
         result = AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
         if size >= LARGE_APPEND_BYTES:
-            result.awaits_write_back = self._large_appended(segment, started)
+            result.awaits_write_back = self._large_appended(segment)
         if self._flushes:
             result.awaits_sync = self._flush_as_configured(base_offset)
         return result

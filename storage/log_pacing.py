@@ -2,7 +2,7 @@
 
 The kernel takes writes into memory until too much of it waits for the disk; then it lets whoever writes sleep, up
 to 200 ms at a time. Here that would be the loop, and with it everybody. So what is too much is decided earlier
-and elsewhere: large appends that take long say that the disk below a log directory is behind. From then on, a
+and elsewhere: large appends that sleep for long say that the disk below a log directory is behind. From then on, a
 large append to a log of which more than `BACKLOG_BYTES` wait for the disk is acknowledged only once a thread has
 written back twice as much of the log as has come. A producer has few requests in flight, so it is slowed down to
 what the disk takes. Nothing else waits: what was appended is readable at once, and small appends are
@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
+from barnabas.storage.disk import File
 from barnabas.storage.log_producers import ProducerLog
 from barnabas.storage.log_sync import Synced
 from barnabas.storage.segment import Segment
@@ -54,13 +55,21 @@ class PacedLog(ProducerLog):
 
     _pacing: Pacing | None  # None: the disk keeps up
 
-    def _large_appended(self, segment: Segment, started: float) -> bool:
-        """After a large append, which began at `started`: whether its acknowledgement has to wait."""
+    def _write_large(self, file: File, records: memoryview, position: int) -> int:
+        """`pwrite`, and note how the disk keeps up."""
+        disk, log_dir = self._disk, self.log_dir
+        pressure = disk.write_pressure
+        started = self._runtime.monotonic()
+        waits = disk.waits() if pressure.is_suspected(log_dir, started) else -1
+        written = file.pwrite(records, position)
         now = self._runtime.monotonic()
-        pressure = self._disk.write_pressure
         if now - started > SLOW_WRITE_S:
-            pressure.slow(self.log_dir, now)
-        is_on = pressure.is_on(self.log_dir, now)
+            pressure.slow(log_dir, now, waited=0 <= waits < disk.waits())
+        return written
+
+    def _large_appended(self, segment: Segment) -> bool:
+        """After a large append: whether its acknowledgement has to wait."""
+        is_on = self._disk.write_pressure.is_on(self.log_dir, self._runtime.monotonic())
         pacing = self._pacing
         if pacing is None:
             if not is_on:

@@ -42,6 +42,7 @@ class MemoryDisk:
         self._names = Names()
         self.open_files = OpenFiles()
         self.write_pressure = WritePressure()
+        self.waits_count = 0  # what `waits` says
         self.locks: set[str] = set()
         self.modification_times: dict[str, int] = {}  # what `modified_ms` shall say; 0 for the others
         self.capacity: int | None = None
@@ -73,6 +74,9 @@ class MemoryDisk:
                 self.kill_after = -1
                 raise ProcessKilled
             self.kill_after -= changes
+
+    def waits(self) -> int:
+        return self.waits_count
 
     def room(self) -> int:
         """Bytes that still fit."""

@@ -1,7 +1,8 @@
 """Which log directories lie on a disk that does not keep up with what is written, seen by how long writes take.
 
-One slow write says little: a busy processor makes one slow now and then. Two close to each other say that the
-kernel holds them back, which it does for every write once too much of its memory waits for the disk.
+One slow write says little: a busy processor makes one slow now and then, when the thread has to make room for
+others. So after a slow one it is looked at whether the next slow ones have waited of their own accord, as they do
+when the kernel holds them back because too much of its memory waits for the disk.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ class WritePressure:
         self._slow_at: dict[str, float] = {}
         self._until: dict[str, float] = {}
 
-    def slow(self, log_dir: str, now: float) -> None:
-        """A large append to a log of the directory has taken long."""
-        before = self._slow_at.get(log_dir)
+    def is_suspected(self, log_dir: str, now: float) -> bool:
+        """Whether a write has been slow a moment ago."""
+        return now - self._slow_at.get(log_dir, -_SLOW_WITHIN_S) < _SLOW_WITHIN_S
+
+    def slow(self, log_dir: str, now: float, *, waited: bool) -> None:
+        """A large append to a log of the directory has taken long; `waited`: it is known to have been asleep."""
         self._slow_at[log_dir] = now
-        if before is not None and now - before < _SLOW_WITHIN_S:
+        if waited:
             if log_dir not in self._until:
                 logger.info("the disk of %s is behind: large appends wait for it", log_dir)
             self._until[log_dir] = now + _PRESSURE_S
