@@ -249,6 +249,26 @@ def test_nothing_is_served_while_the_client_does_not_take_its_answers(connect: C
     assert [offset_of(greedy.receive(PRODUCE, 9)[1]) for _ in range(10)] == list(range(9, 19))
 
 
+@pytest.mark.parametrize("size", [20_000, 65_000, 150_000])
+def test_answers_reach_a_slow_reader_whole(connect: Connect, size: int) -> None:
+    reader, other = connect(), connect()
+    batches = [batch(bytes([65 + number]) * size) for number in range(7)]
+    for made in batches:
+        other.ask(PRODUCE, 9, produce_request(made))
+    count = 20_000_000 // size  # more than the sockets hold
+    for number in range(count):
+        request = fetch_request(number % 7)
+        request.topics[0].partitions[0].partition_max_bytes = 1
+        request.session_epoch = -1
+        reader.socket.sendall(reader.frame(FETCH, 12, request))
+    for number in range(count):
+        correlation_id, answer = reader.receive(FETCH, 12)
+        assert correlation_id == number + 1
+        records = fetched(answer)
+        assert len(records) == len(batches[number % 7])
+        assert records[61:] == batches[number % 7][61:]
+
+
 def test_what_came_before_a_bad_frame_is_answered(connect: Connect) -> None:
     client = connect()
     client.socket.sendall(client.frame(PRODUCE, 9, produce_request(batch())) + struct.pack(">i", -1))

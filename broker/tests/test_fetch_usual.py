@@ -58,7 +58,7 @@ class Side:
             self.runtime,
         )
         self.node.start()
-        self._late: list[msgspec.Struct] = []
+        self._late: list[msgspec.Struct | Outcome] = []
         self.topics: dict[str, bytes] = {}
         for name in ("small", "large", "empty", "cut", LONG_NAME):
             self.topics[name] = self._create(name)
@@ -82,7 +82,7 @@ class Side:
         assert answer.topics[0].error_code == 0
         return bytes(answer.topics[0].topic_id)
 
-    def complete(self, context: RequestContext, response: msgspec.Struct) -> None:
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
         self._late.append(response)
 
     def when_abandoned(self, callback: Any) -> None:
