@@ -180,6 +180,31 @@ class FetchSession:
         self._place(one, partition, answer)
         return respond
 
+    def only_active(self, partition: Partition, by_ids: bool) -> SessionPartition | None:
+        """What the session has of the partition, if a request that names it, as read_uncommitted, and nothing else
+        has nothing else to look at."""
+        if by_ids != self.uses_topic_ids or self.committed or self._changed or self.waiter is not None:
+            return None
+        one = self.partitions.get((partition.topic_id if by_ids else partition.topic, partition.partition))
+        active = self.active
+        return one if len(active) - (one in active) == 0 else None
+
+    def settle_records(
+        self, one: SessionPartition, partition: Partition, high_watermark: int, log_start_offset: int
+    ) -> None:
+        """As `settle`, of an answer that has records."""
+        self._turns += 1
+        one.turn = self._turns
+        one.topic = partition.topic
+        one.high_watermark = high_watermark
+        one.log_start_offset = log_start_offset
+        if one.partition is not partition:
+            if one.partition is not None:
+                one.partition.fetch_waiters.discard(self)
+            one.partition = partition
+        self.active.add(one)
+        partition.fetch_waiters.discard(self)
+
     def _place(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> None:
         """Among the active, or watched until it changes."""
         before = one.partition

@@ -223,3 +223,114 @@ def test_whatever_comes_both_ways_answer_the_same(side: Side, data: st.DataObjec
     answer = side.short(version, bytes(body))
     if answer is not None:
         assert answer == side.general(version, bytes(body))
+
+
+class Pair:
+    """Two nodes alike, one asked the short way first."""
+
+    def __init__(self, directory: Path) -> None:
+        self.short = Side(directory / "short")
+        self.general = Side(directory / "general")
+        assert self.short.topics == self.general.topics
+        self.short_answers = 0
+
+    def append(self, topic: str, index: int) -> None:
+        for side in (self.short, self.general):
+            side.partition(topic, index).append(build_batch([Record(0, 1_700_000_000_000, None, b"more")]))
+
+    def ask(self, version: int, **fields: Any) -> Any:
+        """What both answer; afterwards both remember the same."""
+        body = self.short.body(version, fields.pop("topic", "small"), **fields)
+        answer = self.short.short(version, body)
+        if answer is not None:
+            self.short_answers += 1
+        else:
+            answer = self.short.general(version, body)
+        assert answer == self.general.general(version, body)
+        return FETCH_RESPONSE.decode(version, answer)[0]
+
+    def check(self, session_id: int) -> None:
+        one, other = (remembered(side, session_id) for side in (self.short, self.general))
+        assert one == other
+
+
+def remembered(side: Side, session_id: int) -> Any:
+    session = side.node.services.fetch_sessions.get(session_id)
+    if session is None:
+        return None
+    return (
+        session.epoch,
+        session.committed,
+        session.evictable_key,
+        sorted(one.wanted.partition for one in session.active),
+        [
+            (key, one.topic, one.turn, one.wanted, one.high_watermark, one.log_start_offset)
+            for key, one in session.partitions.items()
+        ],
+        [
+            one.partition is not None and session in one.partition.fetch_waiters
+            for one in session.partitions.values()
+        ],
+    )
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    made = Pair(tmp_path_factory.mktemp("sessions"))
+    yield made
+    made.short.node.stop()
+    made.general.node.stop()
+
+
+def named(side: Side, topic: str, *wanted: FetchPartition) -> FetchTopic:
+    return FetchTopic(topic=topic, topic_id=side.topics[topic], partitions=list(wanted))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_consumer_with_a_session_takes_the_short_way(pair: Pair, version: int) -> None:
+    session_id = pair.ask(version, topic="large", session_epoch=0, partition_max_bytes=1).session_id
+    before = pair.short_answers
+    for offset in range(2, 8, 2):
+        fields = {"session_id": session_id, "session_epoch": offset // 2, "fetch_offset": offset}
+        answer = pair.ask(version, topic="large", partition_max_bytes=1, **fields)
+        assert (answer.session_id, answer.error_code) == (session_id, 0)
+        pair.check(session_id)
+    assert pair.short_answers == before + 3
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_sessions_are_the_same_in_both_ways(pair: Pair, data: st.DataObject) -> None:
+    version = data.draw(st.sampled_from([12, 13, 18]), label="version")
+    places = [("small", 0), ("small", 1), ("large", 0), ("empty", 0)]
+
+    def wanted(place: tuple[str, int]) -> FetchTopic:
+        offset = data.draw(st.sampled_from([0, 2, 5, 23, 24, 25, 60]), label="offset")
+        limit = data.draw(st.sampled_from([1, 200, 1 << 20]), label="limit")
+        return named(
+            pair.short,
+            place[0],
+            FetchPartition(partition=place[1], fetch_offset=offset, partition_max_bytes=limit),
+        )
+
+    of_session = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=2, unique=True))
+    session_id = pair.ask(
+        version, session_epoch=0, max_wait_ms=0, topics=[wanted(place) for place in of_session]
+    ).session_id
+    assert session_id
+    epoch = 1
+    for _ in range(data.draw(st.integers(1, 6))):
+        if data.draw(st.booleans(), label="append"):
+            pair.append(*data.draw(st.sampled_from(places)))
+        asked = data.draw(st.lists(st.sampled_from([*of_session, *of_session, *places]), max_size=2))
+        answer = pair.ask(
+            version,
+            session_id=session_id,
+            session_epoch=data.draw(st.sampled_from([epoch] * 8 + [epoch + 1, -1])),
+            max_wait_ms=0,
+            isolation_level=data.draw(st.sampled_from([0, 0, 0, 1])),
+            topics=[wanted(place) for place in asked],
+        )
+        pair.check(session_id)
+        if answer.session_id:
+            epoch += 1
