@@ -167,7 +167,8 @@ def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> Answe
             size = sum(map(len, parts))
             if others == 1 and FileRegion in kinds:  # as nearly always: one piece before it and one behind
                 at = kinds.index(FileRegion)
-                parts = [_joined(parts[:at]), parts[at], _joined(parts[at + 1 :])]
+                head = _response_header(route, size, correlation_id) + _joined(parts[:at])
+                return [head, parts[at], _joined(parts[at + 1 :])]
             parts.insert(0, _response_header(route, size, correlation_id))
             return parts
     body = _joined(parts)
