@@ -4,6 +4,9 @@ It owns a dup of the socket, because uvloop has no sendfile and refuses add_writ
 belongs to a transport; mixing its own writes with transport.write would put bytes out of order. Whoever
 closes the connection must close the dup too, or the peer never sees the end.
 
+A small answer around one region is read into a shared buffer and leaves in one piece; anything larger goes by
+sendfile.
+
 sendfile waits for the disk where a region is not in memory, and everybody would wait with it. So a region is
 looked at before it is sent, unless it was written a moment ago, and a thread loads what is missing; the same
 when it has waited for a slow reader meanwhile.
