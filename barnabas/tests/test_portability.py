@@ -25,6 +25,7 @@ USED = {
     "posix_fadvise": "asked for by hasattr: what is loaded is read without the hint",
     "preadv": "macOS 11 and newer have it",
     "pwritev": "macOS 11 and newer have it",
+    "sync_file_range": "called through ctypes: fsync stands in for it",
     "sendfile": "macOS has it, with the arguments that are used here",
 }
 
