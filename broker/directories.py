@@ -2,7 +2,8 @@
 
 A directory that fails is told to the controller, which takes the leadership of what lies in it away; waiting
 fetches of its partitions are answered. With several directories the metadata is told which one holds each
-partition (KIP-858), so that a start without one of them does not make its partitions anew, empty, elsewhere.
+partition (KIP-858): a start without one of them, be it broken, replaced or left out of log.dirs, does not make its
+partitions anew, empty, elsewhere. They have no leader until it is back.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.controller.operations.directories import (
+    UNASSIGNED,
     assign_directories,
     directory_of,
     report_directories,
@@ -81,18 +83,22 @@ class Directories:
         log_manager.on_replaced = self._replaced
         log_manager.on_directory_failed = self._directory_failed
         log_manager.on_fatal = fatal
-        if len(log_manager.log_dirs) > 1:
-            partitions.on_opened = self.opened
+        partitions.on_opened = self.opened
 
     def start(self) -> None:
-        """Before anything is served: bring leadership in line with the directories that work."""
+        """Before anything is served: bring leadership in line with the directories that work, and with where the
+        logs have been found."""
+        self._tell()
         self._report()
         self._runtime.call_later(RETRY_S, self._retry)
 
     def opened(self, partition: Partition, state: PartitionState) -> None:
-        """A log is open: the metadata must know where."""
+        """A log is open: the metadata must know where, unless there is one directory and never was another."""
+        named = directory_of(state, self._node_id)
+        if named == UNASSIGNED and len(self._log_manager.log_dirs) == 1:
+            return
         directory = decode_uuid(self._log_manager.directory_id(partition.log.log_dir))
-        if directory_of(state, self._node_id) != directory:
+        if named != directory:
             self.assign(partition.topic_id, partition.partition, directory)
 
     def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
@@ -103,6 +109,8 @@ class Directories:
 
     def _tell(self) -> None:
         told, self._unassigned = self._unassigned, {}
+        if not told:
+            return
         self._controller.run(
             lambda image: assign_directories(image, self._node_id, told),
             lambda _: None,

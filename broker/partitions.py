@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.partition import Partition
 from barnabas.broker.work_queue import WorkQueue
 from barnabas.controller.operations.directories import MIGRATING, UNASSIGNED, directory_of
+from barnabas.storage.directory import encode_uuid
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LogConfig
 from barnabas.wire.primitives import ZERO_UUID
@@ -50,6 +52,7 @@ class PartitionManager:
         self.by_name_key: dict[bytes, Partition] = {}
         self.by_id_key: dict[bytes, Partition] = {}
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
+        self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
         self.on_opened: Callable[[Partition, PartitionState], object] | None = None
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
         self._work = WorkQueue(runtime)
@@ -67,9 +70,11 @@ class PartitionManager:
 
     def load(self, image: MetadataImage) -> None:
         """At start: everything in the image that is ours."""
+        self._log_manager.settle_twins(partial(self._named_directory, image))
         for topic in image.topics.values():
             for _ in self._update_topic(image, topic, new=False):
                 pass
+        self._warn_of_missing()
         for stray in self._log_manager.logs():
             if self.get(stray.topic, stray.partition) is None:
                 self._log_manager.set_stray(stray.topic, stray.partition)
@@ -128,20 +133,49 @@ class PartitionManager:
                     existing.interrupt_waiters()
                 continue
             config = self._log_config(image, topic.name)
-            if not new and self._is_lost(topic.name, index, state):
-                opened = self._offline(topic, index, config, "its log directory is offline")
-            else:
+            opened = None if new else self._lost(topic, index, state, config)
+            if opened is None:
                 opened = self._open_or_offline(topic, index, config)
             self._put(topic, index, state, opened)
             yield
 
-    def _is_lost(self, topic: str, index: int, state: PartitionState) -> bool:
-        """Whether the log lies, or may lie, in a directory that is offline."""
+    def _lost(self, topic: TopicImage, index: int, state: PartitionState, config: LogConfig) -> Log | None:
+        """What stands for a log that lies, or may lie, in a directory that is not here. None for others.
+
+        Never a new one in another directory: it would be acknowledged what the old one's return hides."""
         manager = self._log_manager
-        if not manager.offline or manager.get(topic, index) is not None:
-            return False
+        if manager.get(topic.name, index) is not None:
+            return None
         directory = directory_of(state, self._node_id)
-        return directory in (UNASSIGNED, MIGRATING) or directory not in manager.online_ids()
+        if directory in (UNASSIGNED, MIGRATING):
+            is_lost = bool(manager.offline)
+        else:
+            is_lost = directory not in manager.online_ids()
+        if not is_lost:
+            return None
+        if manager.offline:
+            return self._offline(topic, index, config, "its log directory is offline")
+        reason = f"its log directory {encode_uuid(directory)} is not in log.dirs"
+        self._missing.setdefault(directory, []).append(f"{topic.name}-{index}")
+        return manager.offline_log(topic.name, topic.topic_id, index, config, reason)
+
+    def _warn_of_missing(self) -> None:
+        missing, self._missing = self._missing, {}
+        for directory, names in missing.items():
+            log.warning(
+                "%d partition%s no leader, %s log directory %s is not in log.dirs: %s",
+                len(names),
+                " has" if len(names) == 1 else "s have",
+                "its" if len(names) == 1 else "their",
+                encode_uuid(directory),
+                ", ".join(names),
+            )
+
+    def _named_directory(self, image: MetadataImage, topic: str, index: int) -> bytes:
+        """The id of the directory that the metadata has a log in; UNASSIGNED when it does not say."""
+        found = image.topics.get(topic)
+        state = found.partitions.get(index) if found is not None else None
+        return directory_of(state, self._node_id) if state is not None else UNASSIGNED
 
     def _open_or_offline(self, topic: TopicImage, index: int, config: LogConfig) -> Log:
         self._unmade.discard((topic.topic_id, index))

@@ -143,6 +143,70 @@ def test_one_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> Non
                 assert raw.fetch(connection, "t", offset, index)[0] == 0
 
 
+def set_up_three(fresh_broker: BrokerFactory, tmp_path: Path) -> tuple[Broker, str, Path, set[int]]:
+    """A stopped broker with three directories and a record in each of four partitions of "t"; log.dirs; a
+    directory that does not hold the metadata, and what lies in it."""
+    dirs = ",".join(str(tmp_path / name) for name in "pqr")
+    broker = fresh_broker({"log.dirs": dirs})
+    create_topic(broker.bootstrap, "t", 4, SETTINGS)
+    with RawConnection(broker.bootstrap) as connection:
+        for index in range(4):
+            assert raw.produce(connection, "t", raw.good_batch(b"old"), partition=index) == (0, 0)
+    lying = describe(broker)[str(tmp_path / "r")][1]
+    broker.stop()
+    return broker, dirs, tmp_path / "r", {index for topic, index in lying if topic == "t"}
+
+
+def assert_all_are_served(broker: Broker, *, offset: int) -> None:
+    """Each partition of "t" has its first record, and takes one more at `offset`."""
+    assert {leader for leader, _ in leaders(broker, "t").values()} == {1}
+    with RawConnection(broker.bootstrap) as connection:
+        for index in range(4):
+            error, _, records = raw.fetch(connection, "t", 0, index)
+            assert error == 0
+            assert b"old" in records
+            assert raw.produce(connection, "t", raw.good_batch(b"new"), partition=index) == (0, offset)
+
+
+@pytest.mark.barnabas_only
+def test_a_directory_is_left_out_and_comes_back(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
+    """Kafka makes empty partitions in the others, leads them from the second start on, and with the directory
+    back does not start."""
+    broker, dirs, left_out, lost = set_up_three(fresh_broker, tmp_path)
+    assert lost
+    for _ in range(2):
+        broker.restart({"log.dirs": dirs.removesuffix(f",{left_out}")})
+        assert {index for index, (leader, _) in leaders(broker, "t").items() if leader == -1} == lost
+        with RawConnection(broker.bootstrap) as connection:
+            for index in lost:
+                assert raw.produce(connection, "t", raw.good_batch(b"x"), partition=index)[0] != 0
+        for index in lost:
+            assert not list(tmp_path.glob(f"[pq]/t-{index}"))
+        (warning,) = [line for line in broker.log_text().splitlines() if "is not in log.dirs" in line][-1:]
+        assert all(f"t-{index}" in warning for index in lost)
+    broker.restart({"log.dirs": dirs})
+    assert_all_are_served(broker, offset=1)
+    assert not list(tmp_path.rglob("*-stray"))
+    broker.stop()
+    for path in tmp_path.glob("[qr]/t-*"):
+        path.rename(tmp_path / "p" / path.name)
+    broker.restart({"log.dirs": str(tmp_path / "p")})  # they are gone for good, what they held is not
+    assert_all_are_served(broker, offset=2)
+
+
+@pytest.mark.barnabas_only
+def test_a_replaced_directory_comes_back(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
+    broker, _, replaced, lost = set_up_three(fresh_broker, tmp_path)
+    replaced.rename(tmp_path / "away")
+    broker.start()
+    assert {index for index, (leader, _) in leaders(broker, "t").items() if leader == -1} == lost
+    broker.stop()
+    replaced.rename(tmp_path / "empty")
+    (tmp_path / "away").rename(replaced)
+    broker.start()
+    assert_all_are_served(broker, offset=1)
+
+
 @pytest.mark.barnabas_only
 def test_the_last_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
     """As Kafka, which calls it a halt: exit code 1, and nothing acknowledged is lost."""

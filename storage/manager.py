@@ -40,6 +40,7 @@ from barnabas.storage.offline_log import OfflineLog
 from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.retention import RetentionPass
 from barnabas.storage.runtime import Runtime
+from barnabas.storage.twins import describe_twins, goes_on
 from barnabas.wire.errors import ErrorCode
 
 __all__ = ["LogManager", "LogManagerSettings", "parse_directory_name"]
@@ -93,6 +94,7 @@ class LogManager:
         self._checkpointer = Checkpointer(disk, runtime, self._logs, self.directory_failed)
         self._periodic: list[Periodic] = []
         self._futures: dict[str, list[str]] = {}  # directory -> interrupted moves found there
+        self._twins: list[Log] = []  # found in a second directory, until `settle_twins`
         self._closed = False
         self.producer_id_expiration_ms = self._settings.producer_id_expiration_ms  # may change at run time
         self.log_dirs: list[str] = list(self._directories)
@@ -207,11 +209,10 @@ class LogManager:
         if other is None:
             self._add(key, log)
         else:
-            self._settle_twins(other, log)
+            self._twins_found(other, log)
 
-    def _settle_twins(self, first: Log, second: Log) -> None:
-        """One log in two directories: a move was interrupted when both were whole. The one that reaches further
-        has lived on."""
+    def _twins_found(self, first: Log, second: Log) -> None:
+        """One log in two directories. Until the metadata is known the one that reaches further stands for it."""
         if first.topic_id != second.topic_id:
             raise LogDirectoryError(
                 f"{first.name} lies in both {first.log_dir} and {second.log_dir} (log.dirs), and they are not "
@@ -219,13 +220,34 @@ class LogManager:
             )
         key = (first.topic, first.partition)
         kept, other = (second, first) if second.log_end_offset > first.log_end_offset else (first, second)
-        logger.warning(
-            "%s lies in %s too; the one in %s reaches further", other.name, other.log_dir, kept.log_dir
-        )
-        self._remove(key)
-        self._add(key, other)
-        self.set_stray(*key)
-        self._add(key, kept)
+        if goes_on(kept, other):
+            self._keep_twin(kept, other, logging.WARNING, "It has nothing that the first one lacks.")
+        else:
+            self._use(key, kept)
+            self._twins.append(other)
+
+    def settle_twins(self, named: Callable[[str, int], bytes]) -> None:
+        """At start: of two copies that differ, keep the one in the directory that `named(topic, partition)`
+        gives the id of, else the one that reaches further; the other is set aside."""
+        twins, self._twins = self._twins, []
+        for other in twins:
+            key = (other.topic, other.partition)
+            kept = self._logs[key]
+            if decode_uuid(self.directory_id(other.log_dir)) == named(*key):
+                self.moves.end(*key)
+                kept, other = other, kept
+            self._keep_twin(kept, other, logging.ERROR, "Its records are not served.")
+
+    def _keep_twin(self, kept: Log, other: Log, level: int, meaning: str) -> None:
+        self._use((kept.topic, kept.partition), kept)
+        name = self._keep_aside(other)
+        if name is not None:
+            logger.log(level, "%s %s", describe_twins(kept, other, name), meaning)
+
+    def _use(self, key: tuple[str, int], log: Log) -> None:
+        if self._logs.get(key) is not log:
+            self._remove(key)
+            self._add(key, log)
 
     def _read_topic_id(self, path: str) -> bytes:
         file = f"{path}/{PARTITION_METADATA}"
@@ -399,17 +421,25 @@ class LogManager:
     def set_stray(self, topic: str, partition: int) -> None:
         """Take a log that no topic claims out of service; its files stay under a name that ends in -stray."""
         log = self._remove((topic, partition))
-        if log is None or log.log_dir in self.offline:
-            return
+        name = self._keep_aside(log) if log is not None else None
+        if log is not None and name is not None:
+            logger.warning(
+                "%s belongs to no topic that is known; its files are kept in %s", log.directory, name
+            )
+
+    def _keep_aside(self, log: Log) -> str | None:
+        """Rename the directory of a log that is out of service; its new name, None when it stays as it is."""
+        if log.log_dir in self.offline:
+            return None
         log.release()
-        name = suffixed_name(topic, partition, random_uuid(self._runtime), STRAY_SUFFIX)
+        name = suffixed_name(log.topic, log.partition, random_uuid(self._runtime), STRAY_SUFFIX)
         try:
             self._disk.rename(log.directory, f"{log.log_dir}/{name}")
         except OSError as error:
             logger.error("%s can't be renamed to %s: %s", log.directory, name, error)
-            return
-        logger.warning("%s belongs to no topic that is known; its files are kept in %s", log.directory, name)
+            return None
         self._checkpointer.forget(log.log_dir)
+        return name
 
     def _add(self, key: tuple[str, int], log: Log) -> None:
         self._logs[key] = log
@@ -424,7 +454,7 @@ class LogManager:
         return log
 
     def _in(self, log_dir: str) -> list[Log]:
-        return [log for log in self._logs.values() if log.log_dir == log_dir]
+        return [log for log in (*self._logs.values(), *self._twins) if log.log_dir == log_dir]
 
     def _set_aside(self, path: str, topic: str, partition: int, log_dir: str, delay_ms: int) -> None:
         name = suffixed_name(topic, partition, random_uuid(self._runtime), DELETE_SUFFIX)
