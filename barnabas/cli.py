@@ -13,7 +13,8 @@ Run one broker in the foreground. Property names and meanings are Kafka's.
 
 A property's value is the first of: --set name=value; a KAFKA_* variable (KAFKA_LOG_DIRS is log.dirs, as the
 apache/kafka image maps them: _ is ., __ is _, ___ is -); the properties file; the default. Without a file the
-broker listens on 127.0.0.1:9092 and keeps its data in ./barnabas-data.
+broker listens on 127.0.0.1:9092 and keeps its data in ./barnabas-data. With a file that does not name them: all
+interfaces, port 9092, as Kafka; the data still in ./barnabas-data.
 
 When it serves, it prints one line to standard output:
   ready PLAINTEXT://127.0.0.1:9092 node=1 cluster=<id> logs=<directory>
@@ -42,12 +43,19 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="name=value",
         help="set one property; may be repeated; goes before everything else",
     )
+    start.set_defaults(refuse=start.error)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code (argparse itself exits with 2 at wrong usage)."""
-    parsed = build_parser().parse_args(arguments)
+    parsed, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        # From here and not from parse_args, which would show the usage of `barnabas` alone.
+        parsed.refuse(
+            f"unrecognized arguments: {' '.join(unknown)}; properties are set with --set, "
+            "for example --set listeners=PLAINTEXT://127.0.0.1:9093"
+        )
     # Late: --help needs none of it.
     from barnabas.server import serve
 

@@ -131,7 +131,11 @@ def _explain(error: OSError, config: BrokerConfig) -> str:
     if error.filename is None and error.errno == errno.EADDRINUSE:
         addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
         return f"cannot listen on {addresses}: a port is in use; stop what uses it or choose another in `listeners`"
-    if error.filename is None and error.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
+    if error.filename is None and error.errno == errno.EADDRNOTAVAIL:
+        hosts = [each.host for each in config.listeners if each.host]
+        foreign = [host for host in hosts if not _is_local(host)]
+        return f"{', '.join(foreign or hosts)} is no address of this machine (listeners)"
+    if error.filename is None and error.errno == errno.EACCES:
         addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
         return f"cannot listen on {addresses}: {error.strerror}; correct `listeners`"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -139,6 +143,18 @@ def _explain(error: OSError, config: BrokerConfig) -> str:
             f"no permission for {error.filename}: {error.strerror}; give it to this user or change `log.dirs`"
         )
     return f"{error}; see `log.dirs` and `listeners`"
+
+
+def _is_local(host: str) -> bool:
+    """Whether some port of this address can be bound; asked after a failure, to name the listener that has it."""
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # the one that is served
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            probe.bind(found[0][4])
+    except OSError:
+        return False
+    return True
 
 
 def _ready_line(node: Node, config: BrokerConfig) -> str:

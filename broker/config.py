@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from barnabas.broker.config_sources import parse_properties, parse_settings, properties_from_environment
+from barnabas.broker.config_warnings import check_value, warnings_about
 from barnabas.broker.listener_config import ListenerConfig, resolve_listeners
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_def import READ_ONLY, Value
@@ -253,9 +254,8 @@ class BrokerConfig(_Values):
     def _read_all(self) -> None:
         for name in self.given:
             if name in BROKER_CONFIGS:
-                BROKER_CONFIGS[name].parse(self.given[name])
-            elif not name.startswith("listener.name."):
-                self.notes.append(("warning", f"unknown property {name} is ignored"))
+                check_value(name, self.given[name])
+        self.notes.extend(("warning", text) for text in warnings_about(self.given))
         for name in PROPERTY_OF_ATTRIBUTE.values():
             self._read(name)
 

@@ -135,9 +135,8 @@ def _listener(
             f"String must be one of: {', '.join(_PROTOCOLS)}",
         )
     if protocol != "PLAINTEXT":
-        raise ConfigError(
-            f"listeners: {name} uses {protocol}, which this version does not serve; PLAINTEXT listeners only"
-        )
+        uses = name if name == protocol else f"{name} uses {protocol}"
+        raise ConfigError(f"listeners: {uses}, which this version does not serve; PLAINTEXT listeners only")
     host, port = shown if shown is not None else (endpoint[0], 0)
     if host in ("0.0.0.0", "::"):
         raise ConfigError(

@@ -67,7 +67,7 @@ class LogDirectory:
     def open(self) -> None:
         """Make it, lock it, read who it belongs to. LogDirectoryError when it can't be used."""
         try:
-            self._disk.make_directory(self.path, parents=True)
+            self._make()
             self._lock = self._disk.lock(f"{self.path}/{LOCK_FILE}")
             self._read_meta_properties()
         except BlockingIOError:
@@ -80,6 +80,15 @@ class LogDirectory:
             raise LogDirectoryOffline(
                 f"{self.path} can't be used as a log directory (log.dirs): {error}"
             ) from error
+
+    def _make(self) -> None:
+        try:
+            self._disk.make_directory(self.path, parents=True)
+        except FileExistsError:
+            raise LogDirectoryOffline(f"{self.path} (log.dirs) is a file, not a directory") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise LogDirectoryOffline(f"{self.path} (log.dirs) can't be created: {reason}") from error
 
     def _read_meta_properties(self) -> None:
         path = f"{self.path}/{META_PROPERTIES}"

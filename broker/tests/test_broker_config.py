@@ -213,3 +213,96 @@ def escaped(text: str) -> str:
 def test_what_java_stores_is_read_back(pairs: dict[str, str]) -> None:
     text = "".join(f"{escaped(key)}={escaped(value)}\n" for key, value in pairs.items())
     assert parse_properties(text) == pairs
+
+
+def _warned(*settings: str) -> list[str]:
+    return [text for level, text in BrokerConfig.load(settings=settings).notes if level == "warning"]
+
+
+def test_security_that_is_not_enforced_is_said() -> None:
+    assert _warned("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer") == [
+        "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
+    ]
+    assert _warned("authorizer.class.name=") == []
+
+
+def test_properties_without_effect_stand_in_one_line_without_their_values() -> None:
+    assert _warned(
+        "super.users=User:admin",
+        "allow.everyone.if.no.acl.found=false",
+        "security.inter.broker.protocol=SSL",
+        "ssl.client.auth=required",
+        "ssl.keystore.password=hidden",
+        "sasl.enabled.mechanisms=PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config=hidden",
+        "listener.name.plaintext.ssl.client.auth=required",
+        "remote.log.storage.system.enable=true",
+        "client.quota.callback.class=a.B",
+        "metric.reporters=a.B",
+        "quota.window.num=3",
+    ) == [
+        "no effect in this version: allow.everyone.if.no.acl.found, client.quota.callback.class, "
+        "listener.name.plaintext.plain.sasl.jaas.config, listener.name.plaintext.ssl.client.auth, "
+        "metric.reporters, quota.window.num, remote.log.storage.system.enable, sasl.enabled.mechanisms, "
+        "security.inter.broker.protocol, ssl.client.auth, ssl.keystore.password, super.users"
+    ]
+
+
+def test_values_that_say_what_happens_anyway_are_not_warned_about() -> None:
+    assert (
+        _warned(
+            "security.inter.broker.protocol=PLAINTEXT",
+            "ssl.client.auth=none",
+            "remote.log.storage.system.enable=false",
+            "metric.reporters=",
+            "min.insync.replicas=1",
+            "offsets.topic.replication.factor=1",
+            "listener.name.plaintext.max.connections=5",
+        )
+        == []
+    )
+
+
+def test_zookeeper_mode_is_named() -> None:
+    assert _warned("zookeeper.connect=localhost:2181", "zookeeper.connection.timeout.ms=1") == [
+        "zookeeper.connect, zookeeper.connection.timeout.ms: belongs to ZooKeeper mode, ignored"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "consequence"),
+    [
+        ("default.replication.factor=3", "INVALID_REPLICATION_FACTOR"),
+        ("min.insync.replicas=2", "NOT_ENOUGH_REPLICAS"),
+        ("offsets.topic.replication.factor=3", "consumer groups fail"),
+    ],
+)
+def test_more_replicas_than_one_node_has(setting: str, consequence: str) -> None:
+    (line,) = _warned(setting)
+    assert line.startswith("one node has one replica: ")
+    assert setting in line
+    assert consequence in line
+
+
+def test_an_unknown_property_gets_the_closest_known_one() -> None:
+    assert _warned("log.retention.hour=1", "something.else.entirely=1") == [
+        "unknown property log.retention.hour is ignored; did you mean log.retention.hours?",
+        "unknown property something.else.entirely is ignored",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("num.partitions=", 'Invalid value "" for configuration num.partitions: Not a number of type INT'),
+        ("log.dirs=", "log.dirs must name at least one directory"),
+        (
+            "listeners=SSL://127.0.0.1:0",
+            "listeners: SSL, which this version does not serve; PLAINTEXT listeners only",
+        ),
+    ],
+)
+def test_refusals_in_full(setting: str, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        BrokerConfig.load(settings=[setting])
+    assert str(refused.value) == text

@@ -1,0 +1,103 @@
+"""What a start says about properties that do not do what their owner may expect of them.
+
+A Kafka server.properties must serve as it is, so nothing here refuses: each kind of surprise is one line of
+the log. Only names are shown, never values, some of which are passwords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from barnabas.controller.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config_validators import ConfigError
+
+# Properties of Kafka's own authorizer: it reads them itself, so they stand in no table of the broker's.
+_OF_THE_AUTHORIZER: Final = ("super.users", "allow.everyone.if.no.acl.found")
+_WITHOUT_EFFECT: Final = frozenset(
+    [
+        "alter.config.policy.class.name",
+        "client.quota.callback.class",
+        "create.topic.policy.class.name",
+        "metric.reporters",
+        "principal.builder.class",
+        "remote.log.storage.system.enable",
+        "security.inter.broker.protocol",
+        "security.providers",
+    ]
+)
+_WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.", "delegation.token.")
+_REPLICATION: Final = {
+    "default.replication.factor": "topics created without a replication factor fail with INVALID_REPLICATION_FACTOR",
+    "offsets.topic.replication.factor": "__consumer_offsets can't be created, so consumer groups fail",
+    "min.insync.replicas": "producing with acks=all fails with NOT_ENOUGH_REPLICAS",
+}
+
+
+def warnings_about(given: Mapping[str, str]) -> Iterator[str]:
+    """The lines to warn with about the properties somebody set. Their values must have parsed already."""
+    if given.get("authorizer.class.name", "").strip():
+        yield (
+            "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
+        )
+    idle = [name for name, text in given.items() if _is_without_effect(name, text)]
+    if idle:
+        yield f"no effect in this version: {', '.join(sorted(idle))}"
+    old = sorted(name for name in given if name.startswith("zookeeper."))
+    if old:
+        yield f"{', '.join(old)}: belongs to ZooKeeper mode, ignored"
+    beyond = [name for name in _REPLICATION if name in given and _number(name, given[name]) > 1]
+    if beyond:
+        what = "; ".join(f"with {name}={given[name].strip()} {_REPLICATION[name]}" for name in beyond)
+        yield f"one node has one replica: {what}"
+    yield from _unknown(name for name in given if not _is_known(name))
+
+
+def check_value(name: str, text: str) -> None:
+    """ConfigError when a property may not have this text, worded for somebody who sees a terminal."""
+    try:
+        BROKER_CONFIGS[name].parse(text)
+    except ConfigError as error:
+        if text.strip():
+            raise
+        if name in ("log.dirs", "log.dir"):
+            raise ConfigError(f"{name} must name at least one directory") from None
+        # Kafka shows the empty value bare, as nothing at all between two blanks.
+        raise ConfigError(str(error).replace("Invalid value  for", 'Invalid value "" for', 1)) from None
+
+
+def _is_without_effect(name: str, text: str) -> bool:
+    if name in _OF_THE_AUTHORIZER:
+        return bool(text.strip())
+    if name.startswith("listener.name."):
+        # listener.name.<listener>.ssl.*, .<mechanism>.sasl.* and so on.
+        return any(f".{part}" in name for part in ("sasl.", "ssl.", "principal.builder.class"))
+    if name not in BROKER_CONFIGS:
+        return False
+    if name not in _WITHOUT_EFFECT and not name.startswith(_WITHOUT_EFFECT_BEGINNINGS):
+        return False
+    # What Kafka does without being told is what happens here too.
+    return text.strip() not in ("", BROKER_CONFIGS[name].default)
+
+
+def _number(name: str, text: str) -> int:
+    value = BROKER_CONFIGS[name].parse(text)
+    assert isinstance(value, int)
+    return value
+
+
+def _is_known(name: str) -> bool:
+    return (
+        name in BROKER_CONFIGS
+        or name in _OF_THE_AUTHORIZER
+        or name.startswith(("listener.name.", "zookeeper."))
+    )
+
+
+def _unknown(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        import difflib  # only a mistake needs it, and it takes milliseconds to import
+
+        close = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        yield f"unknown property {name} is ignored{hint}"
