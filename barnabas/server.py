@@ -132,9 +132,9 @@ def _explain(error: OSError, config: BrokerConfig) -> str:
         addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
         return f"cannot listen on {addresses}: a port is in use; stop what uses it or choose another in `listeners`"
     if error.filename is None and error.errno == errno.EADDRNOTAVAIL:
-        hosts = [each.host for each in config.listeners if each.host]
-        foreign = [host for host in hosts if not _is_local(host)]
-        return f"{', '.join(foreign or hosts)} is no address of this machine (listeners)"
+        given = [each.host for each in config.listeners if each.host]
+        foreign = [host for host in given if not _is_local(host)]
+        return f"{', '.join(foreign or given)} is no address of this machine (listeners)"
     if error.filename is None and error.errno == errno.EACCES:
         addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
         return f"cannot listen on {addresses}: {error.strerror}; correct `listeners`"
