@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from barnabas.broker.refused_transactions import RefusedTransactions
+
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
     from barnabas.broker.fetch_sessions import FetchSessionCache
@@ -42,6 +44,7 @@ class Services:
     producer_ids: ProducerIdAllocator
     cluster_id: str
     node_id: int
+    refused_transactions: RefusedTransactions = field(default_factory=RefusedTransactions)
     endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name
 
     def advertised(self, listener: str) -> tuple[str, int]:

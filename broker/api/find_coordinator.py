@@ -41,6 +41,8 @@ def find_coordinator(
     for index, key in enumerate(keys):
         error = _refusal(request.key_type, key, context.api_version)
         if error:
+            if request.key_type == TRANSACTION:
+                context.services.refused_transactions.warn(key)
             add(index, error, -1)
         else:
             context.services.groups.find(key, partial(add, index))

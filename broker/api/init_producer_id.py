@@ -23,6 +23,7 @@ def init_producer_id(
     if (request.producer_id == -1) != (request.producer_epoch == -1) or request.transactional_id == "":
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     if request.transactional_id is not None:
+        context.services.refused_transactions.warn(request.transactional_id)
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
 
     def answer(producer_id: int, error: ErrorCode) -> None:

@@ -14,6 +14,7 @@ import pytest
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.context import RequestContext
 from barnabas.broker.node import Node
+from barnabas.broker.refused_transactions import MOST_NAMED
 from barnabas.broker.registry import REGISTRATIONS, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import create_partitions as cp
@@ -21,6 +22,7 @@ from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import describe_cluster as dc
 from barnabas.wire.messages import describe_topic_partitions as dtp
+from barnabas.wire.messages import find_coordinator as fc
 from barnabas.wire.messages import init_producer_id as ipi
 from barnabas.wire.messages import metadata as md
 from barnabas.wire.registry import request_type, response_type
@@ -304,6 +306,21 @@ def test_describe_topic_partitions_by_name(
     answer = asker.ask(75, 0, request)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == expected
     assert answer.next_cursor is None
+
+
+def test_a_refused_transaction_is_warned_about_once(asker: Asker, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("t", "t", "line\nbreak"):
+        asker.ask(10, 6, fc.FindCoordinatorRequest(key_type=1, coordinator_keys=[name]))
+        asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=name))
+    asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=None))
+    for number in range(2 * MOST_NAMED):
+        asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=f"many-{number}"))
+    lines = [entry.getMessage() for entry in caplog.records if "transactions are not served" in entry.message]
+    assert lines[:2] == [
+        "transactional.id=t: transactions are not served yet",
+        "transactional.id=line\\nbreak: transactions are not served yet",
+    ]
+    assert len(lines) == MOST_NAMED
 
 
 @pytest.mark.parametrize("version", range(6))
