@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 from barnabas.storage.compaction.offset_map import RAW_KEY_MAX, OffsetMap, map_key
+from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import NO_TIMESTAMP, BatchHeader, InvalidBatch
 
 _DAMAGED = "a record's length differs from its content"
@@ -233,23 +234,12 @@ def encode_spans(data: bytes, header: BatchHeader, spans: Spans, horizon_ms: int
         parts.append(data[run_start:run_end])
     else:
         for index, delta in enumerate(shifted):
-            stamp = _varint(delta)
+            stamp = varint(delta)
             begin, behind, end = bounds[2 * index], bounds[2 * index + 1], spans.ends[index]
             parts += (
-                _varint(1 + len(stamp) + end - behind),
+                varint(1 + len(stamp) + end - behind),
                 data[begin - 1 : begin],
                 stamp,
                 data[behind:end],
             )
     return Encoded(b"".join(parts), base, largest)
-
-
-def _varint(value: int) -> bytes:
-    """`value`, zigzag-coded."""
-    value = (value << 1) ^ (value >> 63)
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
