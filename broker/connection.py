@@ -6,7 +6,8 @@ The rules:
   arrive; so nobody makes us allocate what he has not sent.
 - One request at a time per connection, as Kafka: while one waits (PENDING), later ones stay in the buffer,
   and reading pauses when that is full. That keeps answers in order without a queue.
-- Answers to the requests of one read leave together. While the socket does not take our answers, no further
+- Small answers to the requests of one read leave together, large ones and those with regions at once. A
+  connection that has served much ends its turn, so that the others come in between. While the socket does not take our answers, no further
   request is served: a client that sends and never reads costs a bounded amount.
 - Views of the receive buffer die when the handler returns; handlers append or detach before that.
 """

@@ -1,7 +1,7 @@
 """One partition that this broker hosts: the log, who leads it, and what consumers may see.
 
-With one replica every appended record is committed at once, so the high watermark is the log's end. The
-attribute exists all the same: readers ask for it, and replication will move it.
+With one replica every appended record is committed at once, unless flush.messages holds it back until it has
+been synced: so the high watermark is the log's, and replication will move it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 After a clean stop the files are trusted as long as their indexes look right. After any other stop what lies
 beyond the recovery point (below it everything is known to have been synced) is read batch by batch; the first
-batch that is not whole or whose CRC differs ends the log, and what lies behind it is removed. A missing or
-wrong index makes its whole segment be read the same way.
+batch that is not whole or whose CRC differs ends the log, and what lies behind it is removed. A segment below it
+whose index is missing or wrong is read through too, but damage there takes the segment's rest alone.
 """
 
 from __future__ import annotations

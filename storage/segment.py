@@ -1,8 +1,8 @@
 """One segment: a log file from a base offset on, and its two indexes.
 
-The active segment keeps its file open once it has been written to, unless too many do (open_files.py); older
-ones open theirs for each read, and the region that is handed out holds it until it has been sent. `size` is the truth about how much of the file
-counts: what a failed write left behind it is cut off before the next one.
+The active segment keeps its file open once it has been written to, unless too many do (open_files.py); older ones
+open theirs for each read, and the region that is handed out holds it until it has been sent. `size` is the truth
+about how much of the file counts: what a failed write left behind it is cut off before the next one.
 """
 
 from __future__ import annotations

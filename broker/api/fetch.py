@@ -1,4 +1,4 @@
-"""Fetch (1), versions 4-18: read committed batches, as file regions that go out by sendfile.
+"""Fetch (1), versions 4-18: read committed batches, as regions of the log's files (response_writer.py).
 
 v5 log start offset, v7 sessions (KIP-227), v9 leader epoch (KIP-320), v11 rack (KIP-392), v12 diverging
 epoch (KIP-595), v13 topic ids (KIP-516), v15-18 only move and add what followers say.

@@ -4,8 +4,10 @@ v3 brought record batch v2 and transactional ids, v7 zstd, v8 per-record errors 
 leader in the answer (KIP-951), v13 topic ids (KIP-516). 0-2 are advertised because librdkafka reads the
 minimum (KAFKA-18659); a request there closes the connection, as Kafka does.
 
-The records stay opaque: the log looks at the batch header alone. acks=0 gets no answer, and a failure
-under acks=0 closes the connection so that the producer learns of it at all.
+The records stay opaque: the log looks at the batch header alone, unless a setting of the topic asks for more.
+acks=0 gets no answer, and a failure under acks=0 closes the connection so that the producer learns of it at all.
+Where a batch must be synced first, or the disk has fallen behind, the answer waits. `produce_usual` is the short
+way of the most frequent request; it answers as the general one does, byte for byte.
 """
 
 from __future__ import annotations
