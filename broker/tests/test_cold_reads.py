@@ -11,17 +11,13 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.node import Node
 from barnabas.storage import page_cache
-from barnabas.storage.disk import File, RealDisk
-from barnabas.wire.compression import Bytes
+from barnabas.storage.disk import File, RealDisk, RealFile
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (
@@ -33,6 +29,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.raw_client import RawClient
+from barnabas.testing.threaded_node import ThreadedNode
 
 PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS = 0, 1, 2, 19
 FIRST_TIMESTAMP = 1_700_000_000_000
@@ -77,26 +74,22 @@ class SlowDisk(RealDisk):
         self.cold = lambda path: path.endswith(tuple(f"{TOPIC}-0/{0:020d}{suffix}" for suffix in suffixes))
 
 
-class SlowFile:
+class SlowFile(RealFile):
+    __slots__ = ("_disk", "_path")
+
     def __init__(self, disk: SlowDisk, path: str, file: File) -> None:
+        super().__init__(os.dup(file.fileno()))
         self._disk = disk
         self._path = path
-        self._file = file
-
-    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
-        return self._file.pwritev(buffers, position)
-
-    def pwrite(self, data: Bytes, position: int) -> int:
-        return self._file.pwrite(data, position)
 
     def pread(self, count: int, position: int) -> bytes:
         self._disk.read(self._path)
-        return self._file.pread(count, position)
+        return super().pread(count, position)
 
     def pread_now(self, count: int, position: int) -> bytes:
         if self._disk.is_cold(self._path):
             raise BlockingIOError
-        return self._file.pread(count, position)
+        return super().pread(count, position)
 
     def pread_into_now(self, buffer: memoryview, position: int) -> int:
         data = self.pread_now(len(buffer), position)
@@ -111,51 +104,17 @@ class SlowFile:
 
     def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
         self._disk.read(self._path)
-        return self._file.send_to(socket_descriptor, position, count)
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def truncate(self, size: int) -> None:
-        self._file.truncate(size)
-
-    def write_back(self, position: int, count: int) -> None:
-        self._file.write_back(position, count)
-
-    def sync(self) -> None:
-        self._file.sync()
+        return super().send_to(socket_descriptor, position, count)
 
 
-class Broker:
+class Broker(ThreadedNode):
     def __init__(self, directory: Path) -> None:
         self.disk = SlowDisk()
-        self.runtime = AsyncioRuntime()
-        properties = {
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(directory),
-            "log.segment.bytes": "1048576",
-        }
-        self.node = Node(BrokerConfig.from_properties(properties), self.runtime, self.disk)
-        self.node.start()
-        self._thread = threading.Thread(target=self.runtime.run)
-        self._thread.start()
-        self._clients: list[RawClient] = []
-
-    def client(self) -> RawClient:
-        self._clients.append(RawClient(self.node.endpoints[0].port))
-        return self._clients[-1]
+        super().__init__(directory, {"log.segment.bytes": "1048576"}, self.disk)
 
     def stop(self) -> None:
         self.disk.released.set()
-        for client in self._clients:
-            client.socket.close()
-        self.runtime.loop.call_soon_threadsafe(self.runtime.stop)
-        self._thread.join()
-        self.node.stop()
-        self.runtime.close()
+        super().stop()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.raw_client import RawClient
+from barnabas.testing.threaded_node import ThreadedNode
 
 PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
 TOPIC = "connections"
@@ -36,25 +36,12 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["uvloop", "asyncio"])
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
-    config = BrokerConfig.from_properties(
-        {
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(tmp_path / "logs"),
-            "socket.request.max.bytes": "5000000",
-        }
+    node = ThreadedNode(
+        tmp_path / "logs",
+        {"socket.request.max.bytes": "5000000"},
+        prefer_uvloop=request.param == "uvloop",
     )
-    runtime = AsyncioRuntime(prefer_uvloop=request.param == "uvloop")
-    node = Node(config, runtime)
-    node.start()
-    thread = threading.Thread(target=runtime.run)
-    thread.start()
-    clients: list[RawClient] = []
-
-    def open_client() -> RawClient:
-        clients.append(RawClient(node.endpoints[0].port))
-        return clients[-1]
-
-    answer = open_client().ask(
+    answer = node.client().ask(
         CREATE_TOPICS,
         5,
         CreateTopicsRequest(
@@ -62,13 +49,8 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]
         ),
     )
     assert answer.topics[0].error_code == 0
-    yield open_client
-    for client in clients:
-        client.socket.close()
-    runtime.loop.call_soon_threadsafe(runtime.stop)
-    thread.join()
+    yield node.client
     node.stop()
-    runtime.close()
 
 
 def batch(value: bytes = b"value") -> bytes:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import select
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket
+from barnabas.broker.asyncio_runtime import bind_socket
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.connection_limits import WAITING_MAX, ConnectionLimits, parse_overrides
-from barnabas.broker.node import Node
 from barnabas.broker.request_memory import KEPT_BYTES_MAX, RequestMemory
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.testing.raw_client import RawClient
+from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 API_VERSIONS = 18
@@ -208,24 +207,15 @@ Serve = Callable[[dict[str, str]], int]
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
     """Start a broker with these properties; its port."""
-    running: list[tuple[Node, AsyncioRuntime, threading.Thread]] = []
+    running: list[ThreadedNode] = []
 
     def start(properties: dict[str, str]) -> int:
-        runtime = AsyncioRuntime()
-        fixed = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-        node = Node(BrokerConfig.from_properties({**fixed, **properties}), runtime)
-        node.start()
-        thread = threading.Thread(target=runtime.run)
-        thread.start()
-        running.append((node, runtime, thread))
-        return node.endpoints[0].port
+        running.append(ThreadedNode(tmp_path, properties))
+        return running[-1].port
 
     yield start
-    for node, runtime, thread in running:
-        runtime.loop.call_soon_threadsafe(runtime.stop)
-        thread.join()
+    for node in running:
         node.stop()
-        runtime.close()
 
 
 def answers(client: RawClient, seconds: float = 10.0) -> bool:

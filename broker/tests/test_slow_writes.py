@@ -6,18 +6,16 @@ test lets it. Were it the loop that waits for that, the other client would never
 
 from __future__ import annotations
 
+import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.node import Node
 from barnabas.storage import write_pressure
-from barnabas.storage.disk import File, RealDisk
+from barnabas.storage.disk import File, RealDisk, RealFile
 from barnabas.wire.compression import Bytes
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
@@ -26,6 +24,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.raw_client import RawClient
+from barnabas.testing.threaded_node import ThreadedNode
 
 PRODUCE, FETCH, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 19, 20
 LARGE_BYTES = 140_000
@@ -48,49 +47,19 @@ class SlowDisk(RealDisk):
         return SlowFile(self, path, file) if path.endswith(".log") else file
 
 
-class SlowFile:
+class SlowFile(RealFile):
+    __slots__ = ("_disk", "_topic")
+
     def __init__(self, disk: SlowDisk, path: str, file: File) -> None:
+        super().__init__(os.dup(file.fileno()))
         self._disk = disk
         self._topic = Path(path).parent.name.partition("-")[0]
-        self._file = file
 
     def pwrite(self, data: Bytes, position: int) -> int:
         if len(data) >= LARGE_BYTES:
             time.sleep(self._disk.write_s)
         self._disk.order.append(self._topic)
-        return self._file.pwrite(data, position)
-
-    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
-        return self._file.pwritev(buffers, position)
-
-    def pread(self, count: int, position: int) -> bytes:
-        return self._file.pread(count, position)
-
-    def pread_now(self, count: int, position: int) -> bytes:
-        return self._file.pread_now(count, position)
-
-    def pread_into_now(self, buffer: memoryview, position: int) -> int:
-        data = self.pread_now(len(buffer), position)
-        buffer[: len(data)] = data
-        return len(data)
-
-    def is_cached(self, position: int, count: int) -> bool:
-        return self._file.is_cached(position, count)
-
-    def load(self, position: int, count: int) -> None:
-        self._file.load(position, count)
-
-    def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
-        return self._file.send_to(socket_descriptor, position, count)
-
-    def fileno(self) -> int:
-        return self._file.fileno()
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def truncate(self, size: int) -> None:
-        self._file.truncate(size)
+        return super().pwrite(data, position)
 
     def write_back(self, position: int, count: int) -> None:
         assert position >= 0
@@ -99,39 +68,19 @@ class SlowFile:
             self._disk.loop_waited = True
         self._disk.waiting.set()
         assert self._disk.released.wait(20)
-        self._file.write_back(position, count)
-
-    def sync(self) -> None:
-        self._file.sync()
+        super().write_back(position, count)
 
 
-class Broker:
+class Broker(ThreadedNode):
     def __init__(self, directory: Path) -> None:
         self.disk = SlowDisk()
-        self.runtime = AsyncioRuntime()
-        properties = {
-            "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(directory),
-            "socket.receive.buffer.bytes": "4000000",  # a bulk producer is always ahead
-        }
-        self.node = Node(BrokerConfig.from_properties(properties), self.runtime, self.disk)
-        self.node.start()
-        self._thread = threading.Thread(target=self.runtime.run)
-        self._thread.start()
-        self._clients: list[RawClient] = []
-
-    def client(self) -> RawClient:
-        self._clients.append(RawClient(self.node.endpoints[0].port))
-        return self._clients[-1]
+        super().__init__(
+            directory, {"socket.receive.buffer.bytes": "4000000"}, self.disk
+        )  # a bulk producer is always ahead
 
     def stop(self) -> None:
         self.disk.released.set()
-        for client in self._clients:
-            client.socket.close()
-        self.runtime.loop.call_soon_threadsafe(self.runtime.stop)
-        self._thread.join()
-        self.node.stop()
-        self.runtime.close()
+        super().stop()
 
 
 @pytest.fixture

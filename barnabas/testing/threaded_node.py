@@ -1,0 +1,51 @@
+"""A whole node whose loop runs in a thread of its own, beside the test that talks to it over sockets."""
+
+from __future__ import annotations
+
+import threading  # noqa: TID251 - the loop's own thread, which a runtime can't give to itself
+from collections.abc import Mapping
+from pathlib import Path
+
+from barnabas.broker.asyncio_runtime import AsyncioRuntime
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.node import Node
+from barnabas.storage.disk import Disk
+from barnabas.testing.raw_client import RawClient
+
+
+class ThreadedNode:
+    """Serves from the moment it is made until `stop`, on a free port unless `properties` say otherwise."""
+
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str],
+        disk: Disk | None = None,
+        *,
+        prefer_uvloop: bool = True,
+    ) -> None:
+        self.runtime = AsyncioRuntime(prefer_uvloop)
+        fixed = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
+        self.node = Node(BrokerConfig.from_properties({**fixed, **properties}), self.runtime, disk)
+        self.node.start()
+        self._clients: list[RawClient] = []
+        self._thread = threading.Thread(target=self.runtime.run)
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        return self.node.endpoints[0].port
+
+    def client(self) -> RawClient:
+        """A new connection, closed by `stop` at the latest."""
+        self._clients.append(RawClient(self.port))
+        return self._clients[-1]
+
+    def stop(self) -> None:
+        """Close the clients, then the node."""
+        for client in self._clients:
+            client.socket.close()
+        self.runtime.loop.call_soon_threadsafe(self.runtime.stop)
+        self._thread.join()
+        self.node.stop()
+        self.runtime.close()
