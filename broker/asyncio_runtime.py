@@ -20,9 +20,10 @@ import time  # noqa: TID251 - this file is the runtime
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from barnabas.storage.runtime import Runtime, Server, Timer
+from barnabas.storage.runtime import Connecting, Runtime, Server, Timer
 
 if TYPE_CHECKING:
+    import ssl
     from concurrent.futures import Future, ThreadPoolExecutor  # noqa: TID251 - this file is the runtime
 
 T = TypeVar("T")
@@ -90,9 +91,11 @@ class AsyncioServer:
         loop: asyncio.AbstractEventLoop,
         sock: socket.socket,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
     ) -> None:
         self.port: int = sock.getsockname()[1]
         self._sock = sock
+        self._tls = tls
         self._closed = False
         self._server: asyncio.AbstractServer | None = None
         self._starting = loop.create_task(self._start(loop, protocol_factory))
@@ -102,7 +105,9 @@ class AsyncioServer:
     ) -> None:
         if self._closed:
             return
-        server = await loop.create_server(protocol_factory, sock=self._sock, backlog=LISTEN_BACKLOG)
+        server = await loop.create_server(
+            protocol_factory, sock=self._sock, backlog=LISTEN_BACKLOG, ssl=self._tls
+        )
         if self._closed:
             server.close()
         else:
@@ -114,6 +119,44 @@ class AsyncioServer:
             self._server.close()
             self._server = None
         self._sock.close()
+
+
+class AsyncioConnecting:
+    """A connection on its way."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        failed: Callable[[OSError], object],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._failed = failed
+        self._cancelled = False
+        self._task = loop.create_task(self._connect(loop, host, port, protocol_factory, tls))
+
+    async def _connect(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        try:
+            transport, _ = await loop.create_connection(protocol_factory, host, port, ssl=tls)
+        except OSError as error:  # names that do not resolve and TLS that fails among them
+            if not self._cancelled:
+                self._failed(error)
+            return
+        if self._cancelled:
+            transport.abort()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._task.cancel()
 
 
 class AsyncioRuntime(Runtime):
@@ -188,11 +231,23 @@ class AsyncioRuntime(Runtime):
         *,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        tls: ssl.SSLContext | None = None,
     ) -> Server:
         sock = bind_socket(
             host, port, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes
         )
-        return AsyncioServer(self.loop, sock, protocol_factory)
+        return AsyncioServer(self.loop, sock, protocol_factory, tls)
+
+    def connect(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        failed: Callable[[OSError], object],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> Connecting:
+        return AsyncioConnecting(self.loop, host, port, protocol_factory, failed, tls)
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         self.loop.add_writer(descriptor, callback)

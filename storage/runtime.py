@@ -11,13 +11,22 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - the type only; instances come from the runtime
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
 
 class Timer(Protocol):
     """A callback that has been scheduled and may still be cancelled. Cancelling twice is harmless."""
+
+    def cancel(self) -> None: ...
+
+
+class Connecting(Protocol):
+    """A connection that is being made. Once it is there, or has failed, cancelling does nothing."""
 
     def cancel(self) -> None: ...
 
@@ -68,9 +77,24 @@ class Runtime(Protocol):
         *,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        tls: ssl.SSLContext | None = None,
     ) -> Server:
         """Listen on host:port (0 picks one), with the system's buffers of each connection of these sizes (-1:
-        the system's choice). OSError when the address is in use or not ours."""
+        the system's choice), under TLS if told so. OSError when the address is in use or not ours."""
+        ...
+
+    def connect(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        failed: Callable[[OSError], object],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> Connecting:
+        """Connect to host:port. The protocol is called as asyncio's are: connection_made(transport), then
+        data_received or get_buffer and buffer_updated, at last connection_lost. `failed(error)` instead, once, when there is no connection
+        (ConnectionRefusedError where nobody listens); neither after `cancel`."""
         ...
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:

@@ -145,6 +145,7 @@ class VirtualRuntime(Runtime):
         *,
         send_buffer_bytes: int = -1,  # noqa: ARG002 - no sockets here
         receive_buffer_bytes: int = -1,  # noqa: ARG002
+        tls: Any = None,  # noqa: ARG002
     ) -> VirtualServer:
         if port in self.listening:
             raise OSError(98, f"address {host}:{port} in use")
@@ -153,6 +154,17 @@ class VirtualRuntime(Runtime):
             port = self._next_port
         self.listening[port] = protocol_factory
         return VirtualServer(self.listening, port)
+
+    def connect(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],  # noqa: ARG002
+        failed: Callable[[OSError], object],
+        *,
+        tls: Any = None,  # noqa: ARG002
+    ) -> VirtualTimer:
+        return self.call_later(0, lambda: failed(ConnectionRefusedError(111, f"{host}:{port} refuses")))
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         self.writers[descriptor] = callback

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, loop_name
@@ -178,3 +178,44 @@ def test_writers_are_called_until_removed(runtime: AsyncioRuntime) -> None:
     assert seen == [1]
     ours.close()
     peer.close()
+
+
+class Greeter:
+    """Both ends of a connection: notes what happens to it."""
+
+    def __init__(self, seen: list[object]) -> None:
+        self._seen = seen
+
+    def connection_made(self, transport: Any) -> None:
+        self._seen.append("made")
+        transport.write(b"hello")
+
+    def data_received(self, data: bytes) -> None:
+        self._seen.append(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._seen.append("lost")
+
+
+def test_a_connection_is_made_refused_or_cancelled(runtime: AsyncioRuntime) -> None:
+    served: list[object] = []
+    connected: list[object] = []
+    refused: list[OSError] = []
+    cancelled: list[object] = []
+    server = runtime.listen("127.0.0.1", 0, lambda: Greeter(served))
+    runtime.connect("127.0.0.1", server.port, lambda: Greeter(connected), cancelled.append)
+    unused = bind_socket("127.0.0.1", 0)
+    port = unused.getsockname()[1]
+    unused.close()
+    runtime.connect("127.0.0.1", port, lambda: Greeter(cancelled), refused.append)
+    runtime.connect("127.0.0.1", server.port, lambda: Greeter(cancelled), cancelled.append).cancel()
+    runtime.call_later(0.2, runtime.stop)
+    runtime.run()
+    server.close()
+    assert connected == ["made", b"hello"]
+    assert served[:2] == ["made", b"hello"]
+    assert [type(error) for error in refused] == [ConnectionRefusedError]
+    assert cancelled == []

@@ -79,6 +79,18 @@ class ManualRuntime:
         *,
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
+        tls: Any = None,
+    ) -> Any:
+        raise NotImplementedError
+
+    def connect(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        failed: Callable[[OSError], object],
+        *,
+        tls: Any = None,
     ) -> Any:
         raise NotImplementedError
 
