@@ -27,6 +27,7 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.controller.operations.producer_ids import ProducerIdAllocator
+from barnabas.controller.single_node import start_alone
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk import Disk, RealDisk
 from barnabas.storage.errors import is_passing
@@ -92,8 +93,8 @@ class Node:
         self._kafka_metadata.enter()
         metadata_log = LocalMetadataLog(self._disk, self._kafka_metadata.journal_directory, runtime)
         metadata_log.on_error = self._metadata_failed
-        controller = Controller(metadata_log, config, runtime, self._log_manager.online_ids())
-        controller.start()
+        controller = Controller(metadata_log)
+        start_alone(controller, config, runtime, self._log_manager.online_ids())
         self._metadata = metadata_log, controller
         self._kafka_metadata.warn_of_carried(controller.image)
         self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch

@@ -45,7 +45,7 @@ H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
 
 class Registration(msgspec.Struct, frozen=True):
     """One served API. `advertised_min` may lie below `min_version`: Kafka itself advertises Produce 0-2,
-    which it refuses, because librdkafka reads the minimum (KAFKA-18659)."""
+    which it refuses, because librdkafka reads the minimum (KAFKA-18659). See `api` for the flags."""
 
     key: int
     name: str
@@ -54,6 +54,8 @@ class Registration(msgspec.Struct, frozen=True):
     advertised_min: int
     handler: Handler
     usual: Usual | None = None
+    controller: bool = False
+    internal: bool = False
 
 
 REGISTRATIONS: Final[dict[int, Registration]] = {}
@@ -66,10 +68,15 @@ def api(
     *,
     advertised_min: int | None = None,
     usual: Usual | None = None,
+    controller: bool = False,
+    internal: bool = False,
 ) -> Callable[[H], H]:
     """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive.
 
     `usual` is asked first, in flexible versions: a shorter way for the shape that most requests have.
+    `controller`: the active controller answers, whichever broker is asked; the handler may run on a node that
+    is no broker, and uses no more of the services than the controller, the configuration and the runtime.
+    `internal`: between nodes only; clients are not told of it and not served.
     """
 
     def register(handler: H) -> H:
@@ -82,6 +89,8 @@ def api(
             advertised_min=min_version if advertised_min is None else advertised_min,
             handler=handler,
             usual=usual,
+            controller=controller,
+            internal=internal,
         )
         return handler
 

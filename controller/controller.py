@@ -4,6 +4,8 @@ Operations are decided one after the other, each against an image in which every
 happened already, so several can wait for the same commit. That image (`_decided`) runs ahead of the committed
 one (`image`), which is all that anybody else ever sees. When a commit fails, what was decided on top of it is
 refused with it and `_decided` starts again from the committed image.
+
+Every node has one, and its image follows what is committed; only the active controller's decides.
 """
 
 from __future__ import annotations
@@ -16,12 +18,10 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 from barnabas.controller.decision import Decision
-from barnabas.controller.errors import MetadataError
+from barnabas.controller.errors import MetadataError, NotController
 from barnabas.controller.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from barnabas.controller.metadata_log import MetadataLog
-from barnabas.controller.operations.brokers import BrokerSettings, register_broker
 from barnabas.controller.records import decode_record, encode_record
-from barnabas.storage.runtime import Runtime
 from barnabas.wire.errors import ErrorCode
 
 R = TypeVar("R")
@@ -43,22 +43,14 @@ class _Group(NamedTuple):
 class Controller:
     """Owns the metadata of the cluster. All calls on the loop's thread."""
 
-    def __init__(
-        self,
-        metadata_log: MetadataLog,
-        config: BrokerSettings,
-        runtime: Runtime,
-        log_dirs: Sequence[bytes] = (),
-    ) -> None:
-        """`log_dirs` are the ids of this broker's log directories that work."""
+    def __init__(self, metadata_log: MetadataLog) -> None:
         self.image = MetadataImage()
         self._decided = MetadataImage()
         self._log = metadata_log
-        self._config = config
-        self._log_dirs = log_dirs
-        self._runtime = runtime
         self._topic_listeners: list[TopicListener] = []
         self._config_listeners: list[ConfigListener] = []
+        self._image_listeners: list[Callable[[MetadataImage], object]] = []
+        self._activity_listeners: list[Callable[[bool], object]] = []
         self._under_way: deque[_Group] = deque()  # proposed on top of `image`, in order
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
         self._started = False
@@ -73,21 +65,16 @@ class Controller:
     def epoch(self) -> int:
         return self._log.term
 
-    def start(self) -> None:
-        """Blocking: replay what was committed before, then register this broker. MetadataError, OSError."""
-        offset = self._log.open(self._apply, self._snapshot)
+    def open(self) -> None:
+        """Blocking: replay what is known to be committed. MetadataError, OSError."""
+        self._log.on_leadership(self._leadership_changed)
+        offset = self._log.open(self._apply, self._snapshot, self._replace)
         self.image.offset = offset
         self._reset_decided()
         self._started = True
-        failures: list[str] = []
-        incarnation_id = self._runtime.random_bytes(16)
-        self.run(
-            lambda image: register_broker(image, self._config, incarnation_id, self._log_dirs),
-            lambda _: None,
-            lambda _, message: failures.append(message),
-        )
-        if failures:
-            raise MetadataError(f"this broker could not be registered in its own metadata: {failures[0]}")
+
+    def serve(self) -> None:
+        """The loop is about to run: from now on committing takes place off it."""
         self._log.serve()
 
     def close(self) -> None:
@@ -102,6 +89,14 @@ class Controller:
         """Call `listener(image, resources)` after each committed group that changed configs;
         a resource is (ConfigResource.Type, name)."""
         self._config_listeners.append(listener)
+
+    def add_image_listener(self, listener: Callable[[MetadataImage], object]) -> None:
+        """Call `listener(image)` after each committed group, behind the other listeners."""
+        self._image_listeners.append(listener)
+
+    def on_activity(self, listener: Callable[[bool], object]) -> None:
+        """Call `listener(is_active)` whenever that changes."""
+        self._activity_listeners.append(listener)
 
     def answer_after(self, settled: Callable[[Callable[[], object]], object]) -> None:
         """`settled(answer)` calls `answer` when what the listeners have begun is done; changes are answered
@@ -119,6 +114,9 @@ class Controller:
 
         `operation` must be pure: it gets an image to read, and what it returns is all that happens.
         """
+        if not self._log.is_leader:
+            self._fail(failed, NotController("this node is not the active controller"))
+            return
         decision = operation(self._decided)
         if not decision.records and not self._under_way:
             done(decision.response)
@@ -143,14 +141,21 @@ class Controller:
                 self._under_way.clear()
                 self._generation += 1
                 self._reset_decided()
-            if failed is None:
-                log.error(
-                    "a change of the metadata was not committed, and nobody asked to be told: %s", error
-                )
-            else:
-                self._call(lambda: failed(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+            self._fail(failed, error)
 
         self._log.propose(encoded, finished)
+
+    def _fail(self, failed: Failed | None, error: Exception) -> None:
+        if failed is None:
+            log.error("a change of the metadata was not committed, and nobody asked to be told: %s", error)
+            return
+        code = ErrorCode.NOT_CONTROLLER if isinstance(error, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
+        self._call(lambda: failed(code, str(error)))
+
+    def _leadership_changed(self, _is_leader: bool, _term: int) -> None:
+        """What was under way under another leader has been told, or is, by the log."""
+        for listener in self._activity_listeners:
+            self._call(partial(listener, self._log.is_leader))
 
     def _speculate(self, group: _Group) -> None:
         delta = MetadataDelta()
@@ -168,7 +173,10 @@ class Controller:
         """One committed group, here or at start."""
         delta = MetadataDelta()
         under_way = self._under_way[0] if self._under_way else None
-        if under_way is not None and under_way.encoded is records:
+        is_own = under_way is not None and (
+            under_way.encoded is records or under_way.encoded == list(records)
+        )
+        if under_way is not None and is_own:
             decoded = under_way.records
         else:
             decoded = [decode_record(record) for record in records]
@@ -176,8 +184,37 @@ class Controller:
             self.image.replay(record, delta)
         self.image.offset += len(records)
         if self._started:
-            if self._under_way:
+            if is_own:
                 self._under_way.popleft()
+            elif not self._under_way:
+                self._replay_decided(decoded)
+            else:  # decided elsewhere: what was decided here will not be
+                self._under_way.clear()
+                self._generation += 1
+                self._reset_decided()
+            self._tell(delta)
+
+    def _replay_decided(self, records: Sequence[msgspec.Struct]) -> None:
+        """Keep the image to decide on level with the committed one, with nothing under way."""
+        delta = MetadataDelta()
+        for record in records:
+            self._decided.replay(record, delta)
+        self._decided.offset += len(records)
+
+    def _replace(self, records: Sequence[bytes], offset: int) -> None:
+        """Start anew from a snapshot."""
+        old, image = self.image, MetadataImage()
+        delta = MetadataDelta()
+        for record in records:
+            image.replay(decode_record(record), delta)
+        image.offset = offset
+        self.image = image
+        self._under_way.clear()
+        self._generation += 1
+        self._reset_decided()
+        if self._started:
+            delta.topic_ids.update(topic.topic_id for topic in old.topics.values())
+            delta.resources.update(old.configs)
             self._tell(delta)
 
     def _tell(self, delta: MetadataDelta) -> None:
@@ -190,6 +227,8 @@ class Controller:
         if delta.topic_ids or names:
             for topic_listener in self._topic_listeners:
                 self._call(partial(topic_listener, self.image, delta.topic_ids, names))
+        for image_listener in self._image_listeners:
+            self._call(partial(image_listener, self.image))
 
     def _call(self, callback: Callable[[], object]) -> None:
         """The change is committed whatever a listener makes of it; one that raises stops neither the log nor

@@ -27,7 +27,7 @@ from barnabas.controller.journal_format import (
     journal_header,
     read_journal,
 )
-from barnabas.controller.metadata_log import Apply, Done
+from barnabas.controller.metadata_log import Apply, Done, Replace
 from barnabas.storage.disk import Disk, File, write_rest
 from barnabas.storage.runtime import Runtime
 
@@ -81,7 +81,7 @@ class LocalMetadataLog:
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """The only node leads from the start and for ever: nothing will call back."""
 
-    def open(self, apply: Apply, snapshot: Callable[[], list[bytes]]) -> int:
+    def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:  # noqa: ARG002
         self._apply, self._snapshot = apply, snapshot
         disk = self._disk
         if not disk.exists(self._directory):

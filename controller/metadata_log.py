@@ -7,6 +7,8 @@ the controller's epoch.
 Rules of the interface, all on the loop's thread:
 - A group of records is applied whole, in the order of proposal, once it can't be lost any more.
 - `apply` runs on every node; `done` only where the group was proposed, after `apply` of the same group.
+- A node that has fallen far behind gets a snapshot: `replace` with the records that lead to the state after the
+  record of the given offset; what it had applied before counts no more.
 - `done` is called exactly once for each proposal, with None or with what went wrong. After an error the
   group has not been applied here; whether it is gone for good is known for the local journal only.
 """
@@ -17,6 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 Apply = Callable[[Sequence[bytes]], None]
+Replace = Callable[[Sequence[bytes], int], None]
 Done = Callable[[Exception | None], None]
 
 
@@ -25,7 +28,8 @@ class MetadataLog(Protocol):
 
     @property
     def is_leader(self) -> bool:
-        """Whether proposals made here can be committed."""
+        """Whether proposals made here can be committed: this node leads, and has applied all that its predecessors
+        have committed."""
         ...
 
     @property
@@ -33,8 +37,8 @@ class MetadataLog(Protocol):
         """The controller's epoch; grows with every change of leadership."""
         ...
 
-    def open(self, apply: Apply, snapshot: Callable[[], list[bytes]]) -> int:
-        """Apply everything committed so far; blocking. Returns the offset of the last record, -1 for none.
+    def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:
+        """Apply everything known to be committed; blocking. Returns the offset of the last record, -1 for none.
 
         `snapshot` gives, whenever it is called, the records that lead to the state of everything applied.
         Raises MetadataError when the kept records can't be read.
@@ -46,7 +50,9 @@ class MetadataLog(Protocol):
         loop runs yet; from now on committing happens off the loop."""
         ...
 
-    def propose(self, records: Sequence[bytes], done: Done) -> None: ...
+    def propose(self, records: Sequence[bytes], done: Done) -> None:
+        """Where this node does not lead, or has ceased to: `done(NotController)`."""
+        ...
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """Call back with (is_leader, term) when leadership changes."""

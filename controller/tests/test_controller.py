@@ -15,6 +15,7 @@ from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
 from barnabas.controller.operations.producer_ids import BLOCK_SIZE, ProducerIdAllocator
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
+from barnabas.controller.single_node import start_alone
 from barnabas.controller.topic_configs import TOPIC_CONFIGS
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
@@ -53,8 +54,8 @@ class World:
         self.settings = Settings()
         self.runtime = VirtualRuntime(seed)
         log = LocalMetadataLog(disk, "/m", self.runtime, journal_bytes_min=journal_bytes_min)
-        self.controller = Controller(log, self.settings, self.runtime)
-        self.controller.start()
+        self.controller = Controller(log)
+        start_alone(self.controller, self.settings, self.runtime)
         self.producer_ids = ProducerIdAllocator(self.controller.run, self.settings.node_id)
 
     @property

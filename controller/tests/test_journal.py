@@ -30,7 +30,9 @@ class Opened:
         self.runtime = VirtualRuntime()
         self.applied: list[bytes] = []
         self.log = LocalMetadataLog(disk, DIRECTORY, self.runtime, journal_bytes_min=journal_bytes_min)
-        self.offset = self.log.open(self.applied.extend, lambda: list(self.applied))
+        self.offset = self.log.open(
+            self.applied.extend, lambda: list(self.applied), lambda _records, _offset: None
+        )
         self.log.serve()
 
     def propose(self, *records: bytes) -> Outcome:

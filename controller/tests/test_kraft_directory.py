@@ -18,6 +18,7 @@ from barnabas.controller.kraft_import import import_image
 from barnabas.controller.kraft_log import read_kraft_log
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.records import encode_record
+from barnabas.controller.single_node import start_alone
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
 from barnabas.wire.messages import metadata_records as wire
@@ -65,8 +66,8 @@ class Ours:
     def start(self) -> None:
         self.kraft.enter(1, lambda: [DIRECTORY_ID])
         self.log = LocalMetadataLog(self.disk, self.kraft.journal_directory, self.runtime)
-        self.controller = Controller(self.log, SETTINGS, self.runtime)
-        self.controller.start()
+        self.controller = Controller(self.log)
+        start_alone(self.controller, SETTINGS, self.runtime)
 
     @property
     def image(self) -> MetadataImage:
