@@ -79,7 +79,13 @@ class ApacheBroker(Broker):
         if not (Path(first_directory) / "meta.properties").exists():
             self._format(properties)
         started = time.monotonic()
-        command = [
+        self._spawn(self.java_command(properties), {})
+        self.wait_until_accepting(timeout)
+        self.start_seconds = time.monotonic() - started
+
+    def java_command(self, properties: Path) -> list[str]:
+        """The command line that starts Kafka with a server.properties."""
+        return [
             java_executable(),
             *self.jvm_options,
             "-cp",
@@ -87,9 +93,10 @@ class ApacheBroker(Broker):
             "kafka.Kafka",
             str(properties),
         ]
-        self._spawn(command, {})
-        self.wait_until_accepting(timeout)
-        self.start_seconds = time.monotonic() - started
+
+    def new_cluster_id(self) -> str:
+        """The id that a directory is formatted with."""
+        return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
 
     def _choose_ports(self) -> None:
         self._controller_port = free_port()
@@ -100,7 +107,7 @@ class ApacheBroker(Broker):
             self.listeners[name] = f"{host}:{int(port) or free_port()}"
 
     def _format(self, properties: Path) -> None:
-        cluster_id = _cluster_id()
+        cluster_id = self.new_cluster_id()
         # with "=": an id may begin with a dash
         quorum = () if "controller.quorum.voters" in self.settings else ("--standalone",)
         arguments = ("format", *quorum, f"--cluster-id={cluster_id}", "-c", str(properties))
@@ -113,7 +120,3 @@ class ApacheBroker(Broker):
                 run_as_process("kafka-storage", arguments)
             except subprocess.TimeoutExpired as error:
                 raise BrokerFailed(f"formatting took too long: {error}") from error
-
-
-def _cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

@@ -8,27 +8,36 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import confluent_kafka
 from kafka import KafkaProducer
 
-from compat_tests.harness.broker import Broker
-
 PARTITIONS = 2
 KEYS = 20
 
+
+class Bootstrapped(Protocol):
+    """A broker, or a cluster of them."""
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port, or several of them with commas between."""
+
+
 Acknowledge = Callable[[int, object], None]  # (number, error or None)
 Send = Callable[[int], None]  # a number, or -1: wait until all is answered
-Make = Callable[[Broker, str, Acknowledge], Send]
+Make = Callable[[Bootstrapped, str, Acknowledge], Send]
 
 
 class Load:
     """Numbers its records from 0 on; record n goes to partition n % PARTITIONS with the key n % KEYS."""
 
-    def __init__(self, broker: Broker, topic: str, make: Make) -> None:
+    def __init__(self, broker: Bootstrapped, topic: str, make: Make) -> None:
         self.topic = topic
         self.acknowledged: list[int] = []
         self.failed: list[str] = []
+        self.sent = 0
         self._send = make(broker, topic, self._answered)
         self._stop = threading.Event()
         self._go_on = threading.Event()
@@ -43,12 +52,11 @@ class Load:
             self.failed.append(str(error))
 
     def _run(self) -> None:
-        sent = 0
         while not self._stop.is_set():
             self._go_on.wait()
             for _ in range(5):
-                self._send(sent)
-                sent += 1
+                self.sent += 1
+                self._send(self.sent - 1)
             time.sleep(0.01)
         self._send(-1)
 
@@ -70,7 +78,7 @@ class Load:
 def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
     """confluent-kafka, acks=all."""
 
-    def make(broker: Broker, topic: str, answered: Acknowledge) -> Send:
+    def make(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": broker.bootstrap,
@@ -101,7 +109,7 @@ def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
     return make
 
 
-def kafka_python(broker: Broker, topic: str, answered: Acknowledge) -> Send:
+def kafka_python(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
     """kafka-python, acks=all, idempotent."""
     producer = KafkaProducer(
         bootstrap_servers=broker.bootstrap, acks="all", reconnect_backoff_max_ms=300, retry_backoff_ms=50
@@ -124,7 +132,7 @@ def kafka_python(broker: Broker, topic: str, answered: Acknowledge) -> Send:
 def group_commits(group: str) -> Make:
     """Commits offset n of partition n % PARTITIONS for a group, one after the other."""
 
-    def make(broker: Broker, topic: str, answered: Acknowledge) -> Send:
+    def make(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0}
         )
@@ -149,7 +157,7 @@ def group_commits(group: str) -> Make:
 class Reader:
     """Follows a topic across restarts: each `catch_up` reads what came since the last one."""
 
-    def __init__(self, broker: Broker, topic: str) -> None:
+    def __init__(self, broker: Bootstrapped, topic: str) -> None:
         self.topic = topic
         self.values: list[list[int]] = [[] for _ in range(PARTITIONS)]
         self._broker = broker

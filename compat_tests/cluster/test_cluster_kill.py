@@ -1,0 +1,66 @@
+"""kill -9 under load: of a leader, a follower, the active controller, two of three, all three.
+
+One round of the five; BARNABAS_CHAOS_ROUNDS asks for more, in random order, with a line each (`make chaos`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from compat_tests.cluster.conftest import ClusterFactory
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_work import Work
+
+ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
+VICTIMS = ("leader", "follower", "active controller", "two of three", "all three")
+
+
+def victims(cluster: Cluster, which: str, topic: str) -> list[int]:
+    """The nodes that are meant."""
+    if which == "all three":
+        return list(cluster.nodes)
+    if which == "active controller":
+        return [cluster.active_controller()]
+    leader = cluster.leader(topic)
+    others = [node for node in cluster.nodes if node != leader]
+    if which == "leader":
+        return [leader]
+    if which == "follower":
+        return [random.choice(others)]
+    return [leader, random.choice(others)]
+
+
+@pytest.mark.timeout(120 + 150 * ROUNDS)
+def test_kill_under_load_loses_nothing_acknowledged(
+    fresh_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = fresh_cluster()
+    work = Work(cluster)
+    topic = next(iter(work.loads))
+    for number in range(ROUNDS):
+        order = VICTIMS if ROUNDS == 1 else random.sample(VICTIMS, len(VICTIMS))
+        for which in order:
+            work.await_progress()
+            time.sleep(random.random() / 2)
+            dead = victims(cluster, which, topic)
+            started = time.monotonic()
+            cluster.kill(*dead)
+            if len(dead) == 1:
+                work.await_progress()
+            outage = time.monotonic() - started
+            cluster.start(*dead)
+            cluster.wait_until_whole()
+            if ROUNDS > 1:
+                with capsys.disabled():
+                    print(
+                        f"\nround {number + 1} of {ROUNDS}: {which} (node {dead}): everybody goes on after "
+                        f"{outage:.1f} s, all in sync after {time.monotonic() - started:.1f} s",
+                        end="",
+                        flush=True,
+                    )
+    work.await_progress()
+    assert work.verify() > 100
