@@ -43,8 +43,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     adding_replicas: list[int] = []
     leader_recovery_state: int = 0
     directories: list[bytes] = []
-    eligible_leader_replicas: list[int] | None = None
-    last_known_elr: list[int] | None = None
+    eligible_leader_replicas: list[int] = []  # out of sync, but known to have every committed record (KIP-966)
+    last_known_elr: list[int] = []  # the last leader, kept while there is none
 
 
 class TopicImage(msgspec.Struct):
@@ -82,6 +82,11 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
     log_dirs: list[bytes] = []
     cordoned_log_dirs: list[bytes] | None = None
 
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync."""
+        return not self.fenced and not self.in_controlled_shutdown
+
 
 class MetadataDelta:
     """What a group of records touched, for those who follow the image."""
@@ -102,6 +107,7 @@ class MetadataImage:
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.brokers: dict[int, BrokerRegistration] = {}
         self.features: dict[str, int] = {}
+        self.controllers: dict[int, wire.RegisterControllerRecord] = {}
         self.next_producer_id = 0
         self.carried: Carried = {}  # kept for Kafka; nothing here acts on it
         self._topics_by_id: dict[bytes, TopicImage] = {}
@@ -119,6 +125,7 @@ class MetadataImage:
         copy.configs = {resource: values.copy() for resource, values in self.configs.items()}
         copy.brokers = self.brokers.copy()
         copy.features = self.features.copy()
+        copy.controllers = self.controllers.copy()
         copy.next_producer_id = self.next_producer_id
         copy._producer_id_block = self._producer_id_block
         copy._broker_lists = self._broker_lists
@@ -141,7 +148,8 @@ class MetadataImage:
         replayer = _REPLAYERS.get(type(record))
         if replayer is None:
             raise MetadataError(
-                f"this version does not understand metadata records of type {type(record).__name__}"
+                f"this version does not understand metadata records of type {type(record).__name__}: they come from "
+                f"a later or another release, which has to be run again"
             )
         replayer(self, record, delta)
 
@@ -151,6 +159,7 @@ class MetadataImage:
             yield wire.FeatureLevelRecord(name=name, feature_level=self.features[name])
         for broker in self.brokers.values():
             yield _registration_record(broker)
+        yield from self.controllers.values()
         for topic in self.topics.values():
             yield wire.TopicRecord(name=topic.name, topic_id=topic.topic_id)
             for index, state in topic.partitions.items():
@@ -203,8 +212,8 @@ class MetadataImage:
             adding_replicas=self._brokers(record.adding_replicas),
             leader_recovery_state=record.leader_recovery_state,
             directories=self._directories(record.directories),
-            eligible_leader_replicas=record.eligible_leader_replicas,
-            last_known_elr=record.last_known_elr,
+            eligible_leader_replicas=self._brokers(record.eligible_leader_replicas or []),
+            last_known_elr=self._brokers(record.last_known_elr or []),
         )
         neighbour = topic.partitions.get(record.partition_id - 1)
         topic.partitions[record.partition_id] = neighbour if state == neighbour else state
@@ -231,10 +240,10 @@ class MetadataImage:
             directories=old.directories
             if record.directories is None
             else self._directories(record.directories),
-            eligible_leader_replicas=record.eligible_leader_replicas
-            if record.eligible_leader_replicas is not None
-            else old.eligible_leader_replicas,
-            last_known_elr=record.last_known_elr if record.last_known_elr is not None else old.last_known_elr,
+            eligible_leader_replicas=self._brokers(
+                _changed(record.eligible_leader_replicas, old.eligible_leader_replicas)
+            ),
+            last_known_elr=self._brokers(_changed(record.last_known_elr, old.last_known_elr)),
         )
         delta.topic_ids.add(record.topic_id)
 
@@ -290,6 +299,31 @@ class MetadataImage:
             cordoned_log_dirs=_changed_or_none(record.cordoned_log_dirs, old.cordoned_log_dirs),
         )
 
+    def _replay_fence(
+        self, record: wire.FenceBrokerRecord | wire.UnfenceBrokerRecord, delta: MetadataDelta
+    ) -> None:
+        """What Kafka wrote before 3.3."""
+        change = wire.BrokerRegistrationChangeRecord(broker_id=record.id, broker_epoch=record.epoch)
+        change.fenced = 1 if isinstance(record, wire.FenceBrokerRecord) else -1
+        self._replay_broker_change(change, delta)
+
+    def _replay_register_controller(
+        self, record: wire.RegisterControllerRecord, _delta: MetadataDelta
+    ) -> None:
+        self.controllers[record.controller_id] = record
+
+    def _replay_clear_elr(self, record: wire.ClearElrRecord, delta: MetadataDelta) -> None:
+        """For one topic, or for all where none is named."""
+        for topic in self.topics.values():
+            if record.topic_name not in ("", topic.name):
+                continue
+            for index, state in topic.partitions.items():
+                if state.eligible_leader_replicas or state.last_known_elr:
+                    topic.partitions[index] = msgspec.structs.replace(
+                        state, eligible_leader_replicas=[], last_known_elr=[]
+                    )
+                    delta.topic_ids.add(topic.topic_id)
+
     def _replay_unregister_broker(self, record: wire.UnregisterBrokerRecord, _delta: MetadataDelta) -> None:
         if self.brokers.pop(record.broker_id, None) is None:
             raise MetadataError(f"broker {record.broker_id} is unregistered, but is not registered")
@@ -338,8 +372,8 @@ def partition_record(topic_id: bytes, index: int, state: PartitionState) -> wire
         leader_epoch=state.leader_epoch,
         partition_epoch=state.partition_epoch,
         directories=state.directories,
-        eligible_leader_replicas=state.eligible_leader_replicas,
-        last_known_elr=state.last_known_elr,
+        eligible_leader_replicas=state.eligible_leader_replicas or None,
+        last_known_elr=state.last_known_elr or None,
     )
 
 
@@ -375,6 +409,10 @@ _REPLAYERS: Final[dict[type, Callable[..., None]]] = {
     wire.RegisterBrokerRecord: MetadataImage._replay_register_broker,
     wire.BrokerRegistrationChangeRecord: MetadataImage._replay_broker_change,
     wire.UnregisterBrokerRecord: MetadataImage._replay_unregister_broker,
+    wire.FenceBrokerRecord: MetadataImage._replay_fence,
+    wire.UnfenceBrokerRecord: MetadataImage._replay_fence,
+    wire.RegisterControllerRecord: MetadataImage._replay_register_controller,
+    wire.ClearElrRecord: MetadataImage._replay_clear_elr,
     wire.FeatureLevelRecord: MetadataImage._replay_feature,
     wire.ProducerIdsRecord: MetadataImage._replay_producer_ids,
     wire.NoOpRecord: MetadataImage._replay_nothing,

@@ -68,21 +68,6 @@ def replay_from_kafka(image: MetadataImage, record: msgspec.Struct, delta: Metad
     """As `image.replay`, and the records that only Kafka writes. MetadataError when one does not fit."""
     if isinstance(record, _PASSED_OVER):
         return
-    if isinstance(record, wire.ClearElrRecord):
-        for topic in image.topics.values():
-            if record.topic_name not in ("", topic.name):
-                continue
-            for index, state in topic.partitions.items():
-                topic.partitions[index] = msgspec.structs.replace(
-                    state, eligible_leader_replicas=None, last_known_elr=None
-                )
-        return
-    if isinstance(record, (wire.FenceBrokerRecord, wire.UnfenceBrokerRecord)):  # before 3.3
-        record = wire.BrokerRegistrationChangeRecord(
-            broker_id=record.id,
-            broker_epoch=record.epoch,
-            fenced=1 if isinstance(record, wire.FenceBrokerRecord) else -1,
-        )
     image.replay(record, delta)
 
 

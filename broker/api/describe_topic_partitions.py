@@ -93,7 +93,7 @@ def _partition(
         leader_epoch=state.leader_epoch,
         replica_nodes=state.replicas,
         isr_nodes=state.isr,
-        eligible_leader_replicas=state.eligible_leader_replicas or [],
-        last_known_elr=state.last_known_elr or [],
+        eligible_leader_replicas=state.eligible_leader_replicas,
+        last_known_elr=state.last_known_elr,
         offline_replicas=offline_replicas(image, state),
     )
