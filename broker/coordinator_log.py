@@ -1,34 +1,46 @@
-"""The log of a coordinator: an internal topic that state machines append to and are rebuilt from."""
+"""The log of a coordinator: an internal topic that state machines append to and are rebuilt from.
+
+A state machine is rebuilt when this broker becomes the leader of its partition. That takes as long as it takes:
+partitions are read one after the other, in slices that leave the loop to the requests, and by a thread where a
+read would wait for the disk (coordinator_loading.py).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from barnabas.broker.coordinator_loading import Loading
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions import PartitionManager
+    from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger("barnabas.coordinator")
 
-READ_BYTES = 1 << 20
-
 
 class CoordinatorLog:
-    """One internal topic, such as __consumer_offsets."""
+    """One internal topic, such as __consumer_offsets. All calls on the loop's thread."""
 
-    def __init__(self, topic: str, partitions: PartitionManager) -> None:
+    def __init__(self, topic: str, partitions: PartitionManager, runtime: Runtime) -> None:
         self.topic = topic
         self._partitions = partitions
+        self._runtime = runtime
+        self._loadings: deque[Loading] = deque()  # the first of them reads
 
     def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], object]) -> None:
-        """Append one record batch; `done(error)` once it is committed (with one replica: at once)."""
+        """Append one record batch; `done(error)` once it is committed (with one replica: at once).
+
+        NOT_LEADER_OR_FOLLOWER when this broker does not lead the partition, or ceases to before the batch is
+        committed; NOT_ENOUGH_REPLICAS when it was not appended for that reason.
+        """
         partition = self._partitions.get(self.topic, partition_index)
         if partition is None:
-            done(ErrorCode.NOT_COORDINATOR)
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         try:
             result = partition.append(batch)
@@ -44,33 +56,28 @@ class CoordinatorLog:
         else:
             done(ErrorCode.NONE)
 
-    def load(self, partition_index: int) -> Iterator[bytes]:
-        """Every batch of the partition, oldest first. Blocking reads; meant for start-up.
+    def load(
+        self,
+        partition_index: int,
+        replay: Callable[[bytes], object],
+        done: Callable[[Exception | None], object],
+    ) -> Loading:
+        """`replay` every batch of the partition, oldest first, then `done(None)` once all of them are committed.
 
-        StorageError when it can't be read, as when its log directory is offline.
+        `done(error)` when it can't be: StorageError or RecordBatchError, as when the log directory is offline, a
+        batch is damaged or the partition is not led here any more. Either may happen before this returns, and
+        neither does after `Loading.cancel`.
         """
         partition = self._partitions.get(self.topic, partition_index)
-        if partition is None:
-            return
-        if partition.log.offline:
-            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(partition.log.failure))
-        offset = partition.log.log_start_offset
-        while offset < partition.log.log_end_offset:
-            result = partition.log.read(offset, READ_BYTES, min_one_batch=True)
-            data = b"".join(region.read() for region in result.regions)
-            if not data:
-                return
-            position = 0
-            while position + 12 <= len(data):
-                size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-                if position + size > len(data):
-                    break
-                base_offset = int.from_bytes(data[position : position + 8], "big")
-                next_offset = base_offset + int.from_bytes(data[position + 23 : position + 27], "big") + 1
-                if next_offset <= offset:  # or it would be read again and again
-                    raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"offsets go back at {offset}")
-                offset = next_offset
-                yield data[position : position + size]
-                position += size
-            if position == 0:
-                return
+        loading = Loading(self._runtime, partition, replay, done, self._next)
+        self._loadings.append(loading)
+        if len(self._loadings) == 1:
+            loading.start()
+        return loading
+
+    def _next(self) -> None:
+        """The first one has read all that it reads."""
+        self._loadings.popleft()
+        if self._loadings:
+            # Not at once: a thousand cancelled ones must not pile up on the stack.
+            self._runtime.call_soon(self._loadings[0].start)

@@ -23,6 +23,7 @@ from barnabas.broker.kafka_metadata import KafkaMetadata, metadata_directory
 from barnabas.broker.partitions import PartitionManager
 from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services
+from barnabas.broker.topic_creation import have_topic_created
 from barnabas.controller.controller import Controller
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
@@ -105,7 +106,11 @@ class Node:
         )
         partitions.load(controller.image)
         groups = GroupCoordinator(
-            CoordinatorLog(GROUP_METADATA_TOPIC, partitions), config, runtime, controller
+            CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime),
+            config,
+            runtime,
+            controller,
+            lambda topic, done: have_topic_created(self.services.to_controller, topic, done),
         )
         self.services = Services(
             runtime=runtime,

@@ -20,8 +20,8 @@ def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> Dele
     by_shard: dict[int, tuple[Shard, list[str]]] = {}
     for group_id in dict.fromkeys(request.groups_names):
         shard = context.services.groups.shard_of(group_id)
-        if shard is None:
-            results[group_id] = ErrorCode.NOT_COORDINATOR
+        if isinstance(shard, ErrorCode):
+            results[group_id] = shard
         else:
             by_shard.setdefault(shard.index, (shard, []))[1].append(group_id)
     missing = len(by_shard)

@@ -36,8 +36,8 @@ def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> 
 
 def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
     shard = context.services.groups.shard_of(group_id)
-    if shard is None:
-        return DescribedGroup(group_id=group_id, error_code=ErrorCode.NOT_COORDINATOR)
+    if isinstance(shard, ErrorCode):
+        return DescribedGroup(group_id=group_id, error_code=shard)
     group = shard.get(group_id)
     if group is not None:
         return describe(group)

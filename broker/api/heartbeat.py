@@ -13,6 +13,8 @@ def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatRe
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     shard = context.services.groups.shard_of(request.group_id)
-    if shard is None:
-        return HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    if isinstance(shard, ErrorCode):
+        # As Kafka: while its group is loaded a member is alive without proof, and clients know no such error here.
+        is_loading = shard == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else shard)
     return HeartbeatResponse(error_code=shard.classic.heartbeat(request))

@@ -21,8 +21,8 @@ def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupR
     if not request.group_id:
         return _fit(join_error(ErrorCode.INVALID_GROUP_ID, request.member_id), version)
     shard = groups.shard_of(request.group_id)
-    if shard is None:
-        return _fit(join_error(ErrorCode.NOT_COORDINATOR, request.member_id), version)
+    if isinstance(shard, ErrorCode):
+        return _fit(join_error(shard, request.member_id), version)
     if version == 0:
         request.rebalance_timeout_ms = request.session_timeout_ms
     client = Client(context.client_id or "", f"/{context.client_host}", version)

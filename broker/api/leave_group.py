@@ -20,8 +20,8 @@ def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGro
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     shard = context.services.groups.shard_of(request.group_id)
-    if shard is None:
-        return LeaveGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    if isinstance(shard, ErrorCode):
+        return LeaveGroupResponse(error_code=shard)
     response = shard.classic.leave(request)
     if version < 3:
         response = LeaveGroupResponse(error_code=response.members[0].error_code)

@@ -1,10 +1,11 @@
-"""ListGroups (16), versions 0-5: the groups this broker coordinates. v4 filters by state (KIP-518), v5 by type
+"""ListGroups (16), versions 0-5: the groups this broker coordinates; clients ask every broker. v4 filters by state (KIP-518), v5 by type
 (KIP-848); both without regard to case. Every group here is a classic one."""
 
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"
@@ -12,6 +13,8 @@ CLASSIC = "classic"
 
 @api(16, 0, 5)
 def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    if context.services.groups.is_loading:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {each.strip().lower() for each in request.types_filter}
     if types and CLASSIC not in types:

@@ -25,8 +25,8 @@ def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> Offs
     if not known:
         return OffsetCommitResponse(topics=refused)
     shard = context.services.groups.shard_of(request.group_id)
-    if shard is None:
-        return _failed(request, ErrorCode.NOT_COORDINATOR)
+    if isinstance(shard, ErrorCode):
+        return _failed(request, shard)
 
     def reply(error: ErrorCode, results: list[OffsetCommitResponseTopic]) -> None:
         response = _failed(request, error) if error else OffsetCommitResponse(topics=_merge(refused, results))

@@ -30,8 +30,8 @@ def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Offs
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     shard = context.services.groups.shard_of(request.group_id)
-    if shard is None:
-        return OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    if isinstance(shard, ErrorCode):
+        return OffsetDeleteResponse(error_code=shard)
 
     def reply(error: ErrorCode, errors: dict[str, ErrorCode]) -> None:
         context.complete(

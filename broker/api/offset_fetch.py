@@ -57,12 +57,12 @@ def _serve(
     reply: Callable[[OffsetFetchResponseGroup], None],
 ) -> None:
     shard = context.services.groups.shard_of(group.group_id)
-    if shard is None:
-        reply(_group_error(group, ErrorCode.NOT_COORDINATOR))
+    if isinstance(shard, ErrorCode):
+        reply(_group_error(group, shard))
         return
 
     def settled(error: ErrorCode) -> None:
-        reply(_group_error(group, coordinator_error(error)) if error else _fetch(context, shard, group))
+        reply(_group_error(group, _fetch_error(error)) if error else _fetch(context, shard, group))
 
     if require_stable:
         shard.when_settled(settled)
@@ -81,6 +81,18 @@ def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
             for topic in topics
         ],
     )
+
+
+def _fetch_error(append_error: ErrorCode) -> ErrorCode:
+    """What a client hears when what is on its way is not committed: ask again, or find who coordinates now."""
+    return ErrorCode.NOT_COORDINATOR if append_error in _GONE else coordinator_error(append_error)
+
+
+_GONE = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
 
 
 def _group_error(group: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:

@@ -19,7 +19,7 @@ def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupR
     if not request.group_id:
         return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     shard = groups.shard_of(request.group_id)
-    if shard is None:
-        return SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR)
+    if isinstance(shard, ErrorCode):
+        return SyncGroupResponse(error_code=shard)
     shard.classic.sync(request, groups.outgoing(context.complete))
     return PENDING

@@ -4,12 +4,18 @@ __consumer_offsets that this broker leads.
 A group belongs to partition abs(hash(group id)) % partitions, with Java's string hash, so that every Kafka
 client, tool and broker agrees. Everything here runs on the loop's thread; replies go out through one outbox
 after the state has settled, so that a reply that brings the next request finds a consistent group.
+
+A partition is loaded when this broker becomes its leader and let go when it is not any more, by leader epoch.
+While it is loaded its groups hear COORDINATOR_LOAD_IN_PROGRESS. One that is led on in the next epoch stays: nobody
+else can have led it in between. After a gap in the epochs somebody may have, and it is loaded anew.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.broker.groups.offset_requests import DeletedTopic
@@ -19,13 +25,15 @@ from barnabas.broker.groups.shard import CoordinatorLog, Shard
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
     from barnabas.controller.controller import Controller
-    from barnabas.controller.image import MetadataImage
+    from barnabas.controller.image import MetadataImage, PartitionState
+    from barnabas.controller.operations.topics import NewTopic
     from barnabas.storage.runtime import Runtime, Timer
+
+    CreateTopic = Callable[[NewTopic, Callable[[ErrorCode], object]], object]
 
 log = logging.getLogger(__name__)
 
@@ -47,20 +55,39 @@ def partition_for(group_id: str, partition_count: int) -> int:
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
 
 
+@dataclass(slots=True)
+class _Led:
+    """A partition that this broker leads."""
+
+    shard: Shard
+    topic_id: bytes
+    leader_epoch: int
+    loading: bool = True
+    deleted: list[DeletedTopic] = field(default_factory=list)  # while it was loaded
+
+
 class GroupCoordinator:
     """All groups whose partitions this broker leads."""
 
     def __init__(
-        self, coordinator_log: CoordinatorLog, config: BrokerConfig, runtime: Runtime, controller: Controller
+        self,
+        coordinator_log: CoordinatorLog,
+        config: BrokerConfig,
+        runtime: Runtime,
+        controller: Controller,
+        create_topic: CreateTopic,
     ) -> None:
+        """`create_topic(topic, done)` has the controller create a topic, and calls `done(error)` once this broker
+        knows it."""
         self._log = coordinator_log
         self._settings = GroupSettings.from_config(config)
         self._runtime = runtime
         self._controller = controller
-        self._topic = OffsetsTopic(controller, config, runtime)
+        self._topic = OffsetsTopic(controller, config, create_topic)
         self._node_id = config.node_id
         self._topic_names: dict[bytes, str] = {}  # to know the name of a topic that was deleted
-        self._shards: dict[int, Shard] = {}
+        self._led: dict[int, _Led] = {}
+        self._failed: dict[int, tuple[bytes, int]] = {}  # that could not be loaded: topic id, leader epoch
         self._partition_count = 0
         self._expiry: Timer | None = None
         self._outbox: list[Callable[[], None]] = []
@@ -69,7 +96,7 @@ class GroupCoordinator:
     # -- life
 
     def start(self) -> None:
-        """Load what is ours, follow the metadata and start to expire offsets. Reads from disk."""
+        """Begin to load what is ours, follow the metadata and start to expire offsets."""
         image = self._controller.image
         self._follow_partitions()
         self._topic_names = {topic.topic_id: topic.name for topic in image.topics.values()}
@@ -81,8 +108,8 @@ class GroupCoordinator:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        for index in tuple(self._shards):
-            self._shards.pop(index).unload()
+        for index in tuple(self._led):
+            self._led.pop(index).shard.unload()
 
     def metadata_changed(self, image: MetadataImage, topic_ids: set[bytes], _config_topics: set[str]) -> None:
         """These topics changed. Partitions of __consumer_offsets that became ours are loaded, those that went
@@ -99,27 +126,61 @@ class GroupCoordinator:
         ):
             self._follow_partitions()
         if deleted:
-            for shard in self.shards():
-                shard.offset_requests.topics_deleted(deleted)
+            for led in tuple(self._led.values()):
+                if led.loading:
+                    led.deleted += deleted
+                else:
+                    led.shard.offset_requests.topics_deleted(deleted)
 
     def _follow_partitions(self) -> None:
-        count = self._topic.partition_count()
-        self._partition_count = count
-        for index in tuple(self._shards):
-            if index >= count or self._topic.leader(index) != self._node_id:
-                log.info("%s-%d is no longer led here", GROUP_METADATA_TOPIC, index)
-                self._shards.pop(index).unload()
-        for index in range(count):
-            if index not in self._shards and self._topic.leader(index) == self._node_id:
-                shard = Shard(index, self._log, self._runtime, self._settings)
-                try:
-                    shard.load()
-                except (StorageError, RecordBatchError) as error:
-                    # As Kafka: its groups hear NOT_COORDINATOR. To serve half of the offsets would be worse.
-                    log.error("%s-%d can't be loaded: %s", GROUP_METADATA_TOPIC, index, error)
-                    shard.unload()
-                    continue
-                self._shards[index] = shard
+        topic = self._topic.image()
+        partitions = {} if topic is None else topic.partitions
+        topic_id = b"" if topic is None else topic.topic_id
+        self._partition_count = len(partitions)
+        for index in tuple(self._led):
+            self._lead_on(index, topic_id, partitions.get(index))
+        for index, state in partitions.items():
+            epoch = topic_id, state.leader_epoch
+            if state.leader == self._node_id and index not in self._led and self._failed.get(index) != epoch:
+                self._load(index, topic_id, state.leader_epoch)
+
+    def _lead_on(self, index: int, topic_id: bytes, state: PartitionState | None) -> None:
+        """Keep a partition if it is ours still and has been all the time."""
+        led = self._led[index]
+        is_ours = state is not None and state.leader == self._node_id and led.topic_id == topic_id
+        if state is not None and is_ours and state.leader_epoch - led.leader_epoch in (0, 1):
+            led.leader_epoch = state.leader_epoch
+            return
+        if not is_ours:
+            log.info("%s-%d is no longer led here", GROUP_METADATA_TOPIC, index)
+        del self._led[index]
+        led.shard.unload()
+
+    def _load(self, index: int, topic_id: bytes, leader_epoch: int) -> None:
+        shard = Shard(index, self._log, self._runtime, self._settings)
+        led = self._led[index] = _Led(shard, topic_id, leader_epoch)
+        shard.load(partial(self._loaded, index, led))
+
+    def _loaded(self, index: int, led: _Led, error: Exception | None) -> None:
+        if error is None:
+            led.loading = False
+            if led.shard.groups:
+                log.info(
+                    "%s-%d, leader epoch %d, has %d groups",
+                    GROUP_METADATA_TOPIC,
+                    index,
+                    led.leader_epoch,
+                    len(led.shard.groups),
+                )
+            if led.deleted:
+                led.shard.offset_requests.topics_deleted(led.deleted)
+            return
+        # As Kafka: its groups hear NOT_COORDINATOR. To serve half of the offsets would be worse.
+        log.error("%s-%d can't be loaded: %s", GROUP_METADATA_TOPIC, index, error)
+        if not isinstance(error, StorageError) or error.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._failed[index] = led.topic_id, led.leader_epoch
+        del self._led[index]
+        led.shard.unload()
 
     def _schedule_expiry(self) -> None:
         interval_s = self._settings.offsets_retention_check_interval_ms / 1000
@@ -127,23 +188,32 @@ class GroupCoordinator:
 
     def _expire(self) -> None:
         self._schedule_expiry()
-        for shard in tuple(self._shards.values()):
+        for shard in self.shards():
             shard.offset_requests.expire()
 
     # -- routing
 
-    def shard_of(self, group_id: str) -> Shard | None:
-        """The shard that holds the group; None: answer NOT_COORDINATOR."""
+    def shard_of(self, group_id: str) -> Shard | ErrorCode:
+        """The shard that holds the group, or the error to answer: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
         if not self._partition_count:
-            return None
-        return self._shards.get(partition_for(group_id, self._partition_count))
+            return ErrorCode.NOT_COORDINATOR
+        led = self._led.get(partition_for(group_id, self._partition_count))
+        if led is None:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if led.loading else led.shard
 
-    def shards(self) -> Iterable[Shard]:
-        return tuple(self._shards.values())
+    def shards(self) -> Sequence[Shard]:
+        """All that are loaded."""
+        return [led.shard for led in self._led.values() if not led.loading]
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether there are groups of which nothing can be told yet."""
+        return any(led.loading for led in self._led.values())
 
     def find(self, group_id: str, reply: Callable[[ErrorCode, int], None]) -> None:
         """(error, node id) of the group's coordinator. The first one to ask has the topic created, and is
-        answered when it serves: one round trip where Kafka's clients need two or more."""
+        answered when this broker knows it: one round trip where Kafka's clients need two or more."""
         if self._topic.partition_count():
             reply(*self._locate(group_id))
             return

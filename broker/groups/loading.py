@@ -7,7 +7,7 @@ This broker writes no transactions yet; a partition that Kafka wrote may hold th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from barnabas.storage.transaction_marker import read_marker
 from barnabas.wire.record_batch import Record, iterate_records, read_header
@@ -15,24 +15,29 @@ from barnabas.wire.record_batch import Record, iterate_records, read_header
 log = logging.getLogger(__name__)
 
 
-def settled_records(name: str, batches: Iterable[bytes]) -> Iterator[Record]:
-    """The records that count, in the order in which they do. RecordBatchError when a batch can't be read.
+class SettledRecords:
+    """Takes the batches of one partition in their order and gives the records that count, in the order in which
+    they do.
 
-    A key keeps what was written to it last, also when a transaction commits that had written to it before, as
-    in Kafka. What belongs to a transaction without an end is left out, with a log line
-    that begins with `name`.
+    A key keeps what was written to it last, also when a transaction commits that had written to it before, as in
+    Kafka. What belongs to a transaction without an end is left out.
     """
-    pending: dict[int, list[Record]] = {}  # by producer id
-    written_meanwhile: dict[bytes | None, int] = {}  # key -> offset of what counts
-    for batch in batches:
+
+    def __init__(self) -> None:
+        self._pending: dict[int, list[Record]] = {}  # by producer id
+        self._written_meanwhile: dict[bytes | None, int] = {}  # key -> offset of what counts
+
+    def of(self, batch: bytes) -> Iterator[Record]:
+        """The records that count now that this batch is there. RecordBatchError when it can't be read."""
         header = read_header(batch)
+        pending, written_meanwhile = self._pending, self._written_meanwhile
         if header.is_control:
             marker = read_marker(batch)
             ended = pending.pop(header.producer_id, []) if marker is not None else []
             counted = ended if marker is not None and marker.commit else []
         elif header.is_transactional:
             pending.setdefault(header.producer_id, []).extend(iterate_records(batch))
-            continue
+            return
         else:
             counted = list(iterate_records(batch))
         for record in counted:
@@ -45,9 +50,12 @@ def settled_records(name: str, batches: Iterable[bytes]) -> Iterator[Record]:
             yield record
         if not pending:
             written_meanwhile.clear()
-    if pending:
-        log.warning(
-            "%s: %d records of transactions that have not ended are passed over",
-            name,
-            sum(map(len, pending.values())),
-        )
+
+    def end(self, name: str) -> None:
+        """That was the last batch. Says in the log what is left out; `name` is the partition's."""
+        if self._pending:
+            log.warning(
+                "%s: %d records of transactions that have not ended are passed over",
+                name,
+                sum(map(len, self._pending.values())),
+            )

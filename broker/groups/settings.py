@@ -20,6 +20,7 @@ class GroupSettings:
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4096
+    offsets_commit_timeout_ms: int = 5000
     offsets_retention_ms: int = 10080 * 60 * 1000
     offsets_retention_check_interval_ms: int = 600_000
 
@@ -31,6 +32,7 @@ class GroupSettings:
             group_max_session_timeout_ms=config.group_max_session_timeout_ms,
             group_max_size=config.group_max_size,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_commit_timeout_ms=config.offsets_commit_timeout_ms,
             offsets_retention_ms=config.offsets_retention_minutes * 60 * 1000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         )

@@ -2,22 +2,24 @@
 
 decide -> append -> replay -> commit -> respond. Offsets and tombstones change by replay only, live and at
 start alike. Membership is soft: it changes at once and its outcome is appended, so a live group metadata
-record is not replayed; at start it rebuilds the group, whose members then have one session timeout to show up.
+record is not replayed; when the partition is loaded it rebuilds the group, whose members then have one session
+timeout to show up.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from barnabas.broker.groups.classic import ClassicProtocol
 from barnabas.broker.groups.group import ClassicGroup
-from barnabas.broker.groups.loading import settled_records
+from barnabas.broker.groups.loading import SettledRecords
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.offsets import OffsetStore
+from barnabas.broker.groups.pending import PendingAppend, PendingAppends
 from barnabas.broker.groups.rebalance import Rebalancer
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -40,16 +42,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+class Loading(Protocol):
+    """A partition that is being loaded."""
+
+    def cancel(self) -> None: ...
+
+
 class CoordinatorLog(Protocol):
     """The partitions of an internal topic, as a log of record batches."""
 
-    def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], None]) -> None:
+    def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], object]) -> None:
         """Append one batch; `done` is called once, when it is committed or has failed, in order of appends."""
         ...
 
-    def load(self, partition_index: int) -> Iterable[bytes]:
-        """All batches of the partition, from its start."""
+    def load(
+        self,
+        partition_index: int,
+        replay: Callable[[bytes], object],
+        done: Callable[[Exception | None], object],
+    ) -> Loading:
+        """`replay` all batches of the partition, from its start; then `done`, with what went wrong."""
         ...
+
+
+# What an append ends with that is in the log for good: too few replicas have it, but nothing takes it back.
+_APPENDED = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
 class Shard:
@@ -65,7 +82,9 @@ class Shard:
         self._runtime = runtime
         self._settings = settings
         self._sequence = 0
-        self._pending: dict[int, list[Callable[[ErrorCode], None]]] = {}  # append -> who waits for it
+        self._pending = PendingAppends(runtime, settings.offsets_commit_timeout_ms)
+        self._loading: Loading | None = None
+        self._unloaded = False
         self.rebalancer = Rebalancer(runtime, settings, self.append)
         self.classic = ClassicProtocol(self, self.rebalancer)
         self.offset_requests = OffsetRequests(self, settings, runtime.time_ms)
@@ -89,22 +108,20 @@ class Shard:
 
     def append(self, records: list[GroupRecord], done: Callable[[ErrorCode], None]) -> None:
         """Append the records as one batch and replay them; `done` when they are committed, or have failed
-        and left no trace. It may be called before this function returns."""
+        and left no trace. It may be called before this function returns. REQUEST_TIMED_OUT: it is not known yet."""
+        if self._unloaded:
+            done(ErrorCode.NOT_COORDINATOR)
+            return
         self._sequence += 1
         sequence = self._sequence
         inline: list[ErrorCode] = []
-        undo: list[Callable[[], None]] = []
         returned = False
 
         def settled(error: ErrorCode) -> None:
-            if not returned:
+            if returned:
+                self._settle(sequence, error)
+            else:
                 inline.append(error)
-                return
-            waiting = self._pending.pop(sequence, [])
-            self._settle(records, sequence, error, undo)
-            done(error)
-            for callback in waiting:
-                callback(error)
 
         try:
             batch = encode_batch(records, self._runtime.time_ms())
@@ -114,38 +131,48 @@ class Shard:
             return
         self._log.append(self.index, batch, settled)
         returned = True
-        if inline:
+        if inline and not self._pending:
             error = inline[0]
-            if not error:
+            if error in _APPENDED:
                 for record in records:
                     self._apply(record, None)
             done(error)
-            return
-        self._pending[sequence] = []
-        for record in records:
-            revert = self._apply(record, sequence)
-            if revert is not None:
-                undo.append(revert)
+        elif inline and inline[0] not in _APPENDED:
+            done(inline[0])
+        else:
+            self._begin(self._pending.add(sequence, records, done))
+            if inline:
+                self._settle(sequence, inline[0])
 
     def when_settled(self, callback: Callable[[ErrorCode], None]) -> None:
         """Call back once everything appended so far is committed or has failed; at once if nothing pends."""
         if self._pending:
-            self._pending[max(self._pending)].append(callback)
+            self._pending.newest().wait(callback)
         else:
             callback(ErrorCode.NONE)
 
-    def _settle(
-        self, records: list[GroupRecord], sequence: int, error: ErrorCode, undo: list[Callable[[], None]]
-    ) -> None:
-        for record in records:
+    def _begin(self, append: PendingAppend) -> None:
+        """Replay what is on its way."""
+        for record in append.records:
+            revert = self._apply(record, append.sequence)
+            if revert is not None:
+                append.undo.append(revert)
+
+    def _settle(self, sequence: int, error: ErrorCode) -> None:
+        append = self._pending.take(sequence)
+        if append is None:
+            return
+        is_appended = error in _APPENDED
+        for record in append.records:
             if isinstance(record, OffsetWritten):
-                if error:
-                    self.offsets.revert(record.key, sequence)
-                else:
+                if is_appended:
                     self.offsets.commit(record.key, sequence)
-        if error:
-            for revert in reversed(undo):
+                else:
+                    self.offsets.revert(record.key, sequence)
+        if not is_appended:
+            for revert in reversed(append.undo):
                 revert()
+        append.answer(error)
 
     # -- replaying
 
@@ -174,17 +201,31 @@ class Shard:
 
     # -- loading
 
-    def load(self) -> None:
-        """Replay the whole partition. Members of the groups found get one session timeout from now.
+    def load(self, done: Callable[[Exception | None], object]) -> None:
+        """Replay the whole partition, then `done(None)`, or `done(error)` when it can't be; perhaps at once. Members
+        of the groups found get one session timeout from then.
 
         Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are
         passed over; the offsets of such groups are plain ones and count."""
+        settled = SettledRecords()
         unknown: Counter[str] = Counter()
-        for record in settled_records(f"__consumer_offsets-{self.index}", self._log.load(self.index)):
-            try:
-                self._replay(record)
-            except UnknownRecord as error:
-                unknown[str(error)] += 1
+
+        def replay(batch: bytes) -> None:
+            for record in settled.of(batch):
+                try:
+                    self._replay(record)
+                except UnknownRecord as error:
+                    unknown[str(error)] += 1
+
+        def loaded(error: Exception | None) -> None:
+            if error is None:
+                settled.end(f"__consumer_offsets-{self.index}")
+                self._loaded(unknown)
+            done(error)
+
+        self._loading = self._log.load(self.index, replay, loaded)
+
+    def _loaded(self, unknown: Counter[str]) -> None:
         if unknown:
             kinds = ", ".join(f"{kind}: {count}" for kind, count in unknown.most_common(8))
             log.warning(
@@ -204,7 +245,12 @@ class Shard:
             self._apply(decoded, None)
 
     def unload(self) -> None:
-        """The partition is no longer ours: everything that waits hears NOT_COORDINATOR."""
+        """The partition is no longer ours: everything that waits hears NOT_COORDINATOR, and nothing is appended any
+        more."""
+        self._unloaded = True
+        if self._loading is not None:
+            self._loading.cancel()
+        self._pending.close(ErrorCode.NOT_COORDINATOR)
         for group in tuple(self.groups.values()):
             self.drop(group, ErrorCode.NOT_COORDINATOR)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -41,6 +40,17 @@ def opened(disk: MemoryDisk, seed: int = 0) -> tuple[LogManager, PartitionManage
     manager = LogManager(disk, ["/logs"], VirtualRuntime(seed), config=CONFIG)
     manager.open()
     return manager, PartitionManager(manager, 1, lambda _image, _topic: {}, VirtualRuntime())
+
+
+def load(partitions: PartitionManager) -> tuple[list[bytes], Exception | None]:
+    """The batches of partition c-0 as a coordinator gets them, and what ended them."""
+    runtime = VirtualRuntime()
+    batches: list[bytes] = []
+    ended: list[Exception | None] = []
+    CoordinatorLog("c", partitions, runtime).load(0, batches.append, ended.append)
+    runtime.run_until_idle()
+    (error,) = ended
+    return batches, error
 
 
 @pytest.mark.parametrize("content", [b"", b"version: 0\n", None])
@@ -130,8 +140,7 @@ def test_loading_a_coordinator_log_whose_offsets_go_back_ends() -> None:
     for _ in range(3):
         partition.append(BATCH)
     disk.files["/logs/c-0/00000000000000000000.log"].data[len(BATCH) : len(BATCH) + 8] = bytes(8)
-    with pytest.raises(StorageError):
-        list(islice(CoordinatorLog("c", partitions).load(0), 10))
+    assert isinstance(load(partitions)[1], StorageError)
     manager.close()
 
 
@@ -174,5 +183,5 @@ def test_a_coordinator_does_not_take_an_offline_log_for_an_empty_one() -> None:
     log = manager.get("c", 0)
     assert log is not None
     log.fail("broken")
-    with pytest.raises(StorageError, match="broken"):
-        list(CoordinatorLog("c", partitions).load(0))
+    batches, error = load(partitions)
+    assert (batches, str(error)) == ([], "broken")

@@ -45,9 +45,9 @@ class MemoryLog:
         self.batches: list[bytes] = []
         self.error = ErrorCode.NONE
         self.hold = False
-        self.held: list[tuple[bytes, Callable[[ErrorCode], None]]] = []
+        self.held: list[tuple[bytes, Callable[[ErrorCode], object]]] = []
 
-    def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], None]) -> None:
+    def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], object]) -> None:
         if self.hold:
             self.held.append((batch, done))
             return
@@ -61,8 +61,19 @@ class MemoryLog:
             self.batches.append(batch)
         done(error)
 
-    def load(self, partition_index: int) -> Iterable[bytes]:
-        return iter(self.batches)
+    def load(
+        self,
+        partition_index: int,
+        replay: Callable[[bytes], object],
+        done: Callable[[Exception | None], object],
+    ) -> MemoryLog:
+        for batch in self.batches:
+            replay(batch)
+        done(None)
+        return self
+
+    def cancel(self) -> None:
+        """It is all there."""
 
 
 class Answer:
@@ -106,8 +117,14 @@ class Bench:
         other = Bench(self.settings)
         other.log.batches = list(self.log.batches)
         other.clock.advance((self.clock.time_ms() - other.clock.time_ms()) / 1000)
-        other.shard.load()
+        other.load()
         return other
+
+    def load(self) -> None:
+        """Load what the log holds into the shard."""
+        errors: list[Exception | None] = []
+        self.shard.load(errors.append)
+        assert errors == [None]
 
     def join(
         self,

@@ -550,7 +550,7 @@ def test_restart_with_a_lower_group_max_size_rebalances(bench: Any, make_bench: 
     bench.stable(3)
     after = make_bench(GroupSettings(group_max_size=2))
     after.log.batches = bench.log.batches
-    after.shard.load()
+    after.load()
     assert after.group.state == GroupState.PREPARING_REBALANCE
     answers = [after.join(member_id) for member_id in list(after.group.members)]
     assert [answer.error for answer in answers if not answer.waiting] == [E.GROUP_MAX_SIZE_REACHED]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from barnabas.broker.groups.loading import settled_records
+from barnabas.broker.groups.loading import SettledRecords
 from barnabas.storage.transaction_marker import build_marker
 from barnabas.wire.record_batch import Record, build_batch
 from hypothesis import given, settings
@@ -58,6 +58,13 @@ def model(steps: list[Step]) -> dict[int, int]:
     return state
 
 
+def settled(name: str, batches: list[bytes]) -> list[Record]:
+    records = SettledRecords()
+    settled = [record for batch in batches for record in records.of(batch)]
+    records.end(name)
+    return settled
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["write", "write", "remove", "commit", "abort"]), st.integers(0, 2), st.integers(0, 2)
@@ -70,7 +77,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_what_counts_is_what_was_committed(steps: list[Step]) -> None:
     state: dict[int, int] = {}
-    for record in settled_records("p", batches(steps)):
+    for record in settled("p", batches(steps)):
         key = int(record.key or b"")
         state.pop(key, None)
         if record.value is not None:
@@ -80,7 +87,7 @@ def test_what_counts_is_what_was_committed(steps: list[Step]) -> None:
 
 def test_an_open_transaction_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     steps: list[Step] = [("write", 1, 0), ("write", 1, 1), ("write", 0, 2)]
-    assert [record.value for record in settled_records("p-0", batches(steps))] == [b"2"]
+    assert [record.value for record in settled("p-0", batches(steps))] == [b"2"]
     assert [record.message for record in caplog.records] == [
         "p-0: 2 records of transactions that have not ended are passed over"
     ]

@@ -1,0 +1,168 @@
+"""The reading of one partition of a coordinator's log, from its start to its end and until that is committed.
+
+What the log of a new leader holds is replayed in full. Most of it is below the high watermark; what is above it was
+appended by a leader before and will be committed with this one's first word from its followers, which takes a
+moment. Kafka serves its state in that moment as of the high watermark, so that a position that has been
+acknowledged may be missing for a while; here the partition counts as loading until all of it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.storage.background import in_slices
+from barnabas.storage.errors import StorageError, WouldWait
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import RecordBatchError
+
+if TYPE_CHECKING:
+    from barnabas.broker.partition import Partition
+    from barnabas.storage.disk import FileRegion
+    from barnabas.storage.log import Log
+    from barnabas.storage.runtime import Runtime
+
+READ_BYTES: Final = 1 << 20
+TRIES_MAX: Final = (
+    16  # how often a thread brings the same bytes into memory before the loop waits for the disk itself
+)
+
+
+class Loading:
+    """One partition being loaded. See CoordinatorLog.load."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        partition: Partition | None,
+        replay: Callable[[bytes], object],
+        done: Callable[[Exception | None], object],
+        has_read: Callable[[], object],
+    ) -> None:
+        """`has_read()` is called once, when nothing is left to be read, or is wanted."""
+        self._runtime = runtime
+        self._partition = partition
+        self._replay = replay
+        self._done = done
+        self._has_read = has_read
+        self._offset = 0
+        self._data = b""  # read, not replayed
+        self._prepare: Callable[[], bytes | None] | None = None  # what a thread has to do before it can go on
+        self._tries = 0
+        self._error: Exception | None = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """The partition is no longer wanted."""
+        self._cancelled = True
+
+    def start(self) -> None:
+        """Begin to read."""
+        if self._partition is not None:
+            self._offset = self._partition.log.log_start_offset
+        self._go_on()
+
+    def _go_on(self) -> None:
+        in_slices(self._runtime, self._steps(), self._pause)
+
+    def _steps(self) -> Iterator[None]:
+        """Read and replay up to the end, or until a thread is needed or something is wrong."""
+        try:
+            yield from self._replay_all()
+        except (StorageError, RecordBatchError) as error:
+            self._error = error
+        except WouldWait as cold:
+            self._prepare = partial(_prepared, cold)
+
+    def _replay_all(self) -> Iterator[None]:
+        while not self._cancelled:
+            log = self._led_log()
+            if not self._data and self._offset >= log.log_end_offset:
+                return
+            data = self._data or self._read(log)
+            if not data:
+                return
+            self._data = b""
+            self._tries = 0
+            for batch in self._batches(data):
+                self._replay(batch)
+                yield
+                if self._cancelled:
+                    return
+                self._led_log()
+
+    def _led_log(self) -> Log:
+        partition = self._partition
+        if partition is None:
+            raise StorageError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is not led here")
+        if partition.log.offline:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(partition.log.failure))
+        return partition.log
+
+    def _read(self, log: Log) -> bytes:
+        """The batches from where we are. WouldWait, or b"" with `_prepare` set, where the disk is needed."""
+        result = log.read(self._offset, READ_BYTES, min_one_batch=True, wait=self._tries >= TRIES_MAX)
+        try:
+            return b"".join(
+                region.file.pread_now(region.length, region.position) for region in result.regions
+            )
+        except BlockingIOError:
+            self._prepare = partial(_read_all, result.regions)
+            return b""
+
+    def _batches(self, data: bytes) -> Iterator[bytes]:
+        """Cut what was read into batches. StorageError when it goes nowhere."""
+        position = 0
+        while position + 27 <= len(data):
+            size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+            if position + size > len(data):
+                break
+            base_offset = int.from_bytes(data[position : position + 8], "big")
+            next_offset = base_offset + int.from_bytes(data[position + 23 : position + 27], "big") + 1
+            if next_offset <= self._offset:  # or it would be read again and again
+                raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"offsets go back at {self._offset}")
+            self._offset = next_offset
+            yield data[position : position + size]
+            position += size
+        if position == 0:
+            raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {self._offset}")
+
+    def _pause(self) -> None:
+        """A run of steps has ended."""
+        prepare, self._prepare = self._prepare, None
+        if prepare is not None and not self._cancelled:
+            self._tries += 1
+            self._runtime.run_in_thread(prepare, self._prepared)
+            return
+        self._has_read()
+        if self._cancelled:
+            return
+        if self._error is not None or self._partition is None:
+            self._done(self._error)
+            return
+        self._committed(ErrorCode.NONE)
+
+    def _prepared(self, data: bytes | None, error: BaseException | None) -> None:
+        if isinstance(error, Exception):
+            self._error = StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"it can't be read: {error}")
+            self._pause()
+            return
+        self._data = data or b""
+        self._go_on()
+
+    def _committed(self, error: ErrorCode) -> None:
+        if self._cancelled:
+            return
+        if error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
+            self._done(None)
+        else:
+            self._done(StorageError(error, "its last records were not committed"))
+
+
+def _prepared(cold: WouldWait) -> None:
+    cold.prepare()
+
+
+def _read_all(regions: tuple[FileRegion, ...]) -> bytes:
+    return b"".join(region.read() for region in regions)
