@@ -128,6 +128,7 @@ def properties_of(
         "default.replication.factor": "3",
         "min.insync.replicas": "2",
         "group.initial.rebalance.delay.ms": "0",
+        "group.min.session.timeout.ms": "500",
     }
     if "broker" in roles:
         properties["advertised.listeners"] = ",".join(

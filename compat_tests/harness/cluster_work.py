@@ -95,6 +95,9 @@ class Work:
         started = time.monotonic()
 
         def all_did() -> bool:
+            for member in self.members:
+                if member.failure is not None:
+                    raise member.failure
             return all(
                 len(load.acknowledged) > count + was for load, was in zip(all_loads, before, strict=True)
             )

@@ -144,17 +144,19 @@ class RawConnection:
         return data
 
 
-def produce(connection: RawConnection, topic: str, *batches: bytes, partition: int = 0) -> tuple[int, int]:
+def produce(
+    connection: RawConnection, topic: str, *batches: bytes, partition: int = 0, acks: int = -1
+) -> tuple[int, int]:
     """Produce v7 to one partition: (error code, base offset)."""
-    return produce_many(connection, topic, {partition: b"".join(batches)})[partition]
+    return produce_many(connection, topic, {partition: b"".join(batches)}, acks)[partition]
 
 
 def produce_many(
-    connection: RawConnection, topic: str, records: dict[int, bytes]
+    connection: RawConnection, topic: str, records: dict[int, bytes], acks: int = -1
 ) -> dict[int, tuple[int, int]]:
-    """Produce v7, acks=all, to several partitions of a topic: partition -> (error code, base offset)."""
+    """Produce v7 (acks 1 or -1 for all) to several partitions of a topic: partition -> (error code, base offset)."""
     partitions = [struct.pack(">ii", number, len(data)) + data for number, data in records.items()]
-    body = string(None) + struct.pack(">hi", -1, 10_000) + array([string(topic) + array(partitions)])
+    body = string(None) + struct.pack(">hi", acks, 10_000) + array([string(topic) + array(partitions)])
     answer = connection.ask(request(0, 7, body))
     position = 4 + 2 + len(topic)
     (count,) = struct.unpack_from(">i", answer, position)

@@ -1,0 +1,68 @@
+"""A network that is cut, at the inter-broker and the controller connections; clients reach every node.
+
+The short form isolates the leader once; with BARNABAS_CHAOS_ROUNDS set every pair is cut in turn as well, and
+each node is cut one way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import combinations
+
+import pytest
+
+from compat_tests.cluster.conftest import ClusterFactory
+from compat_tests.harness.cluster_work import Work
+from compat_tests.harness.topics import eventually
+
+LONG = "BARNABAS_CHAOS_ROUNDS" in os.environ
+SETTINGS = {
+    "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "300",
+    "replica.lag.time.max.ms": "3000",
+}
+
+
+@pytest.mark.timeout(300)
+def test_an_isolated_leader_is_replaced(fresh_cluster: ClusterFactory) -> None:
+    cluster = fresh_cluster(settings=SETTINGS, proxied=True)
+    assert cluster.network is not None
+    work = Work(cluster)
+    work.await_progress()
+    topic = next(iter(work.loads))
+    alone = cluster.leader(topic)
+    others = [node for node in cluster.nodes if node != alone]
+    cluster.network.isolate(alone, cluster.nodes)
+    eventually(lambda: cluster.metadata(others[0]).partitions[topic, 0].leader in others, 40)
+    time.sleep(2)  # clients that still talk to the one that is alone are told nothing that will not last
+    cluster.network.heal()
+    cluster.wait_until_whole()
+    work.await_progress()
+    assert work.verify() > 50
+
+
+@pytest.mark.skipif(not LONG, reason="with BARNABAS_CHAOS_ROUNDS set (make chaos)")
+@pytest.mark.timeout(900)
+def test_every_pair_is_cut_in_turn(fresh_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = fresh_cluster(settings=SETTINGS, proxied=True)
+    assert cluster.network is not None
+    work = Work(cluster)
+    work.await_progress()
+    for one, other in combinations(cluster.nodes, 2):
+        cluster.network.cut(one, other)
+        time.sleep(10)
+        cluster.network.heal()
+        cluster.wait_until_whole()
+        with capsys.disabled():
+            print(f"\n{one} and {other} were apart, all go on after {work.await_progress():.1f} s", end="")
+    for mute in cluster.nodes:
+        for other in cluster.nodes:
+            if other != mute:
+                cluster.network.cut_one_way(mute, other)
+        time.sleep(8)
+        cluster.network.heal()
+        cluster.wait_until_whole()
+        with capsys.disabled():
+            print(f"\n{mute} was mute, all go on after {work.await_progress():.1f} s", end="", flush=True)
+    assert work.verify() > 100
