@@ -15,7 +15,6 @@ when it has waited for a slow reader meanwhile.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -59,9 +58,9 @@ class ResponseWriter:
         """`copy_buffer` (COPY_BYTES) may be everybody's: nothing stays in it."""
         self._runtime = runtime
         self._copy_buffer = copy_buffer
-        self._socket = socket.socket(fileno=os.dup(transport_socket.fileno()))
+        self._socket: socket.socket = transport_socket.dup()
         self._socket.setblocking(False)
-        self._socket_send = self._socket.send
+        self._socket_send: Callable[..., int] = self._socket.send
         self._drained = drained
         self._waiting: deque[Part] | None = None  # what the socket has not taken yet
         self._watching = False  # whether the loop tells us when the socket takes more

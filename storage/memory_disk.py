@@ -51,6 +51,9 @@ class MemoryDisk:
         self.fault: Callable[[str, str], int | None] | None = None
         self.kill_after: int | None = None
         self.torn_bytes = 0
+        self.write_descriptor = (
+            os.write
+        )  # how a file's bytes get to a socket: virtual ones have their own way
         self.sector = 512  # bytes that reach the medium together
         self.ordered_names = (
             False  # whether names survive in the order in which they were changed, as on ext4
@@ -88,6 +91,7 @@ class MemoryDisk:
         """What a power failure leaves. `choose(n)` decides each time between 0 (least survives) and n (most)."""
         after = MemoryDisk()
         after.sector, after.ordered_names = self.sector, self.ordered_names
+        after.write_descriptor = self.write_descriptor
         after._names = self._names.after_power_failure(choose, self.sector, ordered=self.ordered_names)
         return after
 

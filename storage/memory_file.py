@@ -105,6 +105,7 @@ class FaultPoints(Protocol):
 
     short_write: int | None
     torn_bytes: int
+    write_descriptor: Callable[[int, bytes], int]
 
     def check(self, operation: str, path: str) -> None: ...
 
@@ -163,7 +164,7 @@ class MemoryFile:
         """Nothing to do."""
 
     def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
-        return os.write(socket_descriptor, self.pread(count, position))
+        return self._disk.write_descriptor(socket_descriptor, self.pread(count, position))
 
     def fileno(self) -> int:
         return -1

@@ -2,46 +2,36 @@
 
 - `run_until_idle` runs everything that is due; `advance` moves the clock and runs what comes due on the way,
   each callback at its own time.
-- Threads are none: `run_in_thread` does its work at the next turn and hands over the result the turn after,
-  so the order of events is the same in every run.
-- Randomness comes from a seed. There is no network: `listen` hands out port numbers and remembers the
-  protocol factories in `listening`, so a test can make a connection's protocol itself.
+- Threads are none: `run_in_thread` does its work at the next turn, or when `thread_delay_s` says, and hands over
+  the result the turn after, so the order of events is the same in every run.
+- Randomness comes from a seed.
+- Several runtimes in one `VirtualWorld` share its time and its network (virtual_network.py), each as a host of its
+  own; a runtime that is given no world has one to itself, where a connection can be made to its own ports alone.
+  `listening` holds the protocol factories by port, so a test can make a connection's protocol itself.
 """
 
 from __future__ import annotations
 
-import heapq
 import random  # noqa: TID251 - this file is a runtime
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from barnabas.storage.runtime import Runtime
+from barnabas.storage.runtime import Connecting, Runtime
+from barnabas.testing.virtual_network import VirtualNetwork
+from barnabas.testing.virtual_world import VirtualEvent, VirtualWorld
+
+if TYPE_CHECKING:
+    import ssl
 
 T = TypeVar("T")
 
-EVENTS_MAX = 1_000_000  # run_until_idle gives up on callbacks that schedule each other for ever
-
-
-class VirtualTimer:
-    """A scheduled callback; ordered by its time, then by when it was scheduled."""
-
-    __slots__ = ("at", "callback", "sequence")
-
-    def __init__(self, at: float, sequence: int, callback: Callable[[], object]) -> None:
-        self.at = at
-        self.sequence = sequence
-        self.callback: Callable[[], object] | None = callback
-
-    def cancel(self) -> None:
-        self.callback = None
-
-    def __lt__(self, other: VirtualTimer) -> bool:
-        return (self.at, self.sequence) < (other.at, other.sequence)
+VirtualTimer = VirtualEvent
+FIRST_PORT = 40_000  # of those that are handed out when a listener or a client does not care
 
 
 class VirtualServer:
-    """A port number that nobody can reach."""
+    """A port that takes connections until it is closed."""
 
     def __init__(self, listening: dict[int, Callable[[], Any]], port: int) -> None:
         self.port = port
@@ -52,73 +42,92 @@ class VirtualServer:
 
 
 class VirtualRuntime(Runtime):
-    """See the module. Wall clock and monotonic clock move together; the wall clock starts at `start_ms`."""
+    """See the module. Wall clock and monotonic clock move together, unless `wall_offset_ms` is changed; the wall
+    clock starts at `start_ms`. `host` is the name by which the others of the world find it."""
 
-    def __init__(self, seed: int = 0, start_ms: int = 1_700_000_000_000) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        start_ms: int = 1_700_000_000_000,
+        *,
+        network: VirtualNetwork | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        self.network = network if network is not None else VirtualNetwork(VirtualWorld(seed))
+        self.world = self.network.world
         self.random = random.Random(seed)
+        self.host = host
         self.listening: dict[int, Callable[[], Any]] = {}
-        self.writers: dict[int, Callable[[], object]] = {}
+        self.ended = False
+        self.held_until = 0.0
+        self.wall_offset_ms = 0  # by how much the wall clock has jumped
+        self.thread_delay_s: Callable[[], float] | None = None  # how long until a thread has done its work
         self._start_ms = start_ms
-        self._now = 0.0
-        self._sequence = 0
         self._ready: deque[Callable[[], object]] = deque()
-        self._timers: list[VirtualTimer] = []
-        self._next_port = 40_000
+        self._turn_is_due = False
+        self._next_port = FIRST_PORT
+        self.network.add(self)
 
     # -- the test's side
 
     def advance(self, seconds: float) -> None:
         """Move the clock, stopping at every timer on the way; whatever is due at the end has run."""
         assert seconds >= 0
-        end = self._now + seconds
-        self.run_until_idle()
-        while self._timers and self._timers[0].at <= end:
-            self._now = max(self._now, self._timers[0].at)
-            self.run_until_idle()
-        self._now = end
+        self.world.run_until(self.world.now + seconds)
 
     def run_until_idle(self) -> None:
         """Run what is due now, and what that makes due, without moving the clock."""
-        for _ in range(EVENTS_MAX):
-            callback = self._next_due()
-            if callback is None:
-                return
-            callback()
-        raise AssertionError(f"still not idle after {EVENTS_MAX} events")
+        self.world.run_until_idle()
+
+    def step(self) -> bool:
+        """Run one callback that is due now; False when there is none."""
+        return self.world.step(self.world.now)
 
     def next_timer_at(self) -> float | None:
         """When the next timer comes due, on the monotonic clock; None when nothing is scheduled."""
-        live = [timer.at for timer in self._timers if timer.callback is not None]
-        return min(live, default=None)
+        return self.world.next_at()
 
-    def _next_due(self) -> Callable[[], object] | None:
-        while not self._ready:
-            if not self._timers or self._timers[0].at > self._now:
-                return None
-            due = heapq.heappop(self._timers).callback
-            if due is not None:
-                return due
-        return self._ready.popleft()
+    def hold_until(self, moment: float) -> None:
+        """Nothing happens here before that time of the world, as after SIGSTOP; the host's kernel goes on."""
+        self.held_until = max(self.held_until, moment)
+
+    def end(self, *, power_fails: bool = False) -> None:
+        """The process is gone, as after kill -9: nothing happens here any more, and the host's kernel ends its
+        connections; when the power fails nobody does, and the others are left to notice."""
+        if not self.ended:
+            self.ended = True
+            self.listening.clear()
+            self._ready.clear()
+            self.network.process_ended(self, power_fails=power_fails)
 
     # -- the runtime
 
     def time_ms(self) -> int:
-        return self._start_ms + round(self._now * 1000)
+        return self._start_ms + round(self.world.now * 1000) + self.wall_offset_ms
 
     def monotonic(self) -> float:
-        return self._now
+        return self.world.now
 
     def random_bytes(self, count: int) -> bytes:
         return self.random.randbytes(count)
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         self._ready.append(callback)
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self.world.schedule(self.world.now, self, self._turn, is_turn=True)
 
-    def call_later(self, delay_s: float, callback: Callable[[], object]) -> VirtualTimer:
-        self._sequence += 1
-        timer = VirtualTimer(self._now + max(delay_s, 0.0), self._sequence, callback)
-        heapq.heappush(self._timers, timer)
-        return timer
+    def _turn(self) -> None:
+        """One callback of call_soon, so that between any two of them something else can happen."""
+        callback = self._ready.popleft()
+        if self._ready:
+            self.world.schedule(self.world.now, self, self._turn, is_turn=True)
+        else:
+            self._turn_is_due = False
+        callback()
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> VirtualEvent:
+        return self.world.schedule(self.world.now + delay_s, self, callback)
 
     def run_in_thread(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
@@ -132,7 +141,10 @@ class VirtualRuntime(Runtime):
             else:
                 self.call_soon(lambda: done(result, None))
 
-        self.call_soon(run)
+        if self.thread_delay_s is None:
+            self.call_soon(run)
+        else:
+            self.world.schedule(self.world.now + self.thread_delay_s(), self, run)
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         return [_error_of(work) for work in works]
@@ -145,32 +157,36 @@ class VirtualRuntime(Runtime):
         *,
         send_buffer_bytes: int = -1,  # noqa: ARG002 - no sockets here
         receive_buffer_bytes: int = -1,  # noqa: ARG002
-        tls: Any = None,  # noqa: ARG002
+        tls: ssl.SSLContext | None = None,  # noqa: ARG002 - nobody can listen in
     ) -> VirtualServer:
         if port in self.listening:
             raise OSError(98, f"address {host}:{port} in use")
         if port == 0:
-            self._next_port += 1
-            port = self._next_port
+            port = self.free_port()
         self.listening[port] = protocol_factory
         return VirtualServer(self.listening, port)
+
+    def free_port(self) -> int:
+        """One that has not been handed out before."""
+        self._next_port += 1
+        return self._next_port
 
     def connect(
         self,
         host: str,
         port: int,
-        protocol_factory: Callable[[], Any],  # noqa: ARG002
+        protocol_factory: Callable[[], Any],
         failed: Callable[[OSError], object],
         *,
-        tls: Any = None,  # noqa: ARG002
-    ) -> VirtualTimer:
-        return self.call_later(0, lambda: failed(ConnectionRefusedError(111, f"{host}:{port} refuses")))
+        tls: ssl.SSLContext | None = None,  # noqa: ARG002
+    ) -> Connecting:
+        return self.network.connect(self, host, port, protocol_factory, failed)
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
-        self.writers[descriptor] = callback
+        self.network.add_writer(descriptor, callback)
 
     def remove_writer(self, descriptor: int) -> None:
-        self.writers.pop(descriptor, None)
+        self.network.remove_writer(descriptor)
 
 
 def _error_of(work: Callable[[], object]) -> BaseException | None:

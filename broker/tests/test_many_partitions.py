@@ -24,8 +24,8 @@ class TickingRuntime(VirtualRuntime):
     """Looking at the clock takes a millisecond, so a slice of work is a step or two."""
 
     def monotonic(self) -> float:
-        self._now += 0.001
-        return self._now
+        self.world.now += 0.001
+        return self.world.now
 
 
 class Bench:
@@ -56,9 +56,7 @@ class Bench:
         """Turns of the loop until so many changes have been answered."""
         turns = 0
         while len(self.answers) < answers:
-            callback = self.runtime._next_due()
-            assert callback is not None, f"nothing left to do, only {self.answers} are answered"
-            callback()
+            assert self.runtime.step(), f"nothing left to do, only {self.answers} are answered"
             turns += 1
         return turns
 
@@ -77,9 +75,7 @@ def test_a_large_topic_takes_turns_and_is_answered_when_it_is_there(bench: Bench
     bench.create("large", 50)
     seen = set()
     while not bench.answers:
-        callback = bench.runtime._next_due()
-        assert callback is not None
-        callback()
+        assert bench.runtime.step()
         seen.add(bench.count("large"))
     assert bench.answers == ["large NONE"]
     assert bench.count("large") == 50
@@ -100,9 +96,7 @@ def test_changes_are_answered_in_their_order(bench: Bench) -> None:
 def test_a_topic_deleted_while_it_is_created_leaves_nothing(bench: Bench, turns: int, tmp_path: Path) -> None:
     bench.create("large", 20)
     for _ in range(turns):
-        callback = bench.runtime._next_due()
-        if callback is not None:
-            callback()
+        bench.runtime.step()
     bench.delete("large")
     bench.create("large", 3)
     bench.turns_until(3)

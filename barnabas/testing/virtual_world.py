@@ -1,0 +1,123 @@
+"""The time that several virtual runtimes share, and the order of what happens in them.
+
+One queue of events, each with its moment and the runtime that it belongs to. Where two events of one moment may
+come in either order (they belong to different runtimes, or are timers), the seed decides when `shuffles` is set;
+otherwise it is the order in which they were scheduled. What a runtime has said to `call_soon` always runs in
+order, as on a real event loop.
+
+A runtime can be held up (`VirtualRuntime.hold_until`, as SIGSTOP does) and ended (`VirtualRuntime.end`, as kill -9
+does): its events wait, or never happen. A `ProcessKilled` that comes out of an event ends the runtime, too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random  # noqa: TID251 - this file is part of a runtime
+from collections.abc import Callable
+from typing import Protocol
+
+from barnabas.storage.memory_file import ProcessKilled
+
+EVENTS_MAX = 1_000_000  # run_until_idle gives up on callbacks that schedule each other for ever
+TURN_FIRST = -1  # what call_soon was told comes before timers that are due at the same moment
+
+
+class Process(Protocol):
+    """Whoever owns events: a runtime."""
+
+    ended: bool
+    held_until: float
+
+    def end(self) -> None: ...
+
+
+class VirtualEvent:
+    """Something that will happen; a cancelled one has no callback."""
+
+    __slots__ = ("callback", "owner")
+
+    def __init__(self, owner: Process, callback: Callable[[], object]) -> None:
+        self.owner = owner
+        self.callback: Callable[[], object] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualWorld:
+    """See the module. `now` is in seconds and starts at 0."""
+
+    def __init__(self, seed: int = 0, *, shuffles: bool = False) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.events_count = 0  # that have happened
+        self.shuffles = shuffles
+        # Hears of an exception that an event has let out, with its owner; without a hearer it goes to whoever runs
+        # the world.
+        self.on_error: Callable[[Process, Exception], object] | None = None
+        self.on_killed: Callable[[Process], object] = lambda _: None  # ProcessKilled has ended a runtime
+        self._events: list[tuple[float, int, int, VirtualEvent]] = []
+        self._sequence = 0
+
+    def schedule(
+        self, at: float, owner: Process, callback: Callable[[], object], *, is_turn: bool = False
+    ) -> VirtualEvent:
+        """Let the callback happen at a moment, now at the earliest."""
+        event = VirtualEvent(owner, callback)
+        self._sequence += 1
+        first = TURN_FIRST if is_turn else 0
+        order = int(self.random.random() * 65536) if self.shuffles else first
+        heapq.heappush(self._events, (max(at, self.now), order, self._sequence, event))
+        return event
+
+    def run_until(self, moment: float) -> None:
+        """Let everything happen that is due up to a moment, each at its own time, and stop the clock there."""
+        while self.step(moment):
+            pass
+        self.now = max(self.now, moment)
+
+    def run_until_idle(self) -> None:
+        """Let happen what is due now, and what that makes due, without moving the clock."""
+        for _ in range(EVENTS_MAX):
+            if not self.step(self.now):
+                return
+        raise AssertionError(f"still not idle after {EVENTS_MAX} events")
+
+    def next_at(self) -> float | None:
+        """When the next event comes due; None when nothing is scheduled."""
+        live = (
+            at for at, _, _, event in self._events if event.callback is not None and not event.owner.ended
+        )
+        return min(live, default=None)
+
+    def step(self, until: float) -> bool:
+        """Let one event happen that is due by then; False when there is none."""
+        events = self._events
+        while events:
+            at, order, sequence, event = events[0]
+            if at > until:
+                return False
+            heapq.heappop(events)
+            owner = event.owner
+            if event.callback is None or owner.ended:
+                continue
+            if owner.held_until > at:
+                heapq.heappush(events, (owner.held_until, order, sequence, event))
+                continue
+            self.now = max(self.now, at)
+            callback, event.callback = event.callback, None
+            self.events_count += 1
+            self._call(owner, callback)
+            return True
+        return False
+
+    def _call(self, owner: Process, callback: Callable[[], object]) -> None:
+        try:
+            callback()
+        except ProcessKilled:
+            owner.end()
+            self.on_killed(owner)
+        except Exception as error:
+            if self.on_error is None:
+                raise
+            self.on_error(owner, error)
