@@ -17,6 +17,8 @@ def table() -> str:
     """Markdown, one row per served API, by key."""
     rows = ["| key | API | versions |", "|---|---|---|"]
     for key, served in sorted(REGISTRATIONS.items()):
+        if served.internal:
+            continue
         note = (
             ""
             if served.advertised_min == served.min_version

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome, Usual
+from barnabas.broker.controller_requests import RawResponse
+from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome, Registration, Usual
 from barnabas.storage.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.primitives import DecodeError, skip_tagged_fields
@@ -115,13 +116,15 @@ class Dispatcher:
     def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
         """The frame of a response that comes after its handler returned PENDING."""
         route = self._routes[context.api_key << 16 | context.api_version]
+        if type(response) is RawResponse:
+            return _response_header(route, len(response.body), context.correlation_id) + response.body
         return _frame(route, context.correlation_id, response)
 
     def _make_route(self, key: int) -> Route:
         """The route of what stands first in a request, its API key and version."""
         api_key, api_version = _unpack_key(key.to_bytes(4, "big"))
         registration = REGISTRATIONS.get(api_key)
-        if registration is None:
+        if registration is None or registration.internal:
             raise DecodeError(f"API key {api_key} is not served")
         request, response = request_type(api_key), response_type(api_key)
         if registration.min_version <= api_version <= registration.max_version:
@@ -131,7 +134,7 @@ class Dispatcher:
                 read=request.readers[api_version],
                 write=response.writers[api_version],
                 handler=registration.handler,
-                usual=registration.usual if request.flexible(api_version) else None,
+                usual=self._usual(registration, flexible=request.flexible(api_version)),
                 flexible_request=request.flexible(api_version),
                 # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
                 flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,
@@ -151,6 +154,12 @@ class Dispatcher:
             flexible_response_header=False,
             answers_records=False,
         )
+
+    def _usual(self, registration: Registration, *, flexible: bool) -> Usual | None:
+        """What is tried before the handler: where the controller shall answer, asking the one that is active."""
+        if registration.controller:
+            return self._services.to_controller.pass_on
+        return registration.usual if flexible else None
 
 
 def _read_nothing(_buffer: Buffer, position: int, _end: int) -> tuple[None, int]:

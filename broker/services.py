@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from barnabas.broker.refused_transactions import RefusedTransactions
+from barnabas.broker.to_controller import ToController
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
@@ -46,6 +47,10 @@ class Services:
     node_id: int
     refused_transactions: RefusedTransactions = field(default_factory=RefusedTransactions)
     endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name
+    to_controller: ToController = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.to_controller = ToController(self)
 
     def advertised(self, listener: str) -> tuple[str, int]:
         """(host, port) that clients of this listener shall connect to (advertised.listeners)."""

@@ -43,6 +43,7 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest | None) ->
         api_keys=[
             ApiVersion(api_key=key, min_version=served.advertised_min, max_version=served.max_version)
             for key, served in sorted(REGISTRATIONS.items())
+            if not served.internal
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

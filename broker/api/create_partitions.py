@@ -14,7 +14,7 @@ from barnabas.wire.messages.create_partitions import (
 )
 
 
-@api(37, 0, 3)
+@api(37, 0, 3, controller=True)
 def create(context: RequestContext, request: CreatePartitionsRequest) -> Outcome:
     wanted = [_wanted(topic) for topic in request.topics]
 

@@ -26,7 +26,7 @@ from barnabas.wire.messages.create_topics import (
 _TOPIC, _NODE, _CLUSTER, _STATIC, _DEFAULT = 1, 2, 3, 4, 5
 
 
-@api(19, 2, 7)
+@api(19, 2, 7, controller=True)
 def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
     services = context.services
     wanted = [_wanted(topic) for topic in request.topics]

@@ -19,7 +19,7 @@ from barnabas.wire.primitives import ZERO_UUID
 Wanted = list[tuple[str | None, bytes]]
 
 
-@api(20, 1, 6)
+@api(20, 1, 6, controller=True)
 def delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse | Outcome:
     wanted: Wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     wanted += [(name, ZERO_UUID) for name in request.topic_names]

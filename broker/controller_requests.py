@@ -1,0 +1,131 @@
+"""Requests of other nodes to this one's controller: what their brokers ask, and what they pass on for their clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.primitives import DecodeError
+from barnabas.wire.registry import request_type, response_type
+
+if TYPE_CHECKING:
+    from barnabas.broker.services import Services
+
+log = logging.getLogger("barnabas.controller")
+
+
+class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
+    """One request, its body in Kafka's encoding. `for_client`: a client has asked; its name, listener and address stand
+    beside it. Otherwise a node asks for itself, and its id stands for the address."""
+
+    api_key: int
+    api_version: int
+    client_id: str | None
+    listener: str
+    client_host: str
+    body: bytes
+    for_client: bool
+
+
+class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """The response's body, or why there is none; and the metadata offset that it stands on."""
+
+    error: int
+    offset: int
+    body: bytes
+
+
+class RawResponse(msgspec.Struct, frozen=True):
+    """A response that another node has encoded."""
+
+    body: bytes
+
+
+class LocalReply:
+    """Takes the response of a request that came over no connection of a client."""
+
+    def __init__(self, done: Callable[[msgspec.Struct], object]) -> None:
+        self._done = done
+
+    def complete(self, _context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        assert not isinstance(response, Outcome)
+        self._done(response)
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None:
+        """Whoever waits on the other side goes on waiting."""
+
+
+class ControllerRequests:
+    """Serves them, where this node's controller is the active one."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def serve(self, node_id: int, payload: bytes, reply: Callable[[bytes], object]) -> None:
+        """Answer one request of the node; `reply` is called once, now or later. Never raises for what it was sent."""
+
+        def answer(error: ErrorCode, body: bytes = b"") -> None:
+            offset = self._services.controller.image.offset
+            reply(msgspec.msgpack.encode(ControllerAnswer(error, offset, body)))
+
+        try:
+            asked = msgspec.msgpack.decode(payload, type=ControllerRequest)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.warning("a request of node %d can't be read: %s", node_id, error)
+            answer(ErrorCode.INVALID_REQUEST)
+            return
+        if not self._services.controller.is_active:
+            answer(ErrorCode.NOT_CONTROLLER)
+            return
+        served = REGISTRATIONS.get(asked.api_key)
+        if (
+            served is None
+            or not served.controller
+            or (served.internal and asked.for_client)
+            or not served.min_version <= asked.api_version <= served.max_version
+        ):
+            log.warning(
+                "node %d asks for API %d version %d, which no controller serves",
+                node_id,
+                asked.api_key,
+                asked.api_version,
+            )
+            answer(ErrorCode.UNSUPPORTED_VERSION)
+            return
+        kind = response_type(asked.api_key)
+
+        def done(response: msgspec.Struct) -> None:
+            answer(ErrorCode.NONE, b"".join(kind.encode(asked.api_version, response)))  # type: ignore[arg-type]
+
+        context = RequestContext(
+            self._services,
+            LocalReply(done),
+            asked.api_key,
+            asked.api_version,
+            0,
+            asked.client_id,
+            asked.listener,
+            asked.client_host,
+        )
+        try:
+            request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)
+            response = served.handler(context, request)
+        except DecodeError as error:
+            log.warning("a %s of node %d can't be read: %s", served.name, node_id, error)
+            answer(ErrorCode.INVALID_REQUEST)
+            return
+        except Exception:
+            log.exception("%s of node %d failed", served.name, node_id)
+            answer(ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        if not isinstance(response, Outcome):
+            done(response)

@@ -1,0 +1,274 @@
+"""Requests to the active controller, from any node: this broker's own, and those of clients that it passes on.
+
+Where this node's controller is the active one, the handler is called here. Elsewhere the request goes over the link to the
+node that is, in Kafka's own encoding, with who asked. An answer carries the metadata offset that it stands on, and is
+passed on once this node's image has come so far: who has created a topic finds it here.
+
+A request that finds no active controller, or loses it on the way, is sent again until its time is up, as Kafka's
+brokers do. So what is asked may be done twice; everything that a controller does is safe in that case (KIP-590).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from barnabas.broker.context import RequestContext
+from barnabas.broker.controller_requests import (
+    ControllerAnswer,
+    ControllerRequest,
+    LocalReply,
+    RawResponse,
+)
+from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.primitives import DecodeError
+from barnabas.wire.registry import request_type, response_type
+
+if TYPE_CHECKING:
+    from barnabas.broker.services import Services
+    from barnabas.storage.runtime import Timer
+
+log = logging.getLogger("barnabas.controller")
+
+TIMEOUT_S = 30.0
+ATTEMPT_S = 5.0  # an answer that has not come by then is asked for again
+RETRY_S = 0.02
+CATCH_UP_S = 5.0  # an answer waits so long for this node's image
+TICK_S = 0.5
+
+Done = Callable[[Any, ErrorCode], object]
+
+
+class ControllerLinks(Protocol):
+    """The links of this node to the voters."""
+
+    def active_controller(self) -> int:
+        """Node id of the active controller as far as is known here, -1 when it is not."""
+        ...
+
+    def request(self, node_id: int, payload: bytes, done: Callable[[bytes | None], object]) -> None:
+        """`done(answer)`, once; None when there is no link or it went."""
+        ...
+
+
+class ToController:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._runtime = services.runtime
+        self.links: ControllerLinks | None = None  # set where others may be the active controller
+        self._waiting: list[_Attempt] = []  # for a controller that answers
+        self._catching_up: list[tuple[int, float, Callable[[], object]]] = []
+        self._timer: Timer | None = None
+        services.controller.add_image_listener(lambda _: self._caught_up())
+
+    # -- this node's own requests
+
+    def send(
+        self, api_key: int, request: msgspec.Struct, done: Done, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        """Ask the active controller, in the newest version of the API. `done(response, NONE)`, or `done(None, error)` when
+        none has answered in time; once, perhaps before this returns."""
+        version = REGISTRATIONS[api_key].max_version
+        if self._services.controller.is_active:
+            self._call_here(api_key, version, request, done)
+            return
+        body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
+
+        def answered(answer: bytes | None, error: ErrorCode) -> None:
+            if answer is None:
+                done(None, error)
+                return
+            response, _ = response_type(api_key).decode(version, answer, 0)
+            done(response, ErrorCode.NONE)
+
+        node = str(self._services.node_id)
+        asked = ControllerRequest(api_key, version, None, "", node, body, for_client=False)
+        self._start(asked, answered, timeout_s)
+
+    def _call_here(self, api_key: int, version: int, request: msgspec.Struct, done: Done) -> None:
+        context = RequestContext(
+            self._services,
+            LocalReply(lambda response: done(response, ErrorCode.NONE)),
+            api_key,
+            version,
+            0,
+            None,
+            "",
+            str(self._services.node_id),
+        )
+        response = REGISTRATIONS[api_key].handler(context, request)
+        if not isinstance(response, Outcome):
+            done(response, ErrorCode.NONE)
+
+    # -- requests of clients
+
+    def pass_on(self, context: RequestContext, buffer: memoryview, start: int, end: int) -> Outcome | None:
+        """Have the active controller answer the request whose body is at buffer[start:end]; None when that is this node's."""
+        if self._services.controller.is_active:
+            return None
+        asked = ControllerRequest(
+            context.api_key,
+            context.api_version,
+            context.client_id,
+            context.listener,
+            context.client_host,
+            buffer[start:end].tobytes(),
+            for_client=True,
+        )
+
+        def answered(answer: bytes | None, error: ErrorCode) -> None:
+            if answer is None:
+                log.warning(
+                    "no controller has answered %s of %s: %s",
+                    REGISTRATIONS[context.api_key].name,
+                    context.client_host,
+                    error.name,
+                )
+                context.complete(Outcome.CLOSE)  # the client asks again, here or elsewhere
+            else:
+                context.complete(RawResponse(answer))
+
+        self._start(asked, answered, TIMEOUT_S)
+        return Outcome.PENDING
+
+    # -- on the way
+
+    def _start(
+        self,
+        asked: ControllerRequest,
+        answered: Callable[[bytes | None, ErrorCode], object],
+        timeout_s: float,
+    ) -> None:
+        attempt = _Attempt(asked, answered, self._runtime.monotonic() + timeout_s)
+        self._waiting.append(attempt)
+        self._try(attempt)
+        self._tick_later()
+
+    def _try(self, attempt: _Attempt) -> None:
+        """Send it, unless nobody is known who could answer; the ticks will see to that."""
+        if attempt.done:
+            return
+        if self._services.controller.is_active:
+            self._waiting.remove(attempt)
+            attempt.done = True
+            self._turned_local(attempt)
+            return
+        links = self.links
+        node_id = links.active_controller() if links is not None else -1
+        if links is None or node_id < 0 or node_id == self._services.node_id:
+            attempt.sent_to = -1
+            return
+        attempt.sent_to = node_id
+        attempt.again_at = self._runtime.monotonic() + ATTEMPT_S
+        attempt.number += 1
+        number = attempt.number
+        links.request(
+            node_id,
+            msgspec.msgpack.encode(attempt.asked),
+            lambda answer: self._answered(attempt, number, answer),
+        )
+
+    def _turned_local(self, attempt: _Attempt) -> None:
+        """This node has become the active controller while the request waited."""
+        asked = attempt.asked
+
+        def done(response: Any, _error: ErrorCode) -> None:
+            kind = response_type(asked.api_key)
+            attempt.answered(b"".join(kind.encode(asked.api_version, response)), ErrorCode.NONE)  # type: ignore[arg-type]
+
+        try:
+            request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)
+        except DecodeError:
+            attempt.answered(None, ErrorCode.INVALID_REQUEST)
+            return
+        self._call_here(asked.api_key, asked.api_version, request, done)
+
+    def _answered(self, attempt: _Attempt, number: int, payload: bytes | None) -> None:
+        if attempt.done or attempt.number != number:
+            return  # it was sent again meanwhile
+        answer = None
+        if payload is not None:
+            try:
+                answer = msgspec.msgpack.decode(payload, type=ControllerAnswer)
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                log.warning("an answer of controller %d can't be read: %s", attempt.sent_to, error)
+        if answer is None or answer.error == ErrorCode.NOT_CONTROLLER:
+            attempt.sent_to = -1
+            self._runtime.call_later(RETRY_S, lambda: self._try(attempt))
+            return
+        attempt.done = True
+        self._waiting.remove(attempt)
+        if answer.error:
+            attempt.answered(None, ErrorCode(answer.error))
+        else:
+            body = answer.body
+            self.when_at(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
+
+    def controller_changed(self) -> None:
+        """Another node is the active controller now, or this one: ask it what the last one has not answered."""
+        for attempt in tuple(self._waiting):
+            self._try(attempt)
+
+    def _tick_later(self) -> None:
+        if self._timer is None and (self._waiting or self._catching_up):
+            self._timer = self._runtime.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._runtime.monotonic()
+        for attempt in tuple(self._waiting):
+            if now >= attempt.deadline:
+                attempt.done = True
+                self._waiting.remove(attempt)
+                attempt.answered(None, ErrorCode.REQUEST_TIMED_OUT)
+            elif attempt.sent_to < 0 or now >= attempt.again_at:
+                self._try(attempt)
+        self._caught_up()
+        self._tick_later()
+
+    # -- this node's image
+
+    def when_at(self, offset: int, call: Callable[[], object]) -> None:
+        """Call when this node's image holds the record of this offset and its partitions are as it says, or
+        after CATCH_UP_S."""
+        if self._services.controller.image.offset >= offset:
+            self._services.partitions.when_settled(call)
+            return
+        self._catching_up.append((offset, self._runtime.monotonic() + CATCH_UP_S, call))
+        self._tick_later()
+
+    def _caught_up(self) -> None:
+        if not self._catching_up:
+            return
+        reached, now = self._services.controller.image.offset, self._runtime.monotonic()
+        waiting, self._catching_up = self._catching_up, []
+        for offset, deadline, call in waiting:
+            if reached >= offset or now >= deadline:
+                self._services.partitions.when_settled(call)
+            else:
+                self._catching_up.append((offset, deadline, call))
+
+
+class _Attempt:
+    """A request on its way."""
+
+    __slots__ = ("again_at", "answered", "asked", "deadline", "done", "number", "sent_to")
+
+    def __init__(
+        self,
+        asked: ControllerRequest,
+        answered: Callable[[bytes | None, ErrorCode], object],
+        deadline: float,
+    ) -> None:
+        self.asked = asked
+        self.answered = answered
+        self.deadline = deadline
+        self.again_at = deadline
+        self.sent_to = -1
+        self.number = 0
+        self.done = False
