@@ -1,13 +1,14 @@
 """DescribeCluster (60), versions 0-2 (KIP-700): brokers and cluster id without topics.
 
 Version 1 adds the endpoint type: this is a broker listener, so controllers are not described here (KIP-919).
-Version 2 lists fenced brokers when asked to (KIP-1073).
+Version 2 lists fenced brokers when asked to (KIP-1073). The controller's id is, as in Kafka, that of any broker that is
+alive: each passes requests on to the controller.
 """
 
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, broker_addresses
+from barnabas.broker.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, MetadataView
 from barnabas.broker.registry import api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_cluster import (
@@ -32,9 +33,10 @@ def describe(context: RequestContext, request: DescribeClusterRequest) -> Descri
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
+    view = MetadataView(context)
     return DescribeClusterResponse(
         cluster_id=context.services.cluster_id,
-        controller_id=context.services.node_id,
+        controller_id=view.controller_id(context.services.runtime.random),
         brokers=[
             DescribeClusterBroker(
                 broker_id=broker.broker_id,
@@ -43,7 +45,7 @@ def describe(context: RequestContext, request: DescribeClusterRequest) -> Descri
                 rack=broker.rack,
                 is_fenced=broker.fenced,
             )
-            for broker in broker_addresses(context)
+            for broker in view.brokers
             if request.include_fenced_brokers or not broker.fenced
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS

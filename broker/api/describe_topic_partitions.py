@@ -1,15 +1,16 @@
 """DescribeTopicPartitions (75), version 0 (KIP-966): topics in pages, by name, ascending.
 
 No topics named: all of them. The page ends at response.partition.limit (at least one partition, at most
-max.request.partition.size.limit); the cursor says where the next one begins.
+max.request.partition.size.limit); the cursor says where the next one begins. A partition whose leader is not there has
+leader -1 and no error, as in Kafka.
 """
 
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata_view import TOPIC_OPERATIONS, offline_replicas, partition_error
+from barnabas.broker.metadata_view import TOPIC_OPERATIONS, MetadataView
 from barnabas.broker.registry import api
-from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionState
+from barnabas.controller.image import INTERNAL_TOPICS, PartitionState
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_topic_partitions import (
@@ -25,7 +26,8 @@ from barnabas.wire.messages.describe_topic_partitions import (
 def describe(
     context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    image = context.services.controller.image
+    view = MetadataView(context)
+    image = view.image
     named = [topic.name for topic in request.topics]
     cursor = request.cursor
     names = sorted(set(named or image.topics))
@@ -42,7 +44,7 @@ def describe(
             response.next_cursor = ResponseCursor(topic_name=name, partition_index=0)
             break
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
-        described = _describe(image, name, first, room)
+        described = _describe(view, name, first, room)
         response.topics.append(described)
         room -= len(described.partitions)
         topic = image.topics.get(name)
@@ -62,8 +64,8 @@ def _refuse(names: list[str]) -> DescribeTopicPartitionsResponse:
     )
 
 
-def _describe(image: MetadataImage, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:
-    topic = image.topics.get(name)
+def _describe(view: MetadataView, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:
+    topic = view.image.topics.get(name)
     if topic is None:
         return DescribeTopicPartitionsResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -78,22 +80,21 @@ def _describe(image: MetadataImage, name: str, first: int, room: int) -> Describ
         name=name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=[_partition(image, index, topic.partitions[index]) for index in range(first, last)],
+        partitions=[_partition(view, index, topic.partitions[index]) for index in range(first, last)],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
 def _partition(
-    image: MetadataImage, index: int, state: PartitionState
+    view: MetadataView, index: int, state: PartitionState
 ) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
-        error_code=partition_error(image, state),
         partition_index=index,
-        leader_id=state.leader,
+        leader_id=view.leader(state),
         leader_epoch=state.leader_epoch,
         replica_nodes=state.replicas,
         isr_nodes=state.isr,
         eligible_leader_replicas=state.eligible_leader_replicas,
         last_known_elr=state.last_known_elr,
-        offline_replicas=offline_replicas(image, state),
+        offline_replicas=view.offline_replicas(state),
     )

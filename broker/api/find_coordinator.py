@@ -1,7 +1,8 @@
 """FindCoordinator (10), versions 0-6: which broker coordinates a group.
 
 v1 key types; v4 several keys at once (KIP-699); v5 and v6 as v4 (v6 admits share keys, KIP-932). The first
-question about any group creates __consumer_offsets and is answered when the topic serves. Not implemented:
+question about any group creates __consumer_offsets and is answered when the topic serves. A coordinator that is fenced
+or lacks the request's listener is not available. Not implemented:
 coordinators of transactions and share partitions, whose keys get COORDINATOR_NOT_AVAILABLE.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from barnabas.broker.context import RequestContext
+from barnabas.broker.metadata_view import MetadataView
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
@@ -61,10 +63,11 @@ def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
 
 
 def _coordinator(context: RequestContext, key: str, error: ErrorCode, node_id: int) -> Coordinator:
-    if error:
+    broker = None if error else MetadataView(context).alive(node_id)
+    if broker is None:
+        error = error or ErrorCode.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error)
-    host, port = context.services.advertised(context.listener)
-    return Coordinator(key=key, node_id=node_id, host=host, port=port)
+    return Coordinator(key=key, node_id=node_id, host=broker.host, port=broker.port)
 
 
 def _response(version: int, key_type: int, found: list[Coordinator | None]) -> FindCoordinatorResponse:
