@@ -19,7 +19,7 @@ from barnabas.storage.directory import LOG_START_OFFSET_FILE, RECOVERY_POINT_FIL
 from barnabas.storage.disk import Disk
 from barnabas.storage.errors import is_passing
 from barnabas.storage.log import Log
-from barnabas.storage.log_sync import SyncedLog
+from barnabas.storage.log_watermark import WatermarkedLog
 from barnabas.storage.runtime import Runtime
 
 logger = logging.getLogger("barnabas.storage")
@@ -66,13 +66,19 @@ class CheckpointFile:
         self._failing = False
         self._begun = 0  # the version that a thread writes, or has written last
         self._version = 0
+        self._waiters: list[Callable[[BaseException | None], object]] = []
 
-    def write(self, offsets: Offsets) -> None:
-        """Have this written, unless the file says so already. Of several that wait the last one counts."""
+    def write(self, offsets: Offsets, done: Callable[[BaseException | None], object] | None = None) -> None:
+        """Have this written, unless the file says so already. Of several that wait the last one counts. `done`
+        hears when this, or what came later, has been synced, or of the error."""
+        if done is not None:
+            self._waiters.append(done)
         if self._busy:
             self._next = offsets
         elif offsets != self._written:
             self._begin(offsets)
+        else:
+            self._tell(None)
 
     @property
     def is_behind(self) -> bool:
@@ -130,6 +136,13 @@ class CheckpointFile:
         following, self._next = self._next, None
         if following is not None:
             self.write(following)
+        if not self._busy:
+            self._tell(error)
+
+    def _tell(self, error: BaseException | None) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter(error)
 
 
 class Checkpointer:
@@ -166,13 +179,13 @@ class Checkpointer:
 
     def forget(self, log_dir: str) -> None:
         """A log has gone from the directory: a new one of its name must not find its offsets."""
-        self._write_soon(log_dir, LOG_START_OFFSET_FILE)
-        self._write_soon(log_dir, RECOVERY_POINT_FILE)
+        for name in _VALUES:
+            self._write_soon(log_dir, name)
 
     def settle(self, log_dir: str, key: tuple[str, int]) -> None:
         """A log is about to be made in the directory: what is known of another one of its name is forgotten now.
         Blocking, if one has just gone. OSError."""
-        for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE):
+        for name in _VALUES:
             file = self._file(log_dir, name)
             if ((log_dir, name) in self._soon or file.is_behind) and file.may_claim(key):
                 self._soon.discard((log_dir, name))
@@ -180,17 +193,42 @@ class Checkpointer:
 
     def forget_now(self, log_dir: str) -> None:
         """As `forget`, blocking. OSError."""
-        for name in (LOG_START_OFFSET_FILE, RECOVERY_POINT_FILE):
+        for name in _VALUES:
             self._write_now(log_dir, name)
 
-    def truncating(self, log: SyncedLog, offset: int) -> None:
-        """The log's end is about to become `offset`: the checkpoint may claim no more, or what is written there
-        next would be believed unread. Blocking. OSError."""
-        if offset < log.recovery_point:
-            logs = [each for each in self._logs.values() if each.log_dir == log.log_dir]
-            offsets = _collect(logs, _recovery_point)
-            offsets[log.topic, log.partition] = offset
-            self._file(log.log_dir, RECOVERY_POINT_FILE).write_now(offsets)
+    def truncating(self, log: WatermarkedLog, offset: int) -> None:
+        """The log's end is about to become `offset`: no checkpoint may claim more, or what is written there next
+        would be believed unread, or count as committed, or as below the log's start. Blocking where they do.
+        OSError."""
+        claims = {
+            RECOVERY_POINT_FILE: log.recovery_point,
+            LOG_START_OFFSET_FILE: log.log_start_offset,
+            REPLICATION_OFFSET_FILE: log.high_watermark if log.is_replicated else -1,
+        }
+        for name, claimed in claims.items():
+            if offset < claimed:
+                logs = [each for each in self._logs.values() if each.log_dir == log.log_dir]
+                offsets = _collect(logs, _VALUES[name])
+                offsets[log.topic, log.partition] = offset
+                self._file(log.log_dir, name).write_now(offsets)
+
+    def claim_less(self, log_dirs: Iterable[str], done: Callable[[BaseException | None], object]) -> None:
+        """Write the recovery points of these directories, some of which have been lowered, by a thread; then call
+        `done`, with the error if there was one. For many logs that are about to be cut."""
+        missing = set(log_dirs)
+        failure: list[BaseException | None] = [None]
+
+        def written(log_dir: str, error: BaseException | None) -> None:
+            missing.discard(log_dir)
+            failure[0] = failure[0] or error
+            if not missing:
+                done(failure[0])
+
+        for log_dir in sorted(missing):
+            logs = [each for each in self._logs.values() if each.log_dir == log_dir]
+            self._file(log_dir, RECOVERY_POINT_FILE).write(
+                _collect(logs, _recovery_point), partial(written, log_dir)
+            )
 
     def write_now(self, log_dir: str) -> None:
         """Every file of the directory, blocking. OSError."""

@@ -1,6 +1,7 @@
 """The log of one partition, put together: opened and recovered here, closed here.
 
 What it does stands in the files it inherits from, one concern each: log_reader (reading), log_sync (fsync),
+log_watermark (what is committed),
 log_segments (rolling, removing, truncating), log_pacing (a disk that is behind), log_append (appending).
 Everything runs on the loop's thread except syncing, which goes to a thread where nobody waits for it.
 """
@@ -11,9 +12,10 @@ import logging
 
 from barnabas.storage.disk import Disk
 from barnabas.storage.epochs import LeaderEpochCache
-from barnabas.storage.log_append import AppendableLog, AppendResult
+from barnabas.storage.log_append import AppendResult
 from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log_reader import NO_READERS
+from barnabas.storage.log_replica import FollowerAppend, ReplicaLog
 from barnabas.storage.log_sync import EPOCH_FILE, LogEvents
 from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.recovery import load_segments
@@ -23,10 +25,10 @@ from barnabas.wire.record_batch import RecordBatchError
 
 logger = logging.getLogger("barnabas.storage")
 
-__all__ = ["AppendResult", "Log"]
+__all__ = ["AppendResult", "FollowerAppend", "Log"]
 
 
-class Log(AppendableLog):
+class Log(ReplicaLog):
     """See the module. Offsets are of records, sizes in bytes, times in ms since the epoch."""
 
     __slots__ = ("topic_id",)
@@ -45,10 +47,12 @@ class Log(AppendableLog):
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        high_watermark: int = 0,
         producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         events: LogEvents | None = None,
     ) -> None:
         """Open the log in `directory` (`<log_dir>/<topic>-<partition>`), which exists; recover it unless `clean`.
+        `high_watermark` is the checkpointed one, for when it turns out to be replicated.
 
         OSError when the directory can't be read or written.
         """
@@ -71,6 +75,8 @@ class Log(AppendableLog):
         self._flush_pending = False
         self._pacing = None
         self._held_from = -1
+        self._high_watermark = -1
+        self.checkpointed_high_watermark = high_watermark
         self._sealing = ()
         self._sync_to = -1
         self._sync_waiters = None
@@ -137,13 +143,6 @@ class Log(AppendableLog):
     @property
     def segments(self) -> tuple[Segment, ...]:
         return tuple(self._segments)
-
-    @property
-    def high_watermark(self) -> int:
-        """Offset up to which (exclusive) every in-sync replica has the log. With one replica: its end, or the
-        end of what has been synced while flush.messages holds records back."""
-        held_from = self._held_from
-        return self.log_end_offset if held_from < 0 else held_from
 
     @property
     def latest_epoch(self) -> int:

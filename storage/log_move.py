@@ -64,6 +64,7 @@ class LogMove:
         self._caught_up = caught_up
         self._failed = failed
         self._copied: dict[int, _Copied] = {}
+        self._truncations = log.truncations
         self._cancelled = False
 
     @property
@@ -115,11 +116,13 @@ class LogMove:
             return
 
     def _forget_the_gone(self) -> list[str]:
-        """Files of copies whose segment retention or compaction has taken away since."""
+        """Files of copies whose segment retention or compaction has taken away since; all when the log has been cut
+        back, as what was copied may have been written anew."""
+        cut, self._truncations = self._truncations != self.log.truncations, self.log.truncations
         here = {segment.base_offset: segment for segment in self.log.segments}
         gone: list[str] = []
         for base, copied in list(self._copied.items()):
-            if here.get(base) is not copied.segment or copied.size > copied.segment.size:
+            if cut or here.get(base) is not copied.segment or copied.size > copied.segment.size:
                 del self._copied[base]
                 gone += [self._path_of(path) for path in copied.segment.files]
         return gone
@@ -196,7 +199,8 @@ class LogMove:
 
         def then() -> None:
             segment = self.log.segments[-1]
-            if copied.segment is segment and segment.size - copied.size <= REST_BYTES:
+            uncut = self._truncations == self.log.truncations
+            if uncut and copied.segment is segment and segment.size - copied.size <= REST_BYTES:
                 self._caught_up(self)
             else:
                 self._step()

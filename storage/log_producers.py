@@ -44,11 +44,6 @@ class ProducerLog(SegmentedLog):
         return self._producers.entries if self._producers is not None else _NO_PRODUCERS
 
     @property
-    def high_watermark(self) -> int:
-        """See `Log`."""
-        raise NotImplementedError
-
-    @property
     def last_stable_offset(self) -> int:
         """Offset up to which (exclusive) every transaction has an end that consumers can see (KIP-98)."""
         high_watermark = self.high_watermark
@@ -204,12 +199,23 @@ class ProducerLog(SegmentedLog):
             indexes[new.base_offset] = index
         self._transaction_indexes = indexes or None
 
-    def _truncate_producers(self) -> None:
-        """The log has been cut back to its end: go back to a snapshot below it. OSError when that fails."""
+    def _truncate_producers(self, *, anew: bool = False) -> None:
+        """The log has been cut back to its end, or begins there `anew`: no file is to tell of more, and the
+        producers are those of what is left. OSError when that fails."""
+        end = self.log_end_offset
         names = self._disk.list(self.directory)
         recovery = ProducerRecovery(self._disk, self.directory, self.name, names, self.log_start_offset)
-        recovery.transaction_indexes = self._transaction_indexes or {}
-        recovery.finish(self._segments, self.log_end_offset)
+        if anew:
+            recovery.forget()
+        else:
+            recovery.transaction_indexes = self._transaction_indexes or {}
+            producers = self._producers
+            if producers is None:
+                recovery.offset = end
+            elif producers.cut(end):
+                recovery.producers = producers
+                recovery.offset = end
+        recovery.finish(self._segments, end)
         self._take_producers(recovery)
 
 

@@ -1,4 +1,4 @@
-"""The segments of a log as a list: rolled at the end, removed at the start, cut back.
+"""The segments of a log as a list: rolled at the end, removed at the start; log_truncation.py cuts it back.
 
 Only this file changes the list; every change leaves a log that could be read by the next line.
 """
@@ -13,15 +13,14 @@ from operator import is_
 from barnabas.storage.deletion import set_aside
 from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import OffsetOutOfRange, StorageError
-from barnabas.storage.log_sync import SyncedLog
+from barnabas.storage.log_watermark import WatermarkedLog
 from barnabas.storage.segment import Segment, offset_file_name
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import RecordBatchError
 
 logger = logging.getLogger("barnabas.storage")
 
 
-class SegmentedLog(SyncedLog):
+class SegmentedLog(WatermarkedLog):
     """The part of `Log` that changes its list of segments. `Log` sets these attributes."""
 
     __slots__ = ("_epochs", "_roll_after_ms", "_time_ms")
@@ -56,12 +55,14 @@ class SegmentedLog(SyncedLog):
     def increment_log_start_offset(self, offset: int) -> None:
         """Make everything below `offset` invisible and remove the segments that hold nothing else.
 
-        Nothing happens when it already is. OffsetOutOfRange beyond the log's end.
+        Nothing happens when it already is. OffsetOutOfRange beyond the log's end, or a replicated log's high
+        watermark.
         """
-        if offset > self.log_end_offset:
+        limit = self._high_watermark if self._high_watermark >= 0 else self.log_end_offset
+        if offset > limit:
             raise OffsetOutOfRange(
                 f"Cannot increment the log start offset to {offset} of partition {self.name} since it is "
-                f"larger than the high watermark {self.log_end_offset}"
+                f"larger than the high watermark {limit}"
             )
         if offset <= self.log_start_offset:
             return
@@ -131,51 +132,6 @@ class SegmentedLog(SyncedLog):
         except OSError as error:  # the next start finds no log to them and removes them
             logger.warning("%s: indexes of a removed segment are left: %s", segment.path, error)
 
-    def truncate_to(self, offset: int) -> None:
-        """Forget everything from `offset` on; the batch that holds it goes whole. OSError when it fails;
-        CORRUPT_MESSAGE, and nothing has changed, when damage keeps the batch from being found."""
-        if offset >= self.log_end_offset:
-            return
-        if self._events is not None:
-            self._events.truncating(self, offset)
-        if offset < self._bases[0]:
-            self._start_over(offset)
-        else:
-            kept = bisect_right(self._bases, offset)
-            try:
-                located = self._segments[kept - 1].locate(offset)
-            except RecordBatchError as error:
-                raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
-            removed = self._segments[kept:]
-            del self._segments[kept:], self._bases[kept:]
-            if removed:
-                self._discard(removed[::-1])  # from the end, so that a crash leaves no hole
-                self._disk.sync_directory(self.directory)
-            self._active = self._segments[-1]
-            if located is not None:
-                self._active.truncate(located[0])
-        self._truncations += 1
-        self._resume.clear()
-        self._last_base_offset = -1
-        self.log_end_offset = offset
-        self.log_start_offset = min(self.log_start_offset, offset)
-        self.recovery_point = min(self.recovery_point, offset)
-        self._sync_to = min(self._sync_to, offset)
-        self._held_from = min(self._held_from, offset)
-        self._epochs.truncate_from_end(offset)
-        self._new_names += 1
-        self._truncate_producers()
-
     def _seal_producers(self, sealed_base: int, base_offset: int) -> Callable[[], object]:
         """What a thread has to write now that the segment at `sealed_base` ends and another begins."""
         raise NotImplementedError
-
-    def _truncate_producers(self) -> None:
-        """The log has been cut back to its end."""
-        raise NotImplementedError
-
-    def _start_over(self, offset: int) -> None:
-        self._discard(self._segments[::-1])
-        self._active = Segment.create(self._disk, self.directory, offset, self._time_ms())
-        self._segments = [self._active]
-        self._bases = [offset]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.storage.directory import PARTITION_METADATA
 from barnabas.storage.disk import Disk
@@ -23,6 +23,9 @@ from barnabas.storage.log_reader import ReadableLog
 from barnabas.storage.runtime import Runtime
 from barnabas.storage.segment import Segment
 from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.storage.log_watermark import WatermarkedLog
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -39,7 +42,7 @@ class LogEvents(Protocol):
         """Records at the log's start can be read no more."""
         ...
 
-    def truncating(self, log: SyncedLog, offset: int) -> None:
+    def truncating(self, log: WatermarkedLog, offset: int) -> None:
         """Everything from `offset` on is about to go. OSError when it must not, as it could come back."""
         ...
 

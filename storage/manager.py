@@ -8,7 +8,7 @@ or the one that holds the metadata has failed, the broker has to stop (`on_fatal
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 from barnabas.storage.background import Periodic, in_slices
@@ -20,6 +20,7 @@ from barnabas.storage.directory import (
     LOG_START_OFFSET_FILE,
     PARTITION_METADATA,
     RECOVERY_POINT_FILE,
+    REPLICATION_OFFSET_FILE,
     STRAY_SUFFIX,
     LogDirectory,
     decode_uuid,
@@ -36,6 +37,7 @@ from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.log_moves import LogMoves
 from barnabas.storage.log_sync import SyncedLog
+from barnabas.storage.log_watermark import WatermarkedLog
 from barnabas.storage.offline_log import OfflineLog
 from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.retention import RetentionPass
@@ -161,6 +163,7 @@ class LogManager:
             raise LogDirectoryOffline(f"{directory.path} can't be used (log.dirs): {error}") from error
         recovery_points = directory.read_checkpoint(RECOVERY_POINT_FILE)
         start_offsets = directory.read_checkpoint(LOG_START_OFFSET_FILE)
+        high_watermarks = directory.read_checkpoint(REPLICATION_OFFSET_FILE)
         unclean = 0
         for name in names:
             path = f"{directory.path}/{name}"
@@ -176,8 +179,15 @@ class LogManager:
             if key is None:
                 continue
             unclean += not directory.clean
-            self._open_log(directory, path, key, recovery_points.get(key, 0), start_offsets.get(key, 0))
-        if any(key not in self._logs for key in (*recovery_points, *start_offsets)):
+            self._open_log(
+                directory,
+                path,
+                key,
+                recovery_point=recovery_points.get(key, 0),
+                start_offset=start_offsets.get(key, 0),
+                high_watermark=high_watermarks.get(key, 0),
+            )
+        if any(key not in self._logs for key in (*recovery_points, *start_offsets, *high_watermarks)):
             try:
                 self._checkpointer.forget_now(directory.path)
             except OSError as error:
@@ -187,7 +197,14 @@ class LogManager:
             logger.info("%s was not stopped cleanly: recovered %d logs", directory.path, unclean)
 
     def _open_log(
-        self, directory: LogDirectory, path: str, key: tuple[str, int], recovery_point: int, start_offset: int
+        self,
+        directory: LogDirectory,
+        path: str,
+        key: tuple[str, int],
+        *,
+        recovery_point: int,
+        start_offset: int,
+        high_watermark: int,
     ) -> None:
         try:
             log = Log(
@@ -200,6 +217,7 @@ class LogManager:
                 clean=directory.clean,
                 recovery_point=recovery_point,
                 log_start_offset=start_offset,
+                high_watermark=high_watermark,
                 producer_expiration_ms=self.producer_id_expiration_ms,
                 events=self,
             )
@@ -400,6 +418,7 @@ class LogManager:
 
     def replace(self, old: Log, new: Log) -> None:
         """Have `new` stand for a closed log from now on."""
+        new.take_high_watermark(old)
         if self.on_moved is not None:
             self.on_moved(old, new)
         self._counts[old.log_dir] -= 1
@@ -509,12 +528,27 @@ class LogManager:
         if mine is log and self.on_start_offset is not None:
             self.on_start_offset(mine)
 
-    def truncating(self, log: SyncedLog, offset: int) -> None:
+    def truncating(self, log: WatermarkedLog, offset: int) -> None:
         """A log's event: everything from `offset` on is about to go."""
         self._checkpointer.truncating(log, offset)
         mine = self._logs.get((log.topic, log.partition))
         if mine is log and self.on_truncation is not None:
             self.on_truncation(mine, offset)
+
+    def when_truncatable(
+        self, cuts: Iterable[tuple[Log, int]], done: Callable[[BaseException | None], object]
+    ) -> None:
+        """Call `done` when each of the logs can be cut back to its offset without waiting for the disk: at once, or
+        when a thread has made the checkpoints claim less. With what went wrong, if anything did."""
+        log_dirs = set()
+        for log, offset in cuts:
+            if offset < log.recovery_point:
+                log.recovery_point = offset
+                log_dirs.add(log.log_dir)
+        if log_dirs:
+            self._checkpointer.claim_less(log_dirs, done)
+        else:
+            done(None)
 
     def offline_log(
         self, topic: str, topic_id: bytes, partition: int, config: LogConfig, reason: str

@@ -45,6 +45,8 @@ class OfflineLog(Log):
         self.cleaning = False
         self._released = True
         self._held_from = -1
+        self._high_watermark = -1
+        self.checkpointed_high_watermark = 0
         self._sync_waiters = None
         self._segments = []  # reading asks `offline` first
         self._bases = []
@@ -55,6 +57,10 @@ class OfflineLog(Log):
 
     @property
     def high_watermark(self) -> int:
+        return 0
+
+    @property
+    def replica_end_offset(self) -> int:
         return 0
 
     @property

@@ -216,6 +216,27 @@ class ProducerStateManager:
 
     # --- the whole
 
+    def cut(self, end_offset: int) -> bool:
+        """Forget the batches from `end_offset` on. False, and nothing has changed, when only reading the log can
+        tell what was before: a producer's batches all go, or there have been transactions."""
+        cut: list[ProducerEntry] = []
+        for entry in self.entries.values():
+            if (
+                entry.current_transaction_first_offset >= 0
+                or entry.coordinator_epoch >= 0
+                or not entry.batches
+            ):
+                return False
+            if entry.last_offset >= end_offset:
+                if entry.batches[0].last_offset >= end_offset:
+                    return False
+                cut.append(entry)
+        for entry in cut:
+            while entry.last_offset >= end_offset:
+                entry.batches.pop()
+            entry.last_timestamp = entry.batches[-1].timestamp
+        return True
+
     def restore(self, entries: list[ProducerEntry], now_ms: int, expiration_ms: int) -> None:
         """Take the place of what was known, as a snapshot has it; those that have expired stay out."""
         self.entries = {

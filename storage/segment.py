@@ -116,14 +116,15 @@ class Segment:
         self.open_for_append().truncate(self.size)
         self.torn = False
 
-    def truncate(self, size: int) -> None:
+    def truncate(self, size: int, *, sync: bool = True) -> None:
         """Keep the first `size` bytes and the index entries that point into them.
 
-        Synced, or a power failure would bring back what has been taken away.
+        Synced, or a power failure would bring back what has been taken away; without `sync` the caller sees to it.
         """
         file = self.open_for_append()
         file.truncate(size)
-        file.sync()
+        if sync:
+            file.sync()
         self.size = size
         self.offset_index.truncate(lambda _, position: position < size)
         last = self.offset_index.last()

@@ -37,11 +37,11 @@ class World:
 
     def _fault(self, operation: str, path: str) -> int | None:
         if operation == "write" and path.endswith(".log"):
-            self.runtime._now += self.write_s
+            self.runtime.world.now += self.write_s
             self.disk.waits_count += self.sleeps
         if operation == "write_back":
             self.steps += 1
-            self.runtime._now += self.write_back_s
+            self.runtime.world.now += self.write_back_s
             return self.write_back_error
         return None
 
