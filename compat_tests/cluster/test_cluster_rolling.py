@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import confluent_kafka
 import pytest
@@ -71,6 +71,10 @@ WRITERS: Mapping[str, Writer] = {
 }
 
 
+def _more_than(count: int) -> Callable[[str], bool]:
+    return lambda text: text.count("producer_send_success") > count
+
+
 def _restart_one_after_another(cluster_work: Work) -> None:
     cluster = cluster_work.cluster
     for node in cluster.nodes:
@@ -125,7 +129,7 @@ def test_rolling_restart_under_javas_clients(fresh_cluster: ClusterFactory, java
         cluster.restart(node)
         cluster.wait_until_whole()
         seen = producer.stdout.count("producer_send_success")
-        producer.wait_for(lambda text, seen=seen: text.count("producer_send_success") > seen + 50)
+        producer.wait_for(_more_than(seen + 50))
     producer.stop()
     sent = [json.loads(line) for line in producer.wait().stdout.splitlines()]
     assert not [one for one in sent if one["name"] == "producer_send_error"]

@@ -1,0 +1,235 @@
+"""Nodes that don't belong, and strangers on the controller port: refused by name, and nothing is harmed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from compat_tests.cluster.conftest import ClusterFactory
+from compat_tests.harness import raw
+from compat_tests.harness.broker import BrokerFailed
+from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_nodes import ClusterNode
+from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.topics import eventually
+
+pytestmark = pytest.mark.barnabas_only
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """One for all tests that leave it as it was."""
+    made = Cluster(tmp_path_factory.mktemp("cluster"), broker_kind, loop=request.config.getoption("--loop"))
+    made.start()
+    create_topic(made, "topic")
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def unharmed(cluster: Cluster) -> Iterator[None]:
+    """After each test the cluster serves, under the same controller, and nothing was raised."""
+    before = cluster.quorum()
+    yield
+    assert cluster.live == [1, 2, 3]
+    after = cluster.quorum()
+    assert before is not None
+    assert after is not None
+    assert after.leader_epoch == before.leader_epoch, "an election was held"
+    count = len(cluster.metadata().partitions)
+    CLIENTS[2].produce(cluster.bootstrap, "topic", [Sample(None, b"still")])
+    assert len(cluster.metadata().partitions) == count
+    for node in cluster.nodes.values():
+        assert "Traceback" not in node.log_text()
+
+
+def _wait_for_text(nodes: list[ClusterNode], *words: str, timeout: float = 15) -> None:
+    """Until one of the nodes has said all of the words in one line."""
+
+    def said() -> bool:
+        lines = [line for node in nodes for line in node.log_text().splitlines()]
+        return any(all(word in line for word in words) for line in lines)
+
+    try:
+        eventually(said, timeout)
+    except AssertionError:
+        logs = "\n".join(node.log_text()[-3000:] for node in nodes)
+        raise AssertionError(f"nobody said {words}:\n{logs}") from None
+
+
+def _refused(node: ClusterNode, *words: str) -> None:
+    """The node does not get to serve; it says why, with these words, and says it in words."""
+    node.launch()
+    try:
+        node.wait(6)
+    except BrokerFailed:
+        pass
+    else:
+        raise AssertionError(f"it serves\n{node.log_text()}")
+    finally:
+        if node.alive():
+            node.kill()
+    text = node.log_text()
+    assert "Traceback" not in text, text
+    for word in words:
+        assert word in text, text
+
+
+def test_a_node_of_another_cluster(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
+    """A broker whose directory belongs to another cluster."""
+    other = fresh_cluster({1: "broker,controller", 4: "broker"}, settings={"min.insync.replicas": "1"})
+    stranger = other.nodes[4]
+    other_id = other.metadata().cluster_id
+    other.stop(4)
+    stranger.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
+    _refused(stranger, other_id, cluster.metadata().cluster_id)
+
+
+def test_a_voter_of_another_cluster(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
+    """A voter's place taken by a node whose directory belongs to another cluster."""
+    other = fresh_cluster({3: "broker,controller"}, settings={"min.insync.replicas": "1"})
+    stranger = other.nodes[3]
+    other.stop()
+    cluster.stop(3)
+    kept = dict(stranger.settings)
+    stranger.settings.update(
+        {name: cluster.nodes[3].settings[name] for name in ("controller.quorum.voters", "listeners")}
+    )
+    stranger.settings["advertised.listeners"] = cluster.nodes[3].settings["advertised.listeners"]
+    try:
+        _refused(stranger, "cluster")
+    finally:
+        stranger.settings.update(kept)
+        cluster.start(3)
+
+
+def test_a_broker_id_that_is_taken(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
+    """A second node 2, as a broker with a directory of its own, while the first is alive."""
+    second = fresh_cluster({2: "broker"}, start=False).nodes[2]
+    second.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
+    _refused(second, "2")
+    assert sorted(cluster.metadata().brokers) == [1, 2, 3]
+    assert cluster.metadata().brokers[2] == cluster.addresses[2]
+
+
+def test_a_controller_that_is_no_voter(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
+    stranger = fresh_cluster({4: "broker,controller"}, start=False).nodes[4]
+    stranger.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
+    _refused(stranger, "controller.quorum.voters")
+
+
+def test_a_wrong_voter_list(cluster: Cluster) -> None:
+    """Node 3 comes back with a list of other voters: refused, and welcome again with the right one."""
+    cluster.stop(3)
+    node = cluster.nodes[3]
+    voters = node.settings["controller.quorum.voters"]
+    node.settings["controller.quorum.voters"] = voters.replace("1@", "7@", 1)
+    try:
+        _refused(node, "controller.quorum.voters")
+    finally:
+        node.settings["controller.quorum.voters"] = voters
+        cluster.start(3)
+
+
+def test_no_voter_list(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
+    """A broker that names no controllers."""
+    stranger = fresh_cluster({4: "broker"}, start=False).nodes[4]
+    del stranger.settings["controller.quorum.voters"]
+    _refused(stranger, "controller.quorum")
+
+
+def test_a_damaged_journal(cluster: Cluster) -> None:
+    """A bit flipped in the middle of what a voter has kept: it refuses to start; with its files back it does."""
+    cluster.stop(3)
+    node = cluster.nodes[3]
+    folder = node.log_dir / "__cluster_metadata-0"
+    journals = sorted((one for one in folder.iterdir() if one.is_file()), key=lambda one: one.stat().st_size)
+    kept = cluster.directory / "kept"
+    shutil.copytree(folder, kept)
+    journal = journals[-1]
+    content = bytearray(journal.read_bytes())
+    content[len(content) // 2] ^= 0x55
+    journal.write_bytes(content)
+    try:
+        _refused(node, journal.name)
+    finally:
+        shutil.rmtree(folder)
+        shutil.copytree(kept, folder)
+        shutil.rmtree(kept)
+        cluster.start(3)
+
+
+def test_a_wiped_voter(cluster: Cluster) -> None:
+    """Its vote in elections past is gone with its disk: it is not counted under its old id."""
+    cluster.stop(3)
+    node = cluster.nodes[3]
+    kept = cluster.directory / "kept"
+    shutil.move(node.log_dir, kept)
+    try:
+        _refused(node, "3")
+    finally:
+        shutil.rmtree(node.log_dir, ignore_errors=True)
+        shutil.move(kept, node.log_dir)
+        cluster.start(3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: controller\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+        bytes(64),
+        b"\xff" * 64,
+        struct.pack(">i", 0x7FFFFFFF) + b"x" * 100,
+        struct.pack(">i", -5),
+        struct.pack("<I", 1 << 31) + b"y" * 100,
+        os.urandom(5000),
+    ],
+    ids=["http", "tls", "zeros", "ones", "oversized", "negative", "oversized-le", "random"],
+)
+def test_garbage_on_the_controller_port(cluster: Cluster, data: bytes) -> None:
+    """The connection is closed; how much a frame claims to be costs no memory."""
+    leader = cluster.active_controller()
+    memory = cluster.nodes[leader].resident_bytes()
+    host, port = cluster.controllers[leader].rsplit(":", 1)
+    for _ in range(5):
+        with socket.create_connection((host, int(port)), timeout=15) as connection:
+            connection.sendall(data)
+            closed = connection.recv(1 << 16)
+            while closed:
+                closed = connection.recv(1 << 16)
+    assert cluster.nodes[leader].resident_bytes() < memory + (20 << 20)
+
+
+def test_connections_that_say_nothing(cluster: Cluster) -> None:
+    """A hundred of them, left open: they are closed, and the nodes' own links live on."""
+    leader = cluster.active_controller()
+    host, port = cluster.controllers[leader].rsplit(":", 1)
+    opened = [socket.create_connection((host, int(port)), timeout=30) for _ in range(100)]
+    try:
+        create_topic(cluster, "meanwhile")
+        started = time.monotonic()
+        for one in opened:
+            assert one.recv(1) == b""
+        assert time.monotonic() - started < 30
+    finally:
+        for one in opened:
+            one.close()
+
+
+def test_a_client_on_the_controller_port(cluster: Cluster) -> None:
+    """A Kafka client that has the wrong port: its connection is closed, and the log names the port."""
+    leader = cluster.active_controller()
+    with raw.RawConnection(cluster.controllers[leader]) as connection:
+        connection.send(raw.request(18, 0, b""))
+        assert connection.is_closed()
+    _wait_for_text([cluster.nodes[leader]], "controller", "127.0.0.1")

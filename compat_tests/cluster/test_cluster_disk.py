@@ -1,0 +1,110 @@
+"""A full disk on one node of three: the others go on, nothing acknowledged is lost, with room it comes back."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compat_tests.cluster.conftest import ClusterFactory
+from compat_tests.harness import raw
+from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_files import compare_replicas
+from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.raw import RawConnection
+from compat_tests.harness.topics import eventually
+
+SMALL = {
+    "log.index.size.max.bytes": "4096",
+    "replica.lag.time.max.ms": "2000",
+    "broker.session.timeout.ms": "2000",
+    "offsets.topic.num.partitions": "1",
+}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 48 MB."""
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(tmp_path)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("may not mount here; the test with a file size limit covers unprivileged runs")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=False)
+
+
+def _produce(cluster: Cluster, value: bytes) -> bool:
+    """Whether whoever leads has acknowledged it."""
+    try:
+        with RawConnection(cluster.addresses[cluster.partition("topic", 0).leader]) as connection:
+            return raw.produce(connection, "topic", raw.good_batch(value))[0] == 0
+    except (OSError, EOFError, KeyError):
+        return False
+
+
+def _fill(cluster: Cluster, count: int, size: int) -> list[bytes]:
+    """Values that were acknowledged, one after the other; an attempt that failed may be there as well."""
+    acknowledged = []
+    for number in range(count):
+        value = b"%06d" % number + os.urandom(size)
+        if eventually(lambda value=value: _produce(cluster, value), 40):
+            acknowledged.append(value)
+    return acknowledged
+
+
+def _check(cluster: Cluster, acknowledged: list[bytes]) -> None:
+    found: list[bytes] = []
+    with RawConnection(cluster.addresses[cluster.leader("topic")]) as connection:
+        offset, end = 0, 1
+        while offset < end:
+            error, end, records = raw.fetch(connection, "topic", offset, max_bytes=1)
+            assert error == 0
+            found.append(records)
+            offset += 1
+    positions = [next(i for i, one in enumerate(found) if value in one) for value in acknowledged]
+    assert positions == sorted(positions)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_full_disk_on_one(fresh_cluster: ClusterFactory, small_disk: Path, role: str) -> None:
+    full = 1 if role == "leader" else 2
+    cluster = fresh_cluster(settings=SMALL, node_settings={full: {"log.dirs": str(small_disk / "data")}})
+    create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
+    (small_disk / "filler").write_bytes(bytes(32 << 20))
+    acknowledged = _fill(cluster, 80, 200_000)
+    _check(cluster, acknowledged)
+    (small_disk / "filler").unlink()
+    if cluster.kind == "apache":  # Kafka halts when its only log directory fails
+        assert not cluster.nodes[full].alive()
+        cluster.start(full)
+    cluster.wait_until_whole()
+    acknowledged += _fill(cluster, 5, 1000)
+    _check(cluster, acknowledged)
+    assert compare_replicas(cluster, "topic") >= len(acknowledged)
+
+
+@pytest.mark.barnabas_only
+@pytest.mark.timeout(240)
+def test_files_that_can_not_grow_on_one(fresh_cluster: ClusterFactory) -> None:
+    """The unprivileged full disk: on the leader, writes fail beyond 4 MB with EFBIG."""
+    cluster = fresh_cluster(settings=SMALL, start=False)
+    leader = cluster.nodes[1]
+    assert isinstance(leader, BarnabasBroker)
+    leader.preexec = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))
+    cluster.start()
+    create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
+    acknowledged = _fill(cluster, 30, 200_000)
+    _check(cluster, acknowledged)
+    leader.preexec = None
+    cluster.stop(1)
+    cluster.start(1)
+    cluster.wait_until_whole()
+    _check(cluster, acknowledged)
+    assert compare_replicas(cluster, "topic") >= len(acknowledged)
