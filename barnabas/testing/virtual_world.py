@@ -6,7 +6,8 @@ otherwise it is the order in which they were scheduled. What a runtime has said 
 order, as on a real event loop.
 
 A runtime can be held up (`VirtualRuntime.hold_until`, as SIGSTOP does) and ended (`VirtualRuntime.end`, as kill -9
-does): its events wait, or never happen. A `ProcessKilled` that comes out of an event ends the runtime, too.
+does): its events wait, or never happen. Where `on_killed` is set, a `ProcessKilled` that an event lets out ends the
+runtime, too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class VirtualWorld:
         # Hears of an exception that an event has let out, with its owner; without a hearer it goes to whoever runs
         # the world.
         self.on_error: Callable[[Process, Exception], object] | None = None
-        self.on_killed: Callable[[Process], object] = lambda _: None  # ProcessKilled has ended a runtime
+        # Hears that ProcessKilled has ended a runtime; without a hearer it goes on to whoever runs the world.
+        self.on_killed: Callable[[Process], object] | None = None
         self._events: list[tuple[float, int, int, VirtualEvent]] = []
         self._sequence = 0
 
@@ -115,6 +117,8 @@ class VirtualWorld:
         try:
             callback()
         except ProcessKilled:
+            if self.on_killed is None:
+                raise
             owner.end()
             self.on_killed(owner)
         except Exception as error:
