@@ -21,6 +21,7 @@ from typing import Final
 from barnabas.broker.config_sources import parse_properties, parse_settings, properties_from_environment
 from barnabas.broker.config_warnings import check_value, warnings_about
 from barnabas.broker.listener_config import ListenerConfig, resolve_listeners
+from barnabas.broker.quorum_config import QuorumConfig, quorum_config
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_def import READ_ONLY, Value
 from barnabas.controller.config_validators import ConfigError
@@ -55,6 +56,7 @@ class _Values:
 
     auto_create_topics_enable: bool
     background_threads: int
+    barnabas_controller_secret_file: str | None
     barnabas_event_loop: str
     barnabas_validate_records: bool
     broker_heartbeat_interval_ms: int
@@ -166,11 +168,13 @@ PROPERTY_OF_ATTRIBUTE: Final = {
 class BrokerConfig(_Values):
     """What a broker was told, as `load` or `from_properties` read it.
 
-    Beyond the plain properties: `listeners` to open (controller listeners left out), `log_dirs`, `notes`
+    Beyond the plain properties: `listeners` of the broker, `controller_listeners`, `quorum`, `log_dirs`, `notes`
     (lines for the log at the start: (level name, text)).
     """
 
     listeners: list[ListenerConfig]
+    controller_listeners: list[ListenerConfig]
+    quorum: QuorumConfig
     log_dirs: list[str]
     notes: list[tuple[str, str]]
 
@@ -268,16 +272,24 @@ class BrokerConfig(_Values):
         return BROKER_CONFIGS[name].parse(self.value(name))
 
     def _check_roles(self) -> None:
-        if "broker" not in self.process_roles:
-            raise ConfigError("process.roles must name broker: this version runs no controller of its own")
-        if len(self.controller_quorum_voters) > 1:
-            raise ConfigError(
-                f"controller.quorum.voters names {len(self.controller_quorum_voters)} nodes; this version runs alone"
-            )
         if "broker.id" in self.given and "node.id" not in self.given:
             # Kafka before KRaft called it so.
             self.node_id = max(int(self.given["broker.id"]), 0)
         self.given["node.id"] = self.given["broker.id"] = str(self.node_id)
+        self.quorum = quorum_config(
+            self.process_roles,
+            self.node_id,
+            self.controller_quorum_voters,
+            self.controller_quorum_bootstrap_servers,
+        )
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.process_roles
 
     def _log_dirs(self) -> list[str]:
         found = self._parsed("log.dirs") or self._parsed("log.dir")
@@ -290,12 +302,27 @@ class BrokerConfig(_Values):
         listeners, advertised = self._parsed("listeners"), self._parsed("advertised.listeners")
         assert isinstance(listeners, list)
         assert advertised is None or isinstance(advertised, list)
-        opened, closed = resolve_listeners(
+        opened, self.controller_listeners = resolve_listeners(
             listeners, advertised, self._protocol_map(), self.controller_listener_names
         )
-        for name in closed:
-            self.notes.append(
-                ("info", f"the controller listener {name} stays closed: a single node needs none")
+        if self.is_broker and not opened:
+            raise ConfigError(
+                "listeners has no listener for clients: every name in it is in controller.listener.names"
+            )
+        if not self.is_broker and opened:
+            raise ConfigError(
+                f"listeners: a node with process.roles=controller serves no clients; {opened[0].name} is not in "
+                f"controller.listener.names"
+            )
+        if self.is_controller and not self.quorum.is_alone and not self.controller_listeners:
+            raise ConfigError(
+                "listeners must name the controller's listener (controller.listener.names="
+                f"{','.join(self.controller_listener_names)}), where the other voters connect"
+            )
+        if not self.is_controller and self.controller_listeners:
+            raise ConfigError(
+                f"listeners: {self.controller_listeners[0].name} is in controller.listener.names, and a node with "
+                f"process.roles=broker has no controller listener"
             )
         return opened
 

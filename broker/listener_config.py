@@ -1,7 +1,7 @@
 """`listeners`, `advertised.listeners` and `listener.security.protocol.map`, read as Kafka reads them.
 
-Controller listeners (`controller.listener.names`) are accepted and not opened: a single node needs no
-connection to itself. TLS and SASL are not here yet; a listener that needs them is refused by name.
+Controller listeners (`controller.listener.names`) are the controller's: other nodes connect to them, no clients. TLS and
+SASL are not here yet for clients; a listener that needs them is refused by name.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def resolve_listeners(
     protocol_map: str,
     controller_listener_names: list[str],
     hostname: Callable[[], str] = socket.gethostname,
-) -> tuple[list[ListenerConfig], list[str]]:
-    """(the listeners to open, the names of those that are the controller's and stay closed).
+) -> tuple[list[ListenerConfig], list[ListenerConfig]]:
+    """(the listeners for clients and brokers, those of the controller).
 
     ConfigError naming the property when one of them can't be.
     """
@@ -104,16 +104,15 @@ def resolve_listeners(
     for name in shown:
         if name not in wanted:
             raise ConfigError(f"advertised.listeners names {name}, which listeners does not have")
-    opened = [
-        _listener(name, endpoint, shown.get(name), protocols, hostname)
-        for name, endpoint in wanted.items()
-        if name not in controllers
-    ]
-    if not opened:
-        raise ConfigError(
-            "listeners has no listener for clients: every name in it is in controller.listener.names"
+    opened: list[ListenerConfig] = []
+    for_controllers: list[ListenerConfig] = []
+    for name, endpoint in wanted.items():
+        is_controller = name in controllers
+        listener = _listener(
+            name, endpoint, shown.get(name), protocols, hostname, is_controller=is_controller
         )
-    return opened, [name for name in wanted if name in controllers]
+        (for_controllers if is_controller else opened).append(listener)
+    return opened, for_controllers
 
 
 def _listener(
@@ -122,6 +121,8 @@ def _listener(
     shown: tuple[str, int] | None,
     protocols: dict[str, str],
     hostname: Callable[[], str],
+    *,
+    is_controller: bool,
 ) -> ListenerConfig:
     protocol = protocols.get(name)
     if protocol is None:
@@ -134,7 +135,7 @@ def _listener(
             f"{name}:{protocol}",
             f"String must be one of: {', '.join(_PROTOCOLS)}",
         )
-    if protocol != "PLAINTEXT":
+    if protocol != "PLAINTEXT" and not (is_controller and protocol == "SSL"):
         uses = name if name == protocol else f"{name} uses {protocol}"
         raise ConfigError(f"listeners: {uses}, which this version does not serve; PLAINTEXT listeners only")
     host, port = shown if shown is not None else (endpoint[0], 0)
