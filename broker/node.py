@@ -21,13 +21,13 @@ from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.kafka_metadata import KafkaMetadata, metadata_directory
 from barnabas.broker.partitions import PartitionManager
+from barnabas.broker.producer_ids import ProducerIdAllocator, ask_controller_for_block
 from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services
 from barnabas.broker.topic_creation import have_topic_created
 from barnabas.controller.controller import Controller
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
-from barnabas.controller.operations.producer_ids import ProducerIdAllocator
 from barnabas.controller.single_node import start_alone
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk import Disk, RealDisk
@@ -121,7 +121,7 @@ class Node:
             purgatory=FetchPurgatory(runtime),
             fetch_sessions=FetchSessionCache(runtime, config.max_incremental_fetch_session_cache_slots),
             groups=groups,
-            producer_ids=ProducerIdAllocator(controller.run, config.node_id),
+            producer_ids=ProducerIdAllocator(lambda done: ask_controller_for_block(self.services, done)),
             cluster_id=self.cluster_id,
             node_id=config.node_id,
         )

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from barnabas.broker.fetch_sessions import FetchSessionCache
     from barnabas.broker.groups.coordinator import GroupCoordinator
     from barnabas.broker.partitions import PartitionManager
+    from barnabas.broker.producer_ids import ProducerIdAllocator
     from barnabas.broker.purgatory import FetchPurgatory
     from barnabas.controller.controller import Controller
-    from barnabas.controller.operations.producer_ids import ProducerIdAllocator
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from barnabas.broker.api import (
+    allocate_producer_ids,
     alter_configs,
     alter_replica_log_dirs,
     api_versions,
@@ -39,6 +40,7 @@ from barnabas.broker.api import (
 )
 
 __all__ = [
+    "allocate_producer_ids",
     "alter_configs",
     "alter_replica_log_dirs",
     "api_versions",

@@ -27,6 +27,8 @@ def init_producer_id(
         return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
 
     def answer(producer_id: int, error: ErrorCode) -> None:
+        if error:  # as Kafka while it waits for a block; what the controller has said would end the producer
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         context.complete(
             InitProducerIdResponse(
                 error_code=error, producer_id=producer_id, producer_epoch=-1 if error else 0

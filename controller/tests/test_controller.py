@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import msgspec
+import pytest
 from barnabas.controller.controller import Controller
 from barnabas.controller.decision import Decision
+from barnabas.controller.errors import Refusal
 from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
-from barnabas.controller.operations.producer_ids import BLOCK_SIZE, ProducerIdAllocator
+from barnabas.controller.operations.producer_ids import BLOCK_SIZE, allocate_block
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.controller.single_node import start_alone
 from barnabas.controller.topic_configs import TOPIC_CONFIGS
@@ -56,7 +58,6 @@ class World:
         log = LocalMetadataLog(disk, "/m", self.runtime, journal_bytes_min=journal_bytes_min)
         self.controller = Controller(log)
         start_alone(self.controller, self.settings, self.runtime)
-        self.producer_ids = ProducerIdAllocator(self.controller.run, self.settings.node_id)
 
     @property
     def image(self) -> MetadataImage:
@@ -271,28 +272,29 @@ def test_a_listener_that_fails_stops_nothing() -> None:
 
 def test_producer_ids_are_never_given_twice() -> None:
     disk = MemoryDisk()
-    given_out: list[int] = []
-    for restart in range(3):
+    given: list[int] = []
+    for _ in range(3):
         world = World(disk)
-        for _ in range(BLOCK_SIZE + restart):
-            world.producer_ids.next(lambda producer_id, error: given_out.append(producer_id))
-        world.runtime.run_until_idle()
-    assert len(given_out) == len(set(given_out)) == 3 * BLOCK_SIZE + 3
-    assert min(given_out) == 0
+        epoch = world.image.brokers[1].broker_epoch
+        for _ in range(2):
+            world.controller.run(
+                lambda image: allocate_block(image, 1, epoch),  # noqa: B023 - decided at once
+                lambda block: given.extend(block if isinstance(block, range) else ()),
+            )
+            world.runtime.run_until_idle()
+    assert given == list(range(6 * BLOCK_SIZE))
 
 
-def test_producers_wait_for_a_block_and_hear_when_there_is_none() -> None:
-    disk = MemoryDisk()
-    world = World(disk)
-    answers: list[tuple[int, ErrorCode]] = []
-    disk.fault = lambda operation, path: errno.ENOSPC if operation == "write" else None
-    for _ in range(2):
-        world.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
-    world.runtime.run_until_idle()
-    disk.fault = None
-    world.producer_ids.next(lambda producer_id, error: answers.append((producer_id, error)))
-    world.runtime.run_until_idle()
-    assert answers == [(-1, ErrorCode.KAFKA_STORAGE_ERROR)] * 2 + [(0, ErrorCode.NONE)]
+@pytest.mark.parametrize(("broker_id", "epoch_off"), [(1, -1), (1, 1), (2, 0)])
+def test_producer_ids_are_for_brokers_in_their_epoch(broker_id: int, epoch_off: int) -> None:
+    world = World(MemoryDisk())
+    answers: list[range | Refusal] = []
+    epoch = world.image.brokers[1].broker_epoch + epoch_off
+    world.controller.run(lambda image: allocate_block(image, broker_id, epoch), answers.append)
+    (refusal,) = answers
+    assert isinstance(refusal, Refusal)
+    assert refusal.error == ErrorCode.STALE_BROKER_EPOCH
+    assert world.image.next_producer_id == 0
 
 
 def test_a_start_registers_the_broker_and_finalizes_the_metadata_version() -> None:
