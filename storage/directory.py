@@ -62,6 +62,9 @@ class LogDirectory:
         self.node_id: int | None = None
         self.directory_id: str | None = None
         self.clean = False
+        self.previous_broker_epoch = (
+            -1
+        )  # of the registration that the last stop ended cleanly, -1 when none is known
         self._lock: Lock | None = None
 
     def open(self) -> None:
@@ -111,23 +114,24 @@ class LogDirectory:
             raise LogDirectoryError(f"{path}: node.id is missing or no number") from None
 
     def adopt(self, cluster_id: str, node_id: int, runtime: Runtime) -> None:
-        """Belong to this cluster and node from now on. LogDirectoryError when it belongs to another."""
+        """Belong to this cluster and node from now on. LogDirectoryError when it belongs to another. A cluster id of
+        "" is one that the node has still to learn: until then the directory belongs to the node alone."""
         for name, mine, wanted in (
             ("cluster.id", self.cluster_id, cluster_id),
             ("node.id", self.node_id, node_id),
         ):
-            if mine is not None and mine != wanted:
+            if mine is not None and mine != wanted and wanted != "":
                 raise LogDirectoryError(
                     f"{self.path}/{META_PROPERTIES} says {name}={mine}, but this broker has {name}={wanted}. "
                     "Give it the directory of its own (log.dirs), or set the property to match."
                 )
-        if (self.cluster_id, self.node_id) == (cluster_id, node_id) and self.directory_id:
+        wanted_id = cluster_id or self.cluster_id
+        if (self.cluster_id, self.node_id) == (wanted_id, node_id) and self.directory_id:
             return
-        self.cluster_id, self.node_id = cluster_id, node_id
+        self.cluster_id, self.node_id = wanted_id, node_id
         self.directory_id = self.directory_id or encode_uuid(random_uuid(runtime))
-        content = (
-            f"#\ncluster.id={cluster_id}\ndirectory.id={self.directory_id}\nnode.id={node_id}\nversion=1\n"
-        )
+        cluster = f"cluster.id={wanted_id}\n" if wanted_id else ""
+        content = f"#\n{cluster}directory.id={self.directory_id}\nnode.id={node_id}\nversion=1\n"
         try:
             self._disk.write_file(f"{self.path}/{META_PROPERTIES}", content.encode())
         except OSError as error:
@@ -141,6 +145,7 @@ class LogDirectory:
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         self.clean = self._disk.exists(path)
         if self.clean:
+            self.previous_broker_epoch = _marked_epoch(self._disk.read_file(path))
             self._disk.remove(path)
             self._disk.sync_directory(self.path)
 
@@ -188,3 +193,12 @@ def parse_partition_metadata(content: bytes) -> bytes:
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise ValueError("neither version 0 nor a topic_id")
     return decode_uuid(fields["topic_id"])
+
+
+def _marked_epoch(content: bytes) -> int:
+    """The broker epoch in a clean-shutdown marker; -1 where it has none, as those of old."""
+    try:
+        epoch = json.loads(content)["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return -1
+    return epoch if type(epoch) is int else -1

@@ -79,15 +79,18 @@ class LogManager:
         config: LogConfig | None = None,
         settings: LogManagerSettings | None = None,
         vital_dir: str | None = None,
+        begins_cluster: bool = True,
     ) -> None:
         """`cluster_id` None takes the one in meta.properties, or a new one. `config` serves until each topic's
-        own is known. The broker can't live without `vital_dir`."""
+        own is known. The broker can't live without `vital_dir`. Without `begins_cluster` a cluster id that is not
+        known stays so until `join_cluster`."""
         self._disk = disk
         self._runtime = runtime
         self._node_id = node_id
         self._config = config or LogConfig()
         self._settings = settings or LogManagerSettings()
         self._vital_dir = vital_dir
+        self._begins_cluster = begins_cluster
         self._logs: dict[tuple[str, int], Log] = {}
         self._directories = {path: LogDirectory(disk, path) for path in dict.fromkeys(log_dirs)}
         self._counts = dict.fromkeys(self._directories, 0)  # logs in each
@@ -152,8 +155,24 @@ class LogManager:
             raise LogDirectoryError(
                 f"the directories of log.dirs belong to different clusters: {', '.join(found)}"
             )
-        self.cluster_id = self.cluster_id or (found[0] if found else encode_uuid(random_uuid(self._runtime)))
+        self.cluster_id = self.cluster_id or (found[0] if found else "")
+        if not self.cluster_id and self._begins_cluster:
+            self.cluster_id = encode_uuid(random_uuid(self._runtime))
+        self._adopt()
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """The node has learned which cluster it belongs to. LogDirectoryError when it is of another already."""
+        self.cluster_id = cluster_id
+        self._adopt()
+
+    def _adopt(self) -> None:
         self._each_live(lambda directory: directory.adopt(self.cluster_id, self._node_id, self._runtime))
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """Of the registration that ended with the last stop, when that was clean in every directory; -1 otherwise."""
+        epochs = {directory.previous_broker_epoch for directory in self._directories.values()}
+        return epochs.pop() if len(epochs) == 1 and self.clean_start else -1
 
     def _open_directory(self, directory: LogDirectory) -> None:
         try:

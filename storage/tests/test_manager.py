@@ -351,3 +351,35 @@ def test_a_large_topic_goes_one_directory_at_a_time() -> None:
     runtime.advance(1)
     assert runtime.most == 1
     assert not any(name.startswith("t-") for name in disk.list("/logs"))
+
+
+def test_a_node_that_joins_learns_its_cluster_id_and_keeps_its_directory_id(
+    workshop: Any, tmp_path: Path
+) -> None:
+    joining = manager(workshop, tmp_path, begins_cluster=False)
+    directory_id = joining.directory_id(str(tmp_path))
+    assert (joining.cluster_id, bool(directory_id)) == ("", True)
+    abandon(joining)
+    again = manager(workshop, tmp_path, begins_cluster=False)
+    assert (again.cluster_id, again.directory_id(str(tmp_path))) == ("", directory_id)
+    again.join_cluster("Some-cluster-id-of-22-c")
+    again.close()
+    member = manager(workshop, tmp_path, begins_cluster=False)
+    assert (member.cluster_id, member.directory_id(str(tmp_path))) == (
+        "Some-cluster-id-of-22-c",
+        directory_id,
+    )
+    with pytest.raises(LogDirectoryError, match=r"cluster\.id"):
+        member.join_cluster("Another-cluster-id-22-c")
+    member.close()
+
+
+def test_a_clean_stop_tells_the_next_start_its_broker_epoch(workshop: Any, tmp_path: Path) -> None:
+    first = manager(workshop, tmp_path / "a", tmp_path / "b")
+    assert first.previous_broker_epoch == -1
+    first.broker_epoch = 17
+    first.close()
+    second = manager(workshop, tmp_path / "a", tmp_path / "b")
+    assert second.previous_broker_epoch == 17
+    abandon(second)
+    assert manager(workshop, tmp_path / "a", tmp_path / "b").previous_broker_epoch == -1
