@@ -71,6 +71,11 @@ WRITERS: Mapping[str, Writer] = {
 }
 
 
+def _told(text: str) -> list[dict[str, object]]:
+    """What one of the verifiable tools has reported; the last line may still be half of one."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
+
+
 def _more_than(count: int) -> Callable[[str], bool]:
     return lambda text: text.count("producer_send_success") > count
 
@@ -131,13 +136,12 @@ def test_rolling_restart_under_javas_clients(fresh_cluster: ClusterFactory, java
         seen = producer.stdout.count("producer_send_success")
         producer.wait_for(_more_than(seen + 50))
     producer.stop()
-    sent = [json.loads(line) for line in producer.wait().stdout.splitlines()]
+    sent = _told(producer.wait().stdout)
     assert not [one for one in sent if one["name"] == "producer_send_error"]
     values = {one["value"] for one in sent if one["name"] == "producer_send_success"}
 
     def consumed() -> list[dict[str, object]]:
-        lines = [line for each in consumers for line in each.stdout.splitlines()]
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        return [one for each in consumers for one in _told(each.stdout)]
 
     def all_seen(_text: str) -> bool:
         return values <= {one.get("value") for one in consumed() if one["name"] == "record_data"}

@@ -123,7 +123,7 @@ def test_a_reassignment_is_cancelled(cluster: Cluster, java_tools: JavaTools, tm
     listed = java_tools.run("kafka-reassign-partitions", *chosen[:2], "--list").stdout
     assert "stays-0: replicas: 3,2,1. adding: 3. removing: 1." in listed
     cancelled = java_tools.run("kafka-reassign-partitions", *chosen, "--cancel").stdout
-    assert "Successfully cancelled partition reassignments for: stays-0" in cancelled
+    assert "Successfully cancelled partition reassignment for: stays-0" in cancelled
     eventually(lambda: cluster.partition("stays", 0).replicas in ((1, 2), (2, 1)))
     cluster.wait_until_whole()
 

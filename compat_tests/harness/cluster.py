@@ -44,6 +44,7 @@ class Cluster:
         proxied: bool = False,
         tools: JavaTools | None = None,
         loop: str = "",
+        apache_node: type[ApacheNode] = ApacheNode,
     ) -> None:
         self.directory = directory
         self.kind = kind
@@ -54,6 +55,7 @@ class Cluster:
         self._suspended: set[int] = set()
         self._tools = tools
         self._loop = loop
+        self._apache_node = apache_node
         self._cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
         self._settings = dict(settings or {})
         self._voters: dict[int, str] = {}
@@ -85,7 +87,7 @@ class Cluster:
         }
         made: ClusterNode
         if self.kind == "apache":
-            made = ApacheNode(folder, properties, self._cluster_id, self._tools)
+            made = self._apache_node(folder, properties, self._cluster_id, self._tools)
         else:
             made = BarnabasNode(folder, properties, self._loop)
         made.listeners = {name: address for name, address in listeners.items() if name == "PLAINTEXT"}

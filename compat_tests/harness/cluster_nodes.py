@@ -15,15 +15,6 @@ from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.java_tools import JavaTools
 
-# A JVM's pause on a busy machine must not look like a death, nor a death take Kafka's nine seconds.
-_APACHE_TIMES = {
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
-    "controller.quorum.fetch.timeout.ms": "1500",
-    "controller.quorum.election.timeout.ms": "1000",
-    "controller.quorum.election.backoff.max.ms": "500",
-}
-
 
 class BarnabasNode(BarnabasBroker):
     """This broker with `properties`; `launch` and `wait` are the halves of `start`."""
@@ -60,12 +51,20 @@ class BarnabasNode(BarnabasBroker):
 class ApacheNode(ApacheBroker):
     """Apache Kafka with `properties` and a small heap."""
 
-    jvm_options = ("-Xmx320m", "-Xms96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    jvm_options: tuple[str, ...] = ("-Xmx320m", "-Xms96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    # A JVM's pause on a busy machine must not look like a death, nor a death take Kafka's nine seconds.
+    times: Mapping[str, str] = {
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        "controller.quorum.fetch.timeout.ms": "1500",
+        "controller.quorum.election.timeout.ms": "1000",
+        "controller.quorum.election.backoff.max.ms": "500",
+    }
 
     def __init__(
         self, directory: Path, properties: Mapping[str, str], cluster_id: str, tools: JavaTools | None
     ) -> None:
-        super().__init__(directory, {**_APACHE_TIMES, **properties}, tools)
+        super().__init__(directory, {**self.times, **properties}, tools)
         self.cluster_id = cluster_id
         self.launched_at = 0.0
 

@@ -1,0 +1,128 @@
+"""`python -m compat_tests.bench.cluster`: three of ours and three Apache Kafka 4.3.1 side by side, as a table.
+
+Both clusters run at the same time and take turns, so that the machine's fast and slow phases meet both; six
+processes share its cores, and the driver too. Quote the ratios. Failovers are measured with each side's default
+times, and again with both tuned to the same session timeout of one second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from compat_tests.bench import cluster_failover, cluster_load
+from compat_tests.bench.__main__ import say
+from compat_tests.bench.report import Results
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_nodes import ApacheNode
+
+_TUNED = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "100"}
+# Kafka's quorum at the pace that its own tests use; ours needs no word
+_TUNED_QUORUM = {
+    "controller.quorum.fetch.timeout.ms": "500",
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.election.backoff.max.ms": "100",
+}
+_BOTH = {"auto.leader.rebalance.enable": "false"}
+
+
+class WarmApacheNode(ApacheNode):
+    """Apache Kafka as one runs it for its speed, at its default times: G1, the whole of the JIT, 1 GB of heap."""
+
+    jvm_options = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
+    times: Mapping[str, str] = {}
+
+
+def make(folder: Path, settings: Mapping[str, str]) -> dict[str, Cluster]:
+    """Both, started; the first is the one to compare with."""
+    kinds = {"Apache Kafka": "apache", "Barnabas": "barnabas"}
+    clusters = {}
+    for name, kind in kinds.items():
+        extra = _TUNED_QUORUM if kind == "apache" and settings else {}
+        clusters[name] = Cluster(
+            folder / kind, kind, settings={**_BOTH, **settings, **extra}, apache_node=WarmApacheNode
+        )
+    try:
+        for cluster in clusters.values():
+            cluster.start()
+            cluster.wait_until_whole()
+    except BaseException:
+        close(clusters)
+        raise
+    return clusters
+
+
+def close(clusters: Mapping[str, Cluster]) -> None:
+    """End them, as they are."""
+    for cluster in clusters.values():
+        cluster.close()
+
+
+def measure_load(clusters: Mapping[str, Cluster], results: Results, rounds: int, scale: float) -> None:
+    """At rest, then under load, in turns."""
+    for name, cluster in clusters.items():
+        cluster_load.loads(cluster, scale)
+        cluster_load.loads(cluster, scale)
+        say(f"{name} is warm")
+    for number in range(rounds):
+        turns = list(clusters.items())[:: 1 if number % 2 == 0 else -1]
+        for name, cluster in turns:
+            results.add(name, cluster_load.loads(cluster, scale))
+        for name, cluster in turns:
+            results.add(name, cluster_load.idle(cluster, 5))
+        say(f"round {number + 1} of {rounds}")
+
+
+def measure_failover(clusters: Mapping[str, Cluster], results: Results, rounds: int, label: str) -> None:
+    """Leaders that die, and one that falls silent."""
+    for number in range(rounds):
+        for name, cluster in clusters.items():
+            for controller, who in (
+                (False, "of a leader"),
+                (True, "of a leader, also the active controller"),
+            ):
+                row = f"kill -9 {who}, {label}, s"
+                results.add(name, cluster_failover.kill(cluster, controller=controller, name=row))
+            results.add(name, cluster_failover.silence(cluster, f"SIGSTOP of a leader, {label}, s"))
+        say(f"failovers, {label}, round {number + 1} of {rounds}")
+
+
+def main() -> int:
+    """Run everything and print the table to standard output."""
+    parser = argparse.ArgumentParser(description="Three Barnabas and three Apache Kafka 4.3.1 side by side.")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
+    parser.add_argument("--failovers", type=int, default=3, help="times that each node is lost (default 3)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of each workload (default 1.0)")
+    parser.add_argument("--partitions", type=int, default=1000, help="partitions of the large failover")
+    options = parser.parse_args()
+    results = Results(["Apache Kafka", "Barnabas"])
+    with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder:
+        clusters = make(Path(folder) / "defaults", {})
+        try:
+            measure_load(clusters, results, options.rounds, options.scale)
+            measure_failover(clusters, results, options.failovers, "default times")
+        finally:
+            close(clusters)
+        clusters = make(Path(folder) / "tuned", _TUNED)
+        try:
+            measure_failover(clusters, results, options.failovers, "session of 1 s")
+            for name, cluster in clusters.items():
+                results.add(name, cluster_failover.many(cluster, options.partitions))
+                say(f"{name}: {options.partitions} partitions failed over")
+        finally:
+            close(clusters)
+    print(
+        f"Medians of {options.rounds} rounds and {options.failovers} failovers (lowest - highest); "
+        f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
+        f"Python {platform.python_version()}\n\n{results.table()}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

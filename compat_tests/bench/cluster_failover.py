@@ -1,0 +1,103 @@
+"""How long a partition is away: from the death of its leader to the next acknowledged record, acks=all.
+
+The client is the quickest one can be: it asks the survivors for the new leader without a pause worth the name
+and sends there at once. Clients' own back-offs come on top of what is measured here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from contextlib import suppress
+
+from compat_tests.bench.workloads import Measures
+from compat_tests.harness import cluster_view, raw
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.raw import RawConnection
+
+_PATIENCE_S = 90
+_PAUSE_S = 0.002
+_numbers = itertools.count()
+_BATCH = raw.good_batch(bytes(100))
+
+
+def kill(cluster: Cluster, *, controller: bool, name: str) -> Measures:
+    """kill -9 of a leader that is (or is not) the active controller as well."""
+    return _lose(cluster, signal.SIGKILL, controller=controller, partitions=1, name=name)
+
+
+def silence(cluster: Cluster, name: str) -> Measures:
+    """SIGSTOP of a leader: nobody is told."""
+    return _lose(cluster, signal.SIGSTOP, controller=False, partitions=1, name=name)
+
+
+def many(cluster: Cluster, partitions: int) -> Measures:
+    """kill -9 of the leader of many partitions, until each of them has acknowledged a record."""
+    name = f"{partitions:,} partitions led by the killed node, s"
+    return _lose(cluster, signal.SIGKILL, controller=False, partitions=partitions, name=name)
+
+
+def _lose(cluster: Cluster, how: signal.Signals, *, controller: bool, partitions: int, name: str) -> Measures:
+    active = cluster.active_controller()
+    leader = active if controller else next(node for node in cluster.nodes if node != active)
+    others = [node for node in cluster.nodes if node != leader]
+    topic = f"away-{next(_numbers)}"
+    configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
+    half = partitions // 2
+    # the survivors are next in line in equal parts
+    assignment = [[leader, *others]] * (partitions - half) + [[leader, *reversed(others)]] * half
+    create_topic(cluster, topic, configs=configs, assignment=assignment)
+    left = set(range(partitions))
+    _produce(cluster.addresses[leader], topic, left)
+    assert not left
+    time.sleep(1)
+    left = set(range(partitions))
+    started = time.perf_counter()
+    os.kill(cluster.nodes[leader].pid, how)
+    _produce_anywhere([cluster.addresses[node] for node in others], topic, left, leader)
+    seconds = time.perf_counter() - started
+    _bring_back(cluster, leader, how)
+    return {name: seconds}
+
+
+def _bring_back(cluster: Cluster, node: int, how: signal.Signals) -> None:
+    if how is signal.SIGSTOP:
+        os.kill(cluster.nodes[node].pid, signal.SIGCONT)
+    else:
+        cluster.nodes[node].kill()
+        cluster.start(node)
+    cluster.wait_until_known()
+    cluster.wait_until_whole(120)
+
+
+def _produce_anywhere(survivors: list[str], topic: str, left: set[int], dead: int) -> None:
+    """Until every partition in `left` has acknowledged a record from another node than `dead`."""
+    deadline = time.perf_counter() + _PATIENCE_S
+    for address in itertools.cycle(survivors):
+        assert time.perf_counter() < deadline, f"{len(left)} partitions of {topic} are still away"
+        try:
+            view = cluster_view.metadata(address, timeout=2)
+        except (OSError, EOFError):
+            continue
+        for node, home in view.brokers.items():
+            mine = {one for one in left if view.partitions[topic, one].leader == node}
+            if node != dead and mine:
+                left -= mine
+                with suppress(OSError, EOFError):
+                    _produce(home, topic, mine)
+                left |= mine
+        if not left:
+            return
+        time.sleep(_PAUSE_S)
+
+
+def _produce(address: str, topic: str, left: set[int]) -> None:
+    """One record to each partition; those that acknowledge it leave the set."""
+    with RawConnection(address, timeout=5) as connection:
+        answers = raw.produce_many(connection, topic, dict.fromkeys(sorted(left), _BATCH))
+    for partition, (error, _) in answers.items():
+        if error == 0:
+            left.discard(partition)

@@ -1,0 +1,84 @@
+"""What a cluster of three does under load: latency by promise, large batches, and what it costs at rest.
+
+Topics have three replicas, and CPU is what all three nodes used together. The driver talks to the leader alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.bench import driver, latency, prepared
+from compat_tests.bench.workloads import Measures, cpu_seconds
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_work import create_topic
+
+_LARGE = prepared.batch(1000, 1000)  # 1 MB
+_KILOBYTE = prepared.batch(1, 1000)
+_numbers = itertools.count()
+# Rao's three promises, in the order of his table
+_PROMISES = ((0, "no ack"), (1, "leader"), (-1, "committed"))
+
+
+@contextmanager
+def topic_of(cluster: Cluster, leader: int) -> Iterator[str]:
+    """A new topic of one partition, led by a node and replicated on all; gone again soon afterwards."""
+    name = f"bench-{next(_numbers)}"
+    others = [node for node in cluster.nodes if node != leader]
+    configs = {"file.delete.delay.ms": "100", "retention.ms": "-1", "min.insync.replicas": "2"}
+    create_topic(cluster, name, configs=configs, assignment=[[leader, *others]])
+    driver.wait_until_served(cluster.addresses[leader], name)
+    yield name
+    admin = AdminClient({"bootstrap.servers": cluster.addresses[leader], "log_level": 0})
+    admin.delete_topics([name])[name].result(30)
+
+
+def _cpu(cluster: Cluster) -> float:
+    return sum(cpu_seconds(node.pid) for node in cluster.nodes.values())
+
+
+def idle(cluster: Cluster, seconds: float) -> Measures:
+    """CPU of a cluster that nobody uses, in percent of one core, by node."""
+    before = _cpu(cluster)
+    time.sleep(seconds)
+    return {"idle, CPU % a node": (_cpu(cluster) - before) / seconds / len(cluster.nodes) * 100}
+
+
+def latencies(cluster: Cluster, scale: float) -> Measures:
+    """One record of 1 KB at a time, with each of the three promises."""
+    samples = max(200, int(3000 * scale))
+    measures: Measures = {}
+    for acks, promise in _PROMISES:
+        with topic_of(cluster, 1) as topic:
+            found = latency.acknowledged(cluster.addresses[1], topic, _KILOBYTE, samples, acks)
+        for label, fraction in (("p50", 0.5), ("p99", 0.99)):
+            measures[f"1 KB, {promise}, {label} ms"] = latency.percentile(found, fraction) * 1e3
+    return measures
+
+
+def large_batches(cluster: Cluster, scale: float) -> Measures:
+    """1 MB batches, acks=all, five in flight on one connection."""
+    requests = max(50, int(300 * scale))
+    volume = requests * len(_LARGE)
+    with topic_of(cluster, 1) as topic:
+        before = _cpu(cluster)
+        seconds = driver.produce_many(cluster.addresses[1], topic, _LARGE, 1000, requests, acks=-1)
+        used = _cpu(cluster) - before
+    return {
+        "1 MB batches, acks=all, MB/s": volume / seconds / 1e6,
+        "1 MB batches, acks=all, CPU-s/GB of all three": used / volume * 1e9,
+    }
+
+
+def loads(cluster: Cluster, scale: float) -> Measures:
+    """Both, and how often the controller's term changed meanwhile."""
+    before = cluster.quorum()
+    measures = latencies(cluster, scale) | large_batches(cluster, scale)
+    after = cluster.quorum()
+    assert before is not None
+    assert after is not None
+    return measures | {"controller elections under load": float(after.leader_epoch - before.leader_epoch)}
