@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from barnabas.broker.replica_selector import is_known_selector
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_validators import ConfigError
 
@@ -39,6 +40,12 @@ def warnings_about(given: Mapping[str, str]) -> Iterator[str]:
     if given.get("authorizer.class.name", "").strip():
         yield (
             "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
+        )
+    selector = given.get("replica.selector.class", "").strip()
+    if selector and not is_known_selector(selector):
+        yield (
+            "replica.selector.class has no effect: this version has Kafka's RackAwareReplicaSelector and "
+            "LeaderSelector; consumers read from leaders"
         )
     idle = [name for name, text in given.items() if _is_without_effect(name, text)]
     if idle:
