@@ -75,6 +75,7 @@ class Directories:
         self._log_manager = log_manager
         self._partitions = partitions
         self._controller = controller
+        self._config = config
         self._node_id = config.node_id
         self._runtime = runtime
         self._unassigned: dict[tuple[bytes, int], bytes] = {}  # (topic id, index) -> directory, to be told
@@ -122,7 +123,7 @@ class Directories:
     def _report(self) -> None:
         online = self._log_manager.online_ids()
         self._controller.run(
-            lambda image: report_directories(image, self._node_id, online),
+            lambda image: report_directories(image, self._config, self._node_id, online),
             lambda changed: log.info("%d partitions change their leader", changed) if changed else None,
             lambda _, message: log.error("the directories that work are not noted: %s", message),
         )

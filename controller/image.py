@@ -28,6 +28,8 @@ GROUP_RESOURCE: Final = 32
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
+_LEADER_AS_BEFORE: Final = -2
+
 _NOTHING: Final[Mapping[str, str]] = {}
 
 
@@ -43,7 +45,9 @@ class PartitionState(msgspec.Struct, frozen=True):
     adding_replicas: list[int] = []
     leader_recovery_state: int = 0
     directories: list[bytes] = []
-    eligible_leader_replicas: list[int] = []  # out of sync, but known to have every committed record (KIP-966)
+    eligible_leader_replicas: list[
+        int
+    ] = []  # out of sync, but known to have every committed record (KIP-966)
     last_known_elr: list[int] = []  # the last leader, kept while there is none
 
 
@@ -226,24 +230,16 @@ class MetadataImage:
             raise MetadataError(
                 f"partition {record.partition_id} of {topic.name} changes, but does not exist"
             )
-        leader = old.leader if record.leader == -2 else record.leader
-        recovery = record.leader_recovery_state
-        topic.partitions[record.partition_id] = PartitionState(
-            replicas=self._brokers(_changed(record.replicas, old.replicas)),
-            isr=self._brokers(_changed(record.isr, old.isr)),
-            leader=leader,
-            leader_epoch=old.leader_epoch + (record.leader != -2),
-            partition_epoch=old.partition_epoch + 1,
-            removing_replicas=self._brokers(_changed(record.removing_replicas, old.removing_replicas)),
-            adding_replicas=self._brokers(_changed(record.adding_replicas, old.adding_replicas)),
-            leader_recovery_state=old.leader_recovery_state if recovery == -1 else recovery,
-            directories=old.directories
-            if record.directories is None
-            else self._directories(record.directories),
-            eligible_leader_replicas=self._brokers(
-                _changed(record.eligible_leader_replicas, old.eligible_leader_replicas)
-            ),
-            last_known_elr=self._brokers(_changed(record.last_known_elr, old.last_known_elr)),
+        state = changed_state(old, record)
+        topic.partitions[record.partition_id] = msgspec.structs.replace(
+            state,
+            replicas=self._brokers(state.replicas),
+            isr=self._brokers(state.isr),
+            removing_replicas=self._brokers(state.removing_replicas),
+            adding_replicas=self._brokers(state.adding_replicas),
+            directories=self._directories(state.directories),
+            eligible_leader_replicas=self._brokers(state.eligible_leader_replicas),
+            last_known_elr=self._brokers(state.last_known_elr),
         )
         delta.topic_ids.add(record.topic_id)
 
@@ -348,6 +344,24 @@ class MetadataImage:
 
     def _replay_nothing(self, record: wire.NoOpRecord, _delta: MetadataDelta) -> None:
         """Kafka's heartbeat of the log."""
+
+
+def changed_state(old: PartitionState, record: wire.PartitionChangeRecord) -> PartitionState:
+    """The partition once the change is made."""
+    recovery = record.leader_recovery_state
+    return PartitionState(
+        replicas=_changed(record.replicas, old.replicas),
+        isr=_changed(record.isr, old.isr),
+        leader=old.leader if record.leader == _LEADER_AS_BEFORE else record.leader,
+        leader_epoch=old.leader_epoch + (record.leader != _LEADER_AS_BEFORE),
+        partition_epoch=old.partition_epoch + 1,
+        removing_replicas=_changed(record.removing_replicas, old.removing_replicas),
+        adding_replicas=_changed(record.adding_replicas, old.adding_replicas),
+        leader_recovery_state=old.leader_recovery_state if recovery == -1 else recovery,
+        directories=old.directories if record.directories is None else record.directories,
+        eligible_leader_replicas=_changed(record.eligible_leader_replicas, old.eligible_leader_replicas),
+        last_known_elr=_changed(record.last_known_elr, old.last_known_elr),
+    )
 
 
 def _changed(new: list[int] | None, old: list[int]) -> list[int]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 from barnabas.controller.image import MetadataImage
-from barnabas.controller.operations.brokers import METADATA_VERSION
+from barnabas.controller.operations.features import METADATA_VERSION
 from barnabas.wire.messages import metadata_records as wire
 
 DIRECTORIES_SINCE: Final = (

@@ -15,7 +15,7 @@ import msgspec
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, TopicImage
 from barnabas.controller.kraft_log import KraftLog
-from barnabas.controller.operations.brokers import METADATA_VERSION, METADATA_VERSION_LEVEL
+from barnabas.controller.operations.features import METADATA_VERSION, METADATA_VERSION_LEVEL
 from barnabas.wire.messages import metadata_records as wire
 
 _NAMED_MAX: Final = 5  # partitions that a refusal lists

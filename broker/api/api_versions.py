@@ -11,7 +11,7 @@ import re
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import REGISTRATIONS, api
-from barnabas.controller.operations.brokers import SUPPORTED_FEATURES
+from barnabas.controller.operations.features import SUPPORTED_FEATURES
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import (
     ApiVersion,

@@ -25,7 +25,14 @@ def create(context: RequestContext, request: CreatePartitionsRequest) -> Outcome
         done([PartitionsAdded(topic.name, error, message) for topic in wanted])
 
     context.services.controller.run(
-        lambda image: create_partitions(image, wanted, validate_only=request.validate_only), done, failed
+        lambda image: create_partitions(
+            image,
+            wanted,
+            validate_only=request.validate_only,
+            draw=context.services.runtime.random.randrange,
+        ),
+        done,
+        failed,
     )
     return PENDING
 

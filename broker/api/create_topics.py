@@ -45,6 +45,7 @@ def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
             services.config,
             lambda: random_uuid(services.runtime),
             validate_only=request.validate_only,
+            draw=services.runtime.random.randrange,
         ),
         done,
         failed,

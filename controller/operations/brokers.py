@@ -1,4 +1,10 @@
-"""Brokers and features: this node takes its place in the metadata when it starts."""
+"""Brokers: taken in, fenced, unfenced, told to go, forgotten (KIP-631).
+
+A registration begins a broker epoch, which is the offset of its record, so that it grows. A broker that registers is
+fenced until it has caught up with the metadata as far as that record: until then it may know of none of its
+partitions. Whether a former incarnation still lives is not in the metadata; the active controller's sessions know
+(broker_sessions.py).
+"""
 
 from __future__ import annotations
 
@@ -7,20 +13,33 @@ from typing import Final, Protocol
 
 import msgspec
 from barnabas.controller.decision import Decision
-from barnabas.controller.image import MetadataImage
+from barnabas.controller.errors import Refusal
+from barnabas.controller.image import BrokerRegistration, MetadataImage
+from barnabas.controller.operations.cluster_view import ControllerSettings
+from barnabas.controller.operations.features import (
+    METADATA_VERSION,
+    METADATA_VERSION_LEVEL,
+    METADATA_VERSION_MIN,
+    SUPPORTED_FEATURES,
+)
+from barnabas.controller.operations.leadership import broker_forgot, broker_gone, broker_removed, broker_there
+from barnabas.storage.directory import encode_uuid
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest
 from barnabas.wire.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
+    BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
     RegisterBrokerRecord,
+    UnregisterBrokerRecord,
 )
 
-METADATA_VERSION: Final = "metadata.version"
-METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0
+FENCE: Final = 1  # BrokerRegistrationChangeRecord.fenced
+UNFENCE: Final = -1
+LEAVING: Final = 1  # BrokerRegistrationChangeRecord.in_controlled_shutdown
 
-# Levels that this broker can run at, as Kafka 4.3 states them. The finalized ones stand in the image.
-SUPPORTED_FEATURES: Final[dict[str, tuple[int, int]]] = {METADATA_VERSION: (7, METADATA_VERSION_LEVEL)}
-
+_RESERVED_DIRECTORIES: Final = 100  # ids below this one have a meaning of their own
 _SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -51,13 +70,12 @@ class BrokerSettings(Protocol):
 def register_broker(
     image: MetadataImage, settings: BrokerSettings, incarnation_id: bytes, log_dirs: Sequence[bytes] = ()
 ) -> Decision[int]:
-    """This broker, started anew and ready to serve; the response is its broker epoch. `log_dirs` are the ids
-    of its log directories that work.
+    """This broker, alone in its cluster, started anew and ready to serve; the response is its broker epoch.
+    `log_dirs` are the ids of its log directories that work.
 
-    The epoch is the offset of its registration record, as in Kafka. On empty metadata, the features that new
-    clusters run with are finalized first: metadata begins with metadata.version, which says how to read it.
-    A port of 0 stands for one that is known only once the listener is open; it is not told to clients from
-    here.
+    On empty metadata, the features that it runs with are finalized first: metadata begins with metadata.version,
+    which says how to read it. A port of 0 stands for one that is known only once the listener is open; it is not
+    told to clients from here.
     """
     records: list[msgspec.Struct] = []
     if METADATA_VERSION not in image.features:
@@ -87,3 +105,171 @@ def register_broker(
         )
     )
     return Decision(records, broker_epoch)
+
+
+def register(
+    image: MetadataImage,
+    settings: ControllerSettings,
+    request: BrokerRegistrationRequest,
+    cluster_id: str,
+    *,
+    is_alive: bool,
+) -> Decision[int | Refusal]:
+    """A broker asks to be taken in; the response is its broker epoch. `is_alive`: a broker of this id that is
+    registered already is known to live.
+
+    The same incarnation may tell news of itself, and keeps its epoch. A new one is fenced, and what the former one
+    led or was in sync with, it is not; if that did not stop cleanly, it is not eligible either.
+    """
+    try:
+        _check_registration(image, request, cluster_id, is_alive=is_alive)
+    except Refusal as refusal:
+        return Decision([], refusal)
+    former = image.brokers.get(request.broker_id)
+    record = _registration_record(request)
+    if former is not None and former.incarnation_id == request.incarnation_id:
+        record.fenced = former.fenced
+        record.in_controlled_shutdown = former.in_controlled_shutdown
+        record.broker_epoch = former.broker_epoch
+        return Decision([record], record.broker_epoch)
+    has_stopped_cleanly = former is not None and former.broker_epoch == request.previous_broker_epoch
+    shut_down = broker_gone if has_stopped_cleanly else broker_forgot
+    changes = shut_down(image, settings, request.broker_id)
+    record.broker_epoch = image.offset + 1 + len(changes)
+    return Decision([*changes, record], record.broker_epoch)
+
+
+def _registration_record(request: BrokerRegistrationRequest) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id,
+        end_points=[
+            BrokerEndpoint(
+                name=listener.name,
+                host=listener.host,
+                port=listener.port,
+                security_protocol=listener.security_protocol,
+            )
+            for listener in request.listeners
+        ],
+        features=[
+            BrokerFeature(
+                name=feature.name,
+                min_supported_version=feature.min_supported_version,
+                max_supported_version=feature.max_supported_version,
+            )
+            for feature in request.features
+        ],
+        rack=request.rack,
+        fenced=True,
+        log_dirs=sorted(request.log_dirs),
+    )
+
+
+def _check_registration(
+    image: MetadataImage, request: BrokerRegistrationRequest, cluster_id: str, *, is_alive: bool
+) -> None:
+    if request.cluster_id != cluster_id:
+        raise Refusal(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Expected cluster ID {cluster_id}, but got cluster ID {request.cluster_id}",
+        )
+    former = image.brokers.get(request.broker_id)
+    if (
+        former is not None
+        and is_alive
+        and former.incarnation_id != request.incarnation_id
+        and not former.in_controlled_shutdown
+    ):
+        raise Refusal(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            "Another broker is registered with that broker id. If the broker was recently restarted this should "
+            "self-resolve once the heartbeat manager expires the broker's session.",
+        )
+    _check_directories(image, request.broker_id, request.log_dirs)
+    supported = {
+        feature.name: (feature.min_supported_version, feature.max_supported_version)
+        for feature in request.features
+    }
+    supported.setdefault(METADATA_VERSION, (METADATA_VERSION_MIN, METADATA_VERSION_MIN))
+    for name, level in sorted(image.features.items()):
+        if name not in SUPPORTED_FEATURES:
+            continue  # finalized by Kafka, and kept for it
+        low, high = supported.get(name, (0, 0))
+        if not low <= level <= high:
+            raise Refusal(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the broker does not support finalized version {level} of {name}. The "
+                f"broker wants a version between {low} and {high}, inclusive.",
+            )
+
+
+def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[bytes]) -> None:
+    problem = ""
+    if not log_dirs:
+        problem = "No directories specified in request"
+    elif any(int.from_bytes(each, "big") < _RESERVED_DIRECTORIES for each in log_dirs):
+        problem = "Reserved directory ID in request"
+    elif len(set(log_dirs)) != len(log_dirs):
+        problem = "Duplicate directory ID in request"
+    else:
+        for other in image.brokers.values():
+            shared = sorted(set(other.log_dirs) & set(log_dirs)) if other.broker_id != broker_id else []
+            if shared:
+                problem = (
+                    f"Broker {other.broker_id} is already registered with directory {encode_uuid(shared[0])}"
+                )
+    if problem:
+        raise Refusal(ErrorCode.INVALID_REGISTRATION, problem)
+
+
+def fence(
+    image: MetadataImage, settings: ControllerSettings, broker_id: int, broker_epoch: int
+) -> Decision[bool]:
+    """A broker that is not there any more leads nothing and is in sync with nothing. The response says whether
+    that was so until now; a broker of a later epoch is another one."""
+    broker = image.brokers.get(broker_id)
+    if broker is None or broker.broker_epoch != broker_epoch or broker.fenced:
+        return Decision([], False)
+    return Decision([*broker_gone(image, settings, broker_id), _change(broker, fenced=FENCE)], True)
+
+
+def unfence(
+    image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
+) -> list[msgspec.Struct]:
+    """A broker that has caught up serves, and leads what nobody else does."""
+    there = msgspec.structs.replace(broker, fenced=False)
+    return [_change(broker, fenced=UNFENCE), *broker_there(image, settings, there)]
+
+
+def leave(
+    image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
+) -> list[msgspec.Struct]:
+    """A broker is about to stop: others lead, and do not wait for it any more."""
+    told = [] if broker.in_controlled_shutdown else [_change(broker, leaving=LEAVING)]
+    return [*told, *broker_gone(image, settings, broker.broker_id)]
+
+
+def unregister(
+    image: MetadataImage, settings: ControllerSettings, broker_id: int
+) -> Decision[Refusal | None]:
+    """The cluster forgets a broker (KIP-500); its replicas stay assigned to it."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return Decision(
+            [],
+            Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"),
+        )
+    record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch)
+    return Decision([*broker_removed(image, settings, broker_id), record], None)
+
+
+def _change(
+    broker: BrokerRegistration, *, fenced: int = 0, leaving: int = 0
+) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker.broker_id,
+        broker_epoch=broker.broker_epoch,
+        fenced=fenced,
+        in_controlled_shutdown=leaving,
+    )

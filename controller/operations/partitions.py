@@ -9,7 +9,7 @@ import msgspec
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
 from barnabas.controller.image import MetadataImage, TopicImage, partition_record
-from barnabas.controller.operations.placement import check_assignment, new_partition, place
+from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX
 from barnabas.wire.errors import ErrorCode
 
@@ -31,9 +31,14 @@ class PartitionsAdded(msgspec.Struct, frozen=True):
 
 
 def create_partitions(
-    image: MetadataImage, topics: Sequence[MorePartitions], *, validate_only: bool = False
+    image: MetadataImage,
+    topics: Sequence[MorePartitions],
+    *,
+    validate_only: bool = False,
+    draw: Draw | None = None,
 ) -> Decision[list[PartitionsAdded]]:
-    """Add partitions to each topic that may have them.
+    """Add partitions to each topic that may have them. `draw` says where placing replicas begins; without it that
+    is where the others end.
 
     More than 10,000 in a request are refused as when creating topics. (Kafka 4.3.1 answers
     UNKNOWN_SERVER_ERROR and adds the first 10,000 all the same.)
@@ -58,14 +63,16 @@ def create_partitions(
                 raise Refusal(
                     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
                 )
-            records += _add(image, topic, wanted)
+            records += _add(image, topic, wanted, draw)
             results.append(PartitionsAdded(wanted.name))
         except Refusal as refusal:
             results.append(PartitionsAdded(wanted.name, refusal.error, refusal.message or None))
     return Decision([] if validate_only else records, results)
 
 
-def _add(image: MetadataImage, topic: TopicImage, wanted: MorePartitions) -> list[msgspec.Struct]:
+def _add(
+    image: MetadataImage, topic: TopicImage, wanted: MorePartitions, draw: Draw | None
+) -> list[msgspec.Struct]:
     present = len(topic.partitions)
     if wanted.count == present:
         raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
@@ -77,7 +84,9 @@ def _add(image: MetadataImage, topic: TopicImage, wanted: MorePartitions) -> lis
     added = wanted.count - present
     replication_factor = len(topic.partitions[0].replicas)
     if wanted.assignments is None:
-        replicas_of: Sequence[Sequence[int]] = place(image, present, added, replication_factor)
+        replicas_of: Sequence[Sequence[int]] = place(
+            image, added, replication_factor, draw or (lambda count: present % count)
+        )
     else:
         replicas_of = wanted.assignments
         if len(replicas_of) != added:

@@ -1,41 +1,118 @@
-"""Which brokers hold a partition: chosen in stripes, or checked when somebody else has chosen."""
+"""Which brokers hold a partition: chosen in stripes, or checked when somebody else has chosen.
+
+Replicas are spread over racks first and over the brokers of each rack second; the next partition begins one rack, and
+in each rack one broker, further on. Where that begins is drawn, so that topics do not all begin with the same broker.
+Fenced brokers come last in their rack, and never first. What the stripes look like is Kafka's StripedReplicaPlacer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from barnabas.controller.errors import Refusal
-from barnabas.controller.image import MetadataImage, PartitionState
+from barnabas.controller.image import BrokerRegistration, MetadataImage, PartitionState
+from barnabas.controller.operations.cluster_view import default_directory
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.primitives import ZERO_UUID
 
-UNASSIGNED_DIRECTORY = ZERO_UUID  # DirectoryId.UNASSIGNED: the broker picks the log directory (KIP-858)
+T = TypeVar("T")
+Draw = Callable[[int], int]  # from n, a number from 0 to n - 1
 
 
-def place(image: MetadataImage, first: int, count: int, replication_factor: int) -> list[list[int]]:
-    """Replicas of `count` partitions of which the first has index `first`, leaders striped over the brokers.
-
-    Brokers that are fenced come last, so that a partition has a leader whenever any broker can lead.
-    Raises Refusal: INVALID_REPLICATION_FACTOR.
-    """
-    usable = image.usable_brokers()
-    fenced = sorted(set(image.brokers) - set(usable))
-    registered = len(usable) + len(fenced)
+def place(image: MetadataImage, count: int, replication_factor: int, draw: Draw) -> list[list[int]]:
+    """Replicas of `count` partitions. Raises Refusal: INVALID_REPLICATION_FACTOR."""
+    usable = [broker for broker in image.brokers.values() if _takes_replicas(broker)]
     prefix = f"Unable to replicate the partition {replication_factor} time(s): "
-    if not usable:
-        raise Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, f"{prefix}All brokers are currently fenced.")
-    if replication_factor > registered:
+    if all(broker.fenced for broker in usable):
+        raise Refusal(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{prefix}All brokers are currently fenced, or have all their log directories cordoned.",
+        )
+    if replication_factor > len(usable):
         raise Refusal(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{prefix}The target replication factor of {replication_factor} cannot be reached because only "
-            f"{registered} broker(s) are registered or some brokers have all their log directories cordoned.",
+            f"{len(usable)} broker(s) are registered or some brokers have all their log directories cordoned.",
         )
-    placed = []
-    for index in range(first, first + count):
-        start = index % len(usable)
-        order = usable[start:] + usable[:start] + fenced
-        placed.append(order[:replication_factor])
-    return placed
+    stripes = _Stripes(usable, draw)
+    return [stripes.next(replication_factor) for _ in range(count)]
+
+
+def _takes_replicas(broker: BrokerRegistration) -> bool:
+    cordoned = broker.cordoned_log_dirs or []
+    return not broker.in_controlled_shutdown and (
+        not cordoned or any(directory not in cordoned for directory in broker.log_dirs)
+    )
+
+
+class _Rack:
+    """The brokers of a rack, each kind in a ring that begins one further on with every partition."""
+
+    def __init__(self, brokers: list[BrokerRegistration], draw: Draw) -> None:
+        self.unfenced = sorted(broker.broker_id for broker in brokers if not broker.fenced)
+        self.fenced = sorted(broker.broker_id for broker in brokers if broker.fenced)
+        self._start_unfenced = draw(len(self.unfenced)) if self.unfenced else 0
+        self._start_fenced = draw(len(self.fenced)) if self.fenced else 0
+
+    def order(self, turn: int) -> list[int]:
+        """Its brokers as partition number `turn` takes them."""
+        return _rotated(self.unfenced, self._start_unfenced + turn) + _rotated(
+            self.fenced, self._start_fenced + turn
+        )
+
+
+def _rotated(ring: list[int], start: int) -> list[int]:
+    start = start % len(ring) if ring else 0
+    return ring[start:] + ring[:start]
+
+
+class _Stripes:
+    """Gives the replicas of one partition after the other."""
+
+    def __init__(self, brokers: list[BrokerRegistration], draw: Draw) -> None:
+        self._draw = draw
+        by_rack: dict[str, list[BrokerRegistration]] = {}
+        for broker in brokers:
+            by_rack.setdefault(broker.rack or "", []).append(broker)
+        self._racks = [_Rack(by_rack[name], draw) for name in sorted(by_rack)]
+        self._unfenced = sum(len(rack.unfenced) for rack in self._racks)
+        self._first_rack = draw(len(self._racks))
+        self._turn = 0
+
+    def next(self, replication_factor: int) -> list[int]:
+        if self._turn == self._unfenced:
+            self._shuffle()
+        orders = [rack.order(self._turn) for rack in self._racks]
+        count = len(orders)
+        first = self._first_rack
+        while not self._racks[first].unfenced:  # one has some: see place
+            first = (first + 1) % count
+        replicas = [orders[first].pop(0)]
+        # The others in turn, from where the stripe begins; the first replica's rack is passed over once.
+        at, passed_over = self._first_rack, False
+        while len(replicas) < replication_factor:
+            if at == first and not passed_over:
+                passed_over = True
+            elif orders[at]:
+                replicas.append(orders[at].pop(0))
+            at = (at + 1) % count
+        self._turn += 1
+        self._first_rack = (self._first_rack + 1) % count
+        return replicas
+
+    def _shuffle(self) -> None:
+        """Every broker has been first once: go on with other neighbours."""
+        _shuffle(self._racks, self._draw)
+        for rack in self._racks:
+            _shuffle(rack.unfenced, self._draw)
+            _shuffle(rack.fenced, self._draw)
+        self._turn = 0
+
+
+def _shuffle(ring: list[T], draw: Draw) -> None:
+    for last in range(len(ring) - 1, 0, -1):
+        other = last - draw(last + 1)
+        ring[last], ring[other] = ring[other], ring[last]
 
 
 def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
@@ -65,11 +142,11 @@ def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_
 
 
 def new_partition(image: MetadataImage, index: int, replicas: Sequence[int]) -> PartitionState:
-    """A partition that nobody has written to: its usable replicas are in sync and the first of them leads.
+    """A partition that nobody has written to: its replicas that serve are in sync and the first of them leads.
 
     Raises Refusal: INVALID_REPLICA_ASSIGNMENT when none of them can lead.
     """
-    isr = [broker for broker in replicas if not image.brokers[broker].fenced]
+    isr = [broker for broker in replicas if image.brokers[broker].is_active]
     if not isr:
         raise Refusal(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -82,5 +159,5 @@ def new_partition(image: MetadataImage, index: int, replicas: Sequence[int]) -> 
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[UNASSIGNED_DIRECTORY] * len(replicas),
+        directories=[default_directory(image.brokers[broker]) for broker in replicas],
     )

@@ -20,7 +20,7 @@ from barnabas.controller.image import (
     TopicImage,
     partition_record,
 )
-from barnabas.controller.operations.placement import check_assignment, new_partition, place
+from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topic_names import (
     CLUSTER_METADATA_TOPIC,
     colliding_topic,
@@ -86,8 +86,10 @@ def create_topics(
     new_topic_id: Callable[[], bytes],
     *,
     validate_only: bool = False,
+    draw: Draw = lambda _count: 0,
 ) -> Decision[list[CreatedTopic]]:
-    """Create each topic that may be created. `new_topic_id` gives 16 bytes nobody else has."""
+    """Create each topic that may be created. `new_topic_id` gives 16 bytes nobody else has, `draw` where placing
+    replicas begins."""
     counts = Counter(topic.name for topic in topics)
     unique = [topic for topic in topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC]
     results: list[CreatedTopic] = []
@@ -99,7 +101,7 @@ def create_topics(
                 raise Refusal(
                     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
                 )
-            created, its_records = _create(image, topic, settings, new_topic_id())
+            created, its_records = _create(image, topic, settings, new_topic_id(), draw)
         except Refusal as refusal:
             created, its_records = CreatedTopic(topic.name, refusal.error, refusal.message), []
         results.append(created)
@@ -120,14 +122,14 @@ def _partition_count(topic: NewTopic, settings: TopicSettings) -> int:
 
 
 def _create(
-    image: MetadataImage, topic: NewTopic, settings: TopicSettings, topic_id: bytes
+    image: MetadataImage, topic: NewTopic, settings: TopicSettings, topic_id: bytes, draw: Draw
 ) -> tuple[CreatedTopic, list[msgspec.Struct]]:
     _check_name(image, topic.name)
     configs = _check_configs(topic.configs, settings)
     partitions = (
         _assigned_partitions(image, topic)
         if topic.assignments
-        else _placed_partitions(image, topic, settings)
+        else _placed_partitions(image, topic, settings, draw)
     )
     records: list[msgspec.Struct] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += [
@@ -176,7 +178,7 @@ def _check_configs(configs: Sequence[tuple[str, str | None]], settings: TopicSet
 
 
 def _placed_partitions(
-    image: MetadataImage, topic: NewTopic, settings: TopicSettings
+    image: MetadataImage, topic: NewTopic, settings: TopicSettings, draw: Draw
 ) -> list[PartitionState]:
     factor, count = topic.replication_factor, topic.num_partitions
     if factor < -1 or factor == 0:
@@ -190,7 +192,7 @@ def _placed_partitions(
         )
     factor = settings.default_replication_factor if factor == -1 else factor
     count = settings.num_partitions if count == -1 else count
-    placed = place(image, 0, count, factor)
+    placed = place(image, count, factor, draw)
     return [new_partition(image, index, replicas) for index, replicas in enumerate(placed)]
 
 

@@ -27,6 +27,18 @@ A, B, C = (bytes([number]) * 16 for number in (7, 8, 9))
 TOPIC_ID = b"t" * 16
 
 
+class Settings:
+    """The controller's own configuration: Kafka's defaults."""
+
+    node_id = 1
+
+    def value(self, name: str) -> str | None:
+        return {"min.insync.replicas": "1"}.get(name)
+
+
+SETTINGS = Settings()
+
+
 def image(*partitions: tuple[Sequence[int], Sequence[bytes], int]) -> MetadataImage:
     """Brokers 1 (A, B) and 2 (C), and a topic of partitions (replicas, directories, leader)."""
     made, delta = MetadataImage(), MetadataDelta()
@@ -62,21 +74,21 @@ def leaders(made: MetadataImage) -> list[tuple[int, int, list[int]]]:
 
 def test_a_failed_directory_takes_leadership_and_its_return_gives_it_back() -> None:
     made = image(([1], [A], 1), ([1], [B], 1), ([1], [UNASSIGNED], 1), ([1], [MIGRATING], 1))
-    decision = report_directories(made, 1, [A])
+    decision = report_directories(made, SETTINGS, 1, [A])
     assert decision.response == 1
     apply(made, decision.records)
     assert leaders(made) == [(1, 5, [1]), (-1, 6, [1]), (1, 5, [1]), (1, 5, [1])]
     assert made.brokers[1].log_dirs == [A]
-    assert not report_directories(made, 1, [A]).records
-    apply(made, report_directories(made, 1, [B, A]).records)
+    assert not report_directories(made, SETTINGS, 1, [A]).records
+    apply(made, report_directories(made, SETTINGS, 1, [B, A]).records)
     assert leaders(made) == [(1, 5, [1]), (1, 7, [1]), (1, 5, [1]), (1, 5, [1])]
     assert made.brokers[1].log_dirs == [A, B]
 
 
 def test_another_replica_in_sync_takes_over() -> None:
     made = image(([1, 2], [B, C], 1), ([2, 1], [C, B], 2), ([1, 2], [B, LOST], 1))
-    apply(made, report_directories(made, 1, [A]).records)
-    assert leaders(made) == [(2, 6, [2]), (2, 5, [2, 1]), (-1, 6, [1, 2])]
+    apply(made, report_directories(made, SETTINGS, 1, [A]).records)
+    assert leaders(made) == [(2, 6, [2]), (2, 5, [2]), (-1, 6, [2])]
 
 
 def test_online_means_a_broker_that_is_there_and_a_directory_that_works() -> None:

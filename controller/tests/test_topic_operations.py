@@ -186,7 +186,10 @@ def test_replicas_are_striped_and_fenced_brokers_never_lead() -> None:
     assert all(sorted(state.isr) == [1, 2, 3] for state in states.values())
     ((_, error, message),) = Cluster(fenced=(1,)).create(NewTopic("t"))
     assert error == ErrorCode.INVALID_REPLICATION_FACTOR
-    assert message == "Unable to replicate the partition 1 time(s): All brokers are currently fenced."
+    assert message == (
+        "Unable to replicate the partition 1 time(s): All brokers are currently fenced, or have all their log "
+        "directories cordoned."
+    )
 
 
 def test_manual_assignments_stand_as_they_were_given() -> None:

@@ -1,0 +1,85 @@
+"""A broker's heartbeat: what it wants, and what it becomes by that (KIP-631).
+
+Fenced -> unfenced once it has caught up with its registration; unfenced -> leaving, where others take over what it
+leads; leaving -> gone, once it leads nothing and every other broker knows. What is not in the metadata, the active
+controller's sessions say: `may_go`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from barnabas.controller.decision import Decision
+from barnabas.controller.errors import Refusal
+from barnabas.controller.image import BrokerRegistration, MetadataImage
+from barnabas.controller.operations.brokers import fence, leave, unfence
+from barnabas.controller.operations.cluster_view import ControllerSettings, leads_any
+from barnabas.controller.operations.directories import cordon, fail_directories
+from barnabas.controller.operations.epochs import check_broker_epoch
+from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+
+def heartbeat(
+    image: MetadataImage,
+    settings: ControllerSettings,
+    request: BrokerHeartbeatRequest,
+    *,
+    may_go: bool = False,
+) -> Decision[BrokerHeartbeatResponse]:
+    """`may_go`: all others have learned that this broker is leaving."""
+    try:
+        broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
+    except Refusal as refusal:
+        return Decision([], BrokerHeartbeatResponse(error_code=refusal.error))
+    response = BrokerHeartbeatResponse(
+        is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=broker.fenced
+    )
+    records = fail_directories(image, settings, broker, request.offline_log_dirs)
+    if not records:  # or what it wants is decided at its next one, on what is left of it
+        records = _transition(image, settings, broker, request, response, may_go=may_go)
+    return Decision([*records, *cordon(broker, request.cordoned_log_dirs)], response)
+
+
+def changes_nothing(image: MetadataImage, request: BrokerHeartbeatRequest) -> bool:
+    """Whether this heartbeat can only be answered with the state of things, as nearly all are."""
+    broker = image.brokers.get(request.broker_id)
+    return (
+        broker is not None
+        and broker.broker_epoch == request.broker_epoch
+        and broker.is_active
+        and not request.want_fence
+        and not request.want_shut_down
+        and not request.offline_log_dirs
+        and (request.cordoned_log_dirs is None or request.cordoned_log_dirs == broker.cordoned_log_dirs)
+    )
+
+
+def _transition(
+    image: MetadataImage,
+    settings: ControllerSettings,
+    broker: BrokerRegistration,
+    request: BrokerHeartbeatRequest,
+    response: BrokerHeartbeatResponse,
+    *,
+    may_go: bool,
+) -> list[msgspec.Struct]:
+    """The records of the broker's next state, which `response` tells."""
+    if broker.fenced:
+        if request.want_shut_down:
+            response.should_shut_down = True
+        elif not request.want_fence and response.is_caught_up:
+            response.is_fenced = False
+            return unfence(image, settings, broker)
+        return []
+    if broker.in_controlled_shutdown:
+        if may_go and not leads_any(image, broker.broker_id):
+            response.should_shut_down = response.is_fenced = True
+            return list(fence(image, settings, broker.broker_id, broker.broker_epoch).records)
+        return []
+    leads = leads_any(image, broker.broker_id) if request.want_shut_down else False
+    if request.want_fence or (request.want_shut_down and not leads):
+        response.should_shut_down = request.want_shut_down
+        response.is_fenced = True
+        return list(fence(image, settings, broker.broker_id, broker.broker_epoch).records)
+    if request.want_shut_down:
+        return leave(image, settings, broker)
+    return []
