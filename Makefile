@@ -15,19 +15,23 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test test-durability test-apache check format conform bench bench-partitions kafka lock clean
+.PHONY: help setup run demo test test-durability test-apache check format conform bench bench-partitions \
+  bench-cluster cluster chaos kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
+	@echo 'make cluster      three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")'
 	@echo 'make demo         real flights through the broker into Spark and back'
 	@echo 'make test         everything, with real clients; needs Java 17 or newer'
 	@echo 'make test-durability  fifty rounds of kill -9 under load, thousands of simulated crashes'
+	@echo 'make chaos        clusters under load whose nodes die, stand still and lose their network'
 	@echo 'make check        format, lint, types, import rules, generated code'
 	@echo 'make test-apache  the client tests against Apache Kafka'
 	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
 	@echo 'make bench        this broker and Apache Kafka under load'
 	@echo 'make bench-partitions  both with 10,000 partitions'
-	@echo 'make clean        remove what make made (barnabas-data stays)'
+	@echo 'make bench-cluster     three nodes of each'
+	@echo 'make clean        remove what make made (barnabas-data and barnabas-cluster-data stay)'
 
 setup: $(INSTALLED)
 
@@ -54,6 +58,9 @@ $(JARS): compat_tests/harness/kafka_jars.py | $(INSTALLED) java
 run: $(INSTALLED)
 	@exec $(BIN)/barnabas start $(PROPERTIES) $(ARGS)
 
+cluster: $(INSTALLED)
+	@exec $(BIN)/python -m compat_tests.harness.cluster_local $(ARGS)
+
 demo: $(INSTALLED) java
 	$(BIN)/python -m spark_examples.demo
 
@@ -67,6 +74,10 @@ test-durability: $(JARS)
 	BARNABAS_CRASH_SEEDS=5000 $(PYTEST) -q storage/tests/test_crashes.py $(ARGS)
 	BARNABAS_KILL_ROUNDS=50 $(PYTEST) -q compat_tests/test_kill.py $(ARGS)
 
+# BARNABAS_CHAOS_ROUNDS: how often each kind of death comes; the other tests' long forms run once.
+chaos: $(JARS)
+	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-10} $(PYTEST) -q compat_tests/cluster $(ARGS)
+
 test-apache: $(JARS)
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)
 
@@ -78,6 +89,9 @@ bench: $(JARS)
 
 bench-partitions: $(JARS)
 	$(BIN)/python -m compat_tests.bench.partitions $(ARGS)
+
+bench-cluster: $(JARS)
+	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)
 
 # Links that show mypy and import-linter the packages as they are imported.
 .PHONY: typing

@@ -78,7 +78,7 @@ def test_a_full_disk_on_one(fresh_cluster: ClusterFactory, small_disk: Path, rol
     cluster = fresh_cluster(settings=SMALL, node_settings={full: {"log.dirs": str(small_disk / "data")}})
     create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
     (small_disk / "filler").write_bytes(bytes(32 << 20))
-    acknowledged = _fill(cluster, 80, 200_000)
+    acknowledged = _fill(cluster, 120, 200_000)
     _check(cluster, acknowledged)
     (small_disk / "filler").unlink()
     if cluster.kind == "apache":  # Kafka halts when its only log directory fails
