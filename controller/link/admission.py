@@ -1,0 +1,132 @@
+"""Who may be linked with whom: pure rules over two identities, applied by both sides to each other.
+
+Each rule's text goes to this node's log and, as the reason, to the other node's, so it names neither as "this node":
+both operators must be able to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from barnabas.controller.link import refusals
+from barnabas.controller.link.messages import (
+    CONTROLLER,
+    PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
+    Hello,
+    Identity,
+)
+from barnabas.controller.link.refusals import LinkRefused
+from barnabas.storage.directory import encode_uuid
+
+
+def check_hello(own: Hello, peer: Hello) -> None:
+    """LinkRefused when the two can't talk."""
+    if peer.version_min > PROTOCOL_VERSION or peer.version_max < PROTOCOL_VERSION_MIN:
+        raise LinkRefused(
+            refusals.VERSION,
+            f"one node speaks versions {peer.version_min} to {peer.version_max} of the link protocol and the other "
+            f"{own.version_min} to {own.version_max}: their releases are too far apart",
+        )
+    if peer.authentication != own.authentication:
+        raise LinkRefused(
+            refusals.AUTHENTICATION,
+            "barnabas.controller.secret.file is configured on one of the two nodes only; give all nodes of the "
+            "cluster the same secret",
+        )
+
+
+def check_identity(own: Identity, peer: Identity, expected_id: int | None) -> None:
+    """LinkRefused when `peer` must not be linked; `expected_id`: who should have answered where this node called."""
+    _check_form(peer)
+    if peer.incarnation_id == own.incarnation_id:
+        raise LinkRefused(refusals.SELF, "a node has called itself")
+    if own.cluster_id and peer.cluster_id and own.cluster_id != peer.cluster_id:
+        raise LinkRefused(
+            refusals.CLUSTER,
+            f"node {own.node_id} belongs to cluster {own.cluster_id} and node {peer.node_id} to {peer.cluster_id} "
+            f"(cluster.id in meta.properties); a controller address points at another cluster's node",
+        )
+    if expected_id is not None and peer.node_id != expected_id:
+        raise LinkRefused(
+            refusals.NODE_ID,
+            f"controller.quorum.voters of node {own.node_id} names node {expected_id} at this address, and node "
+            f"{peer.node_id} answers there",
+        )
+    if peer.node_id == own.node_id:
+        raise LinkRefused(
+            refusals.NODE_ID, f"two nodes have node.id={own.node_id}; every node needs an id of its own"
+        )
+    if not (own.is_controller or peer.is_controller):
+        raise LinkRefused(
+            refusals.VOTERS,
+            f"neither node {own.node_id} nor node {peer.node_id} has the controller role; "
+            f"controller.quorum.voters or controller.quorum.bootstrap.servers points at a broker",
+        )
+    _check_voters(own, peer)
+
+
+def _check_form(peer: Identity) -> None:
+    if peer.node_id < 0 or len(peer.incarnation_id) != 16 or len(peer.directory_id) not in (0, 16):
+        raise LinkRefused(refusals.MALFORMED, "the identity that was sent makes no sense")
+
+
+def _check_voters(own: Identity, peer: Identity) -> None:
+    if not (peer.voter_ids or peer.bootstrap or peer.journalled):
+        raise LinkRefused(
+            refusals.VOTERS,
+            f"node {peer.node_id} has no voter list: set controller.quorum.voters (or "
+            f"controller.quorum.bootstrap.servers) there as on the other nodes",
+        )
+    mine, theirs = _voter_ids(own), _voter_ids(peer)
+    if mine and theirs and mine != theirs:
+        raise LinkRefused(
+            refusals.VOTERS,
+            f"node {own.node_id} has the voters {_ids(mine)} ({_source(own)}) and node {peer.node_id} has "
+            f"{_ids(theirs)} ({_source(peer)}); every node of a cluster must name the same voters",
+        )
+    voters = mine or theirs
+    for node in (own, peer):
+        if voters and node.is_controller and node.node_id not in voters:
+            raise LinkRefused(
+                refusals.VOTERS,
+                f"node {node.node_id} has the controller role and is not among the voters {_ids(voters)}; take "
+                f"{CONTROLLER} out of its process.roles, or give it the id of a voter",
+            )
+        if not node.is_controller and node.node_id in voters:
+            raise LinkRefused(
+                refusals.VOTERS,
+                f"node {node.node_id} is among the voters {_ids(voters)} and has no controller role; add "
+                f"{CONTROLLER} to its process.roles, or give it another node.id",
+            )
+    _check_directories(own, peer)
+    _check_directories(peer, own)
+
+
+def _check_directories(knows: Identity, known: Identity) -> None:
+    """The quorum that `knows` has journalled counts on the directory in which `known` keeps its promises."""
+    for voter in knows.journalled:
+        if voter.node_id == known.node_id and voter.directory_id != known.directory_id:
+            raise LinkRefused(
+                refusals.DIRECTORY,
+                f"voter {known.node_id} comes with metadata directory {_uuid(known.directory_id)}, and the quorum was "
+                f"formed with its directory {_uuid(voter.directory_id)}: its disk was wiped or replaced, and what it "
+                f"had promised to the quorum is gone. Bring the old directory back; an emptied one must not vote",
+            )
+
+
+def _voter_ids(node: Identity) -> list[int]:
+    """As far as the node knows them."""
+    return sorted(voter.node_id for voter in node.journalled) or sorted(node.voter_ids)
+
+
+def _ids(ids: Sequence[int]) -> str:
+    return ",".join(map(str, ids))
+
+
+def _source(node: Identity) -> str:
+    return "journalled when the quorum was formed" if node.journalled else "controller.quorum.voters"
+
+
+def _uuid(directory_id: bytes) -> str:
+    return encode_uuid(directory_id) if directory_id else "(none)"

@@ -1,0 +1,147 @@
+"""One connection between two nodes: frames over a transport, whatever they mean.
+
+- What is sent during one turn of the loop is written together at its end; what is sent while a received piece
+  is looked at is written right after it, so an answer costs no further turn.
+- While the transport takes no more (`pause_writing`) frames wait here, up to a bound; then `send` says no.
+- `on_closed` comes once, at once when this side closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.controller.link.auth import Seal
+from barnabas.controller.link.framing import PREFACE, FrameReader, encode_frame
+from barnabas.controller.link.messages import MalformedMessage
+from barnabas.storage.runtime import Runtime
+
+
+class Connection:
+    """A protocol in asyncio's sense. `on_frame` and `on_closed` may be replaced at any time."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        queue_bytes_max: int,
+        on_made: Callable[[], object],
+        on_frame: Callable[[int, bytes], object],
+        on_closed: Callable[[Exception | None], object],
+    ) -> None:
+        """`on_closed(error)`: None when the peer has ended it in peace, or this side."""
+        self._runtime = runtime
+        self._queue_bytes_max = queue_bytes_max
+        self._on_made = on_made
+        self.on_closed = on_closed
+        self.reader = FrameReader(on_frame)
+        self.seal: Seal | None = None  # of what is sent
+        self.peer_host = "?"
+        self.peer_name = "?"
+        self.heard_at = runtime.monotonic()
+        self.sent_at = self.heard_at
+        self.closed = False
+        self._transport: Any = None
+        self._queue: list[bytes] = [PREFACE]
+        self._queue_bytes = len(PREFACE)
+        self._is_paused = False
+        self._is_receiving = False
+        self._flush_scheduled = False
+
+    # -- the transport's side
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        if self.closed:
+            transport.abort()
+            return
+        name = transport.get_extra_info("peername")
+        if isinstance(name, tuple) and len(name) >= 2:
+            self.peer_host, self.peer_name = str(name[0]), f"{name[0]}:{name[1]}"
+        self._on_made()
+
+    def data_received(self, data: bytes) -> None:
+        if self.closed:
+            return
+        self.heard_at = self._runtime.monotonic()
+        self._is_receiving = True
+        try:
+            self.reader.feed(data)
+        except MalformedMessage as error:
+            self.abort(error)
+        finally:
+            self._is_receiving = False
+        if self._queue:
+            self._flush()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._closed(error)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._flush()
+
+    # -- the node's side
+
+    def send(self, kind: int, payload: bytes) -> bool:
+        """Whether it is on its way; not when the link is closed or too much waits already."""
+        if self.closed or (self._queue and self._queue_bytes + len(payload) > self._queue_bytes_max):
+            return False
+        frame = encode_frame(kind, payload, self.seal)
+        self._queue.append(frame)
+        self._queue_bytes += len(frame)
+        if not (self._is_receiving or self._flush_scheduled or self._is_paused):
+            self._flush_scheduled = True
+            self._runtime.call_soon(self._flush_now)
+        return True
+
+    def close(self) -> None:
+        """After what has been sent."""
+        self._flush()
+        transport, self._transport = self._transport, None
+        self._closed(None)
+        if transport is not None:
+            transport.close()
+
+    def abort(self, error: Exception | None) -> None:
+        """At once, whatever waits."""
+        transport, self._transport = self._transport, None
+        self._closed(error)
+        if transport is not None:
+            transport.abort()
+
+    @property
+    def room(self) -> int:
+        """Bytes that may still be sent."""
+        return 0 if self.closed else max(0, self._queue_bytes_max - self._queue_bytes)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the peer does not take what it is sent."""
+        return self._is_paused
+
+    def _closed(self, error: Exception | None) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.reader.stop()
+        self._queue.clear()
+        self._queue_bytes = 0
+        self.on_closed(error)
+
+    def _flush_now(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._transport is None or self._is_paused or not self._queue:
+            return
+        queue, self._queue, self._queue_bytes = self._queue, [], 0
+        self.sent_at = self._runtime.monotonic()
+        self._transport.write(queue[0] if len(queue) == 1 else b"".join(queue))

@@ -1,0 +1,110 @@
+"""Frames: length u32 of what follows it | kind u8 | payload | seal. A connection begins, in both directions, with
+eight bytes that no other protocol begins with.
+
+Nothing is allocated for a length that is claimed: bytes are collected as they come, and a length above the bound
+ends the connection before they do. The bound is small until the peer has proved who it is.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.controller.link.auth import SEAL_BYTES, Seal
+from barnabas.controller.link.messages import KINDS, MalformedMessage
+
+PREFACE: Final = b"BARNLINK"
+HANDSHAKE_BYTES_MAX: Final = 64 * 1024  # of a frame, until the link is open
+FRAME_BYTES_MAX: Final = 32 * 1024 * 1024  # of a frame on an open link
+
+_HEADER: Final = struct.Struct(">IB")
+_LENGTH_BYTES: Final = 4
+
+OnFrame = Callable[[int, bytes], object]
+
+
+class ForgedFrame(MalformedMessage):
+    """A frame whose seal does not fit: the peer has another secret, or somebody else has sent or changed it."""
+
+
+def encode_frame(kind: int, payload: bytes, seal: Seal | None) -> bytes:
+    if seal is None:
+        return _HEADER.pack(1 + len(payload), kind) + payload
+    head = _HEADER.pack(1 + len(payload) + SEAL_BYTES, kind)
+    return head + payload + seal.next(head, payload)
+
+
+class FrameReader:
+    """Cuts what is received into frames and hands each to `on_frame(kind, payload)`.
+
+    `seal` and `bytes_max` may be set from within `on_frame`; they count from the next frame on. `stop` ends
+    it: nothing is handed out any more.
+    """
+
+    def __init__(self, on_frame: OnFrame) -> None:
+        self.on_frame = on_frame
+        self.seal: Seal | None = None
+        self.bytes_max = HANDSHAKE_BYTES_MAX
+        self.first_bytes = b""  # what the peer began with, as far as it came; for telling what it may be
+        self._begun = False  # the preface has been read
+        self._stopped = False
+        self._buffer = bytearray()
+        self._needed = 0  # bytes without which there is no next frame
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """MalformedMessage when the peer speaks something else, or too much, or the seal is wrong."""
+        if self._stopped:
+            return
+        buffer = self._buffer
+        buffer += data
+        if len(buffer) < self._needed or not (self._begun or self._begin()):
+            return
+        position, end = 0, len(buffer)
+        while True:
+            self._needed = _LENGTH_BYTES
+            if end - position < self._needed:
+                break
+            length = int.from_bytes(buffer[position : position + _LENGTH_BYTES], "big")
+            length_min = 1 if self.seal is None else 1 + SEAL_BYTES
+            if not length_min <= length <= self.bytes_max:
+                raise MalformedMessage(
+                    f"a frame of {length} bytes, where {length_min} to {self.bytes_max} are allowed"
+                )
+            self._needed = _LENGTH_BYTES + length
+            if end - position < self._needed:
+                break
+            frame = bytes(buffer[position : position + self._needed])
+            position += self._needed
+            self._hand_out(frame)
+            if self._stopped:
+                return
+        del buffer[:position]
+
+    def _begin(self) -> bool:
+        """Whether the preface has come."""
+        buffer = self._buffer
+        self.first_bytes = bytes(buffer[:64])
+        if not PREFACE.startswith(buffer[: len(PREFACE)]):
+            raise MalformedMessage("it does not begin as a link does")
+        if len(buffer) < len(PREFACE):
+            return False
+        del buffer[: len(PREFACE)]
+        self._begun = True
+        return True
+
+    def _hand_out(self, frame: bytes) -> None:
+        kind = frame[_LENGTH_BYTES]
+        if self.seal is None:
+            payload = frame[_HEADER.size :]
+        else:
+            payload = frame[_HEADER.size : -SEAL_BYTES]
+            if not self.seal.verify(frame[: _HEADER.size], payload, frame[-SEAL_BYTES:]):
+                raise ForgedFrame("a frame's seal is wrong")
+        if kind not in KINDS:
+            raise MalformedMessage(f"a frame of unknown kind {kind}")
+        self.on_frame(kind, payload)

@@ -1,0 +1,246 @@
+"""How a connection becomes a link, or does not.
+
+    dialer                                listener
+    HELLO                         ->                        versions, how to authenticate, a nonce
+                                  <-      HELLO             from here on every frame is sealed, with a secret
+    IDENTITY                      ->                        who I am; the first sealed frame proves the secret
+                                  <-      IDENTITY
+    WELCOME                      <->                        from the decider: this connection is the link
+
+Of two nodes that may call each other one decides which connection counts: the lower node id among controllers,
+else the controller. So both always mean the same one. Either side may answer REFUSED with a reason instead, which
+the other side's operator gets to read; either side looks first whether another living process has the peer's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from barnabas.controller.link import messages, refusals
+from barnabas.controller.link.admission import check_hello, check_identity
+from barnabas.controller.link.auth import NONCE_BYTES, seals
+from barnabas.controller.link.connection import Connection
+from barnabas.controller.link.foreign import describe_foreign
+from barnabas.controller.link.framing import FRAME_BYTES_MAX, ForgedFrame
+from barnabas.controller.link.messages import (
+    AUTHENTICATION_NONE,
+    AUTHENTICATION_SECRET,
+    PROTOCOL_VERSION,
+    PROTOCOL_VERSION_MIN,
+    Hello,
+    Identity,
+    MalformedMessage,
+    Refused,
+    decode,
+    encode,
+)
+from barnabas.controller.link.refusals import LinkRefused
+
+if TYPE_CHECKING:
+    from barnabas.controller.link.settings import LinkSettings
+    from barnabas.storage.runtime import Runtime, Timer
+
+HELD_FRAMES_MAX = 4096
+
+
+class Host(Protocol):
+    """The node, as its handshakes see it."""
+
+    runtime: Runtime
+    settings: LinkSettings
+    secret: bytes | None
+    identity: Identity
+
+    def admit(self, handshake: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
+        """Whether the identified peer may be linked as far as this node's other links go; `then`, once, now
+        or later."""
+        ...
+
+    def opened(self, handshake: Handshake) -> None:
+        """The link is open: from now on its frames are the host's."""
+        ...
+
+    def ended(self, handshake: Handshake, error: Exception) -> None:
+        """There will be no link. Once, instead of `opened`."""
+        ...
+
+
+class Handshake:
+    """One attempt. `expected_id`: who should answer; None on the listener's side, or where that is not known."""
+
+    def __init__(
+        self,
+        host: Host,
+        *,
+        dialed: bool,
+        expected_id: int | None = None,
+        on_made: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._host = host
+        self._on_made = on_made  # the connection is there
+        self.dialed = dialed
+        self.expected_id = expected_id
+        self.connection = Connection(
+            host.runtime, host.settings.queue_bytes_max, self._made, self._frame, self._closed
+        )
+        self.peer: Identity | None = None  # once known and acceptable
+        self._hello = self._own_hello()
+        self._hello_bytes = encode(self._hello)
+        self._hello_heard = False
+        self._admitted = False
+        self._welcomed = False
+        self._held: list[tuple[int, bytes]] = []  # of the open link, while it is being considered here
+        self._over = False
+        self._timer: Timer | None = None
+
+    def _own_hello(self) -> Hello:
+        kind = AUTHENTICATION_NONE if self._host.secret is None else AUTHENTICATION_SECRET
+        nonce = self._host.runtime.random_bytes(NONCE_BYTES)
+        return Hello(PROTOCOL_VERSION_MIN, PROTOCOL_VERSION, kind, nonce)
+
+    @property
+    def we_decide(self) -> bool:
+        assert self.peer is not None
+        own = self._host.identity
+        if own.is_controller and self.peer.is_controller:
+            return own.node_id < self.peer.node_id
+        return own.is_controller
+
+    def abandon(self) -> None:
+        """Hang up; the host is not told."""
+        self._finish()
+        self.connection.abort(None)
+
+    # -- the connection's events
+
+    def _made(self) -> None:
+        self._timer = self._host.runtime.call_later(self._host.settings.hello_timeout_s, self._timed_out)
+        self._on_made()
+        if self.dialed:
+            self.connection.send(messages.HELLO, self._hello_bytes)
+
+    def _closed(self, error: Exception | None) -> None:
+        if self._over:
+            return
+        if isinstance(error, LinkRefused):
+            self._end(error)
+        elif isinstance(error, ForgedFrame):
+            self._end(
+                LinkRefused(
+                    refusals.AUTHENTICATION,
+                    "what it sends is not sealed with this cluster's secret: its "
+                    "barnabas.controller.secret.file holds another one, or it is none of our nodes",
+                )
+            )
+        elif isinstance(error, MalformedMessage):
+            first = self.connection.reader.first_bytes
+            known = first.startswith(b"BARNLINK")
+            self._end(LinkRefused(refusals.MALFORMED, str(error) if known else describe_foreign(first)))
+        else:
+            self._end(error or ConnectionResetError("the connection was closed before the link was open"))
+
+    def _timed_out(self) -> None:
+        waited = self._host.settings.hello_timeout_s
+        self.connection.abort(TimeoutError(f"no link within {waited:g} s of connecting"))
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        try:
+            self._handle(kind, payload)
+        except LinkRefused as refused:
+            self.refuse(refused)
+
+    # -- the steps
+
+    def _handle(self, kind: int, payload: bytes) -> None:
+        if kind == messages.REFUSED:
+            refused = decode(payload, Refused)
+            raise_peer = LinkRefused(
+                refused.code, refused.reason[:1000], passing=refused.passing, by_peer=True
+            )
+            self.connection.abort(raise_peer)
+        elif not self._hello_heard:
+            self._expect(kind, messages.HELLO)
+            self._hear_hello(payload)
+        elif self.peer is None:
+            self._expect(kind, messages.IDENTITY)
+            self._hear_identity(payload)
+        elif not self._admitted and len(self._held) < HELD_FRAMES_MAX:
+            self._held.append((kind, payload))
+        else:
+            self._expect(kind, messages.WELCOME)
+            if self.we_decide or self._welcomed:
+                raise MalformedMessage("it says welcome where it has not to decide")
+            self._open()
+
+    @staticmethod
+    def _expect(kind: int, expected: int) -> None:
+        if kind != expected:
+            raise MalformedMessage(f"a frame of kind {kind} comes where {expected} is due")
+
+    def _hear_hello(self, payload: bytes) -> None:
+        self._hello_heard = True
+        hello = decode(payload, Hello)
+        if not self.dialed:
+            self.connection.send(messages.HELLO, self._hello_bytes)
+        check_hello(self._hello, hello)
+        secret = self._host.secret
+        if secret is not None:
+            hellos = (self._hello_bytes, payload) if self.dialed else (payload, self._hello_bytes)
+            sending, receiving = seals(secret, *hellos, dialed=self.dialed)
+            self.connection.seal, self.connection.reader.seal = sending, receiving
+        if self.dialed:
+            self._say_identity()
+
+    def _say_identity(self) -> None:
+        self.connection.send(messages.IDENTITY, encode(self._host.identity))
+
+    def _hear_identity(self, payload: bytes) -> None:
+        peer = decode(payload, Identity)
+        check_identity(self._host.identity, peer, self.expected_id)
+        self.peer = peer
+        self.connection.reader.bytes_max = FRAME_BYTES_MAX
+        self._host.admit(self, self._decided)
+
+    def _decided(self, refused: LinkRefused | None) -> None:
+        if self._over:
+            return
+        if refused is not None:
+            self.refuse(refused)
+            return
+        self._admitted = True
+        if not self.dialed:
+            self._say_identity()
+        if self.we_decide:
+            self.connection.send(messages.WELCOME, b"")
+            self._open()
+        held, self._held = self._held, []
+        for kind, payload in held:
+            if self.connection.closed:
+                return
+            try:
+                self.connection.reader.on_frame(kind, payload)
+            except MalformedMessage as error:
+                self.connection.abort(error)
+
+    def _open(self) -> None:
+        self._finish()
+        self._host.opened(self)
+
+    def refuse(self, refused: LinkRefused) -> None:
+        """Tell the peer why, and hang up."""
+        if self._over:
+            return
+        self.connection.send(messages.REFUSED, encode(refused.message()))
+        self._end(refused)
+        self.connection.close()
+
+    def _end(self, error: Exception) -> None:
+        if not self._over:
+            self._finish()
+            self._host.ended(self, error)
+
+    def _finish(self) -> None:
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()

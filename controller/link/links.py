@@ -1,0 +1,366 @@
+"""The links of this node: one to every voter, and on a controller one from every broker that calls.
+
+Between two nodes there is at most one open link, which carries everything in both directions, so that what one
+side says comes in order or, with the link, not at all. Each new one has a higher number than all before.
+`start` listens and calls; from then on links come and go by themselves. All calls on the loop's thread.
+
+What others put on top: Raft's messages (`send_raft`, `raft`), requests (`request`, `on_request`), and kinds of
+messages with a handler each (`handle`). A handler that raises costs the link, nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from barnabas.controller.link import messages, refusals
+from barnabas.controller.link.dialer import Dialer
+from barnabas.controller.link.handshake import Handshake
+from barnabas.controller.link.leader import LeaderHints
+from barnabas.controller.link.liveness import Liveness
+from barnabas.controller.link.messages import Identity, MalformedMessage
+from barnabas.controller.link.peer import Done, Peer
+from barnabas.controller.link.refusals import LinkRefused, RefusalLog
+from barnabas.controller.link.settings import LinkSettings
+
+if TYPE_CHECKING:
+    import ssl
+
+    from barnabas.controller.raft.peers import RaftReceiver
+    from barnabas.storage.runtime import Runtime, Server
+
+Handler = Callable[[Peer, bytes], object]
+Serve = Callable[[int, bytes, Callable[[bytes | None], object]], object]
+Address = tuple[str, int]
+
+log = logging.getLogger("barnabas.link")
+
+
+class Links:
+    """See the module."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        identity: Identity,
+        *,
+        secret: bytes | None = None,
+        tls: ssl.SSLContext | None = None,
+        settings: LinkSettings | None = None,
+    ) -> None:
+        """`tls`: for the calls of this node."""
+        self.runtime = runtime
+        self.identity = identity  # may be replaced; counts for links that are opened later
+        self.secret = secret
+        self.tls = tls
+        self.settings = settings or LinkSettings()
+        self.leader = LeaderHints(identity.node_id, self)
+        self.raft: RaftReceiver | None = None
+        self.on_request: Serve = lambda _node_id, _payload, reply: reply(None)
+        # A peer, or this node at a peer, is refused for a reason that somebody has to mend (node id or address)
+        self.on_refused: Callable[[str, LinkRefused], object] = lambda _who, _refused: None
+        self.on_unreachable: Callable[[int, Exception], object] = lambda _node_id, _error: None
+        self._connected: list[Callable[[Peer], object]] = []
+        self._disconnected: list[Callable[[Peer], object]] = []
+        self._handlers: dict[int, Handler] = {messages.LEADER: self.leader.heard}
+        self._peers: dict[int, Peer] = {}
+        self._dialers: dict[Address, Dialer] = {}
+        self._accepted: dict[Handshake, None] = {}  # handshakes of those who have called
+        self._accepted_open = 0
+        self._probed: dict[
+            int, Handshake
+        ] = {}  # who wants the id of a peer that is being asked whether it lives
+        self._number = 0
+        self._server: Server | None = None
+        self._closed = False
+        self._refusals = RefusalLog(runtime)
+        self._liveness = Liveness(runtime, self.settings, self._peers)
+
+    # -- life
+
+    def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Let others call: the port. OSError when it can't be had."""
+        self._server = self.runtime.listen(host, port, self._accept, tls=tls)
+        if self.secret is None and tls is None:
+            log.warning(
+                "the controller listener at %s:%d asks nobody for a proof; keep it private, or give all nodes a "
+                "barnabas.controller.secret.file",
+                host,
+                self._server.port,
+            )
+        return self._server.port
+
+    def call(self, targets: Sequence[tuple[str, int, int | None]]) -> None:
+        """Keep a link to each (host, port, node id or None for whoever answers there), and to no others."""
+        wanted = {(host, port): node_id for host, port, node_id in targets}
+        for address in [address for address in self._dialers if address not in wanted]:
+            self._dialers.pop(address).stop()
+        for address, node_id in wanted.items():
+            if node_id == self.identity.node_id:
+                continue
+            if address not in self._dialers:
+                self._dialers[address] = Dialer(self, address, node_id)
+            self._dialers[address].start()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._server is not None:
+            self._server.close()
+        for dialer in self._dialers.values():
+            dialer.stop()
+        for handshake in list(self._accepted):
+            handshake.abandon()
+        self._accepted.clear()
+        for peer in list(self._peers.values()):
+            peer.connection.close()
+        self._liveness.stop()
+
+    # -- what is offered
+
+    def add_listener(
+        self, connected: Callable[[Peer], object], disconnected: Callable[[Peer], object]
+    ) -> None:
+        """Of links that open and of those that have closed. One that is replaced closes first."""
+        self._connected.append(connected)
+        self._disconnected.append(disconnected)
+
+    def handle(self, kind: int, handler: Handler) -> None:
+        """`handler(peer, payload)` for every frame of a kind. MalformedMessage from it closes the link."""
+        self._handlers[kind] = handler
+
+    def peer(self, node_id: int) -> Peer | None:
+        return self._peers.get(node_id)
+
+    def peers(self) -> list[Peer]:
+        """By node id."""
+        return [self._peers[node_id] for node_id in sorted(self._peers)]
+
+    def is_linked(self, node_id: int) -> bool:
+        return node_id in self._peers
+
+    def addresses(self) -> list[tuple[Address, int | None, bool]]:
+        """What is called: (address, node id of who answered there last, whether that is this node itself)."""
+        return [(address, dialer.node_id, dialer.is_self) for address, dialer in self._dialers.items()]
+
+    def send(self, node_id: int, message: bytes) -> bool:
+        """RaftPeers: a message of Raft. False when there is no link, or it takes no more."""
+        peer = self._peers.get(node_id)
+        return peer is not None and peer.connection.send(messages.RAFT, message)
+
+    def request(self, node_id: int, payload: bytes, done: Done) -> None:
+        """`done(answer)`, once; None when there is no link to the node, it goes, or the node does not answer."""
+        peer = self._peers.get(node_id)
+        if peer is None:
+            done(None)
+        else:
+            peer.request(payload, done)
+
+    def active_controller(self) -> int:
+        """Node id of the active controller as far as is known here, -1 when it is not."""
+        return self.leader.leader_id
+
+    # -- connections
+
+    def _accept(self) -> Any:
+        handshake = Handshake(self, dialed=False)
+        settings = self.settings
+        if (
+            self._closed
+            or len(self._accepted) >= settings.handshakes_max
+            or len(self._accepted) + self._accepted_open >= settings.connections_max
+        ):
+            self._refusals.warn("controller listener", "too many connections; refused one more")
+            handshake.connection.abort(None)
+            return handshake.connection
+        self._accepted[handshake] = None
+        return handshake.connection
+
+    def admit(self, handshake: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
+        identity = handshake.peer
+        assert identity is not None
+        node_id = identity.node_id
+        linked = self._peers.get(node_id)
+        if linked is None:
+            then(None)
+        elif linked.identity.incarnation_id == identity.incarnation_id:
+            is_second_address = handshake.dialed and linked.dialed
+            then(_busy("this node is linked by another address") if is_second_address else None)
+        elif node_id in self._probed:
+            then(_busy(f"node id {node_id} is being settled"))
+        else:
+            self._probe(linked, handshake, then)
+
+    def _probe(
+        self, linked: Peer, handshake: Handshake, then: Callable[[LinkRefused | None], object]
+    ) -> None:
+        """Another process comes with the id of one that is linked: the older one may be gone, or not."""
+        token = self.runtime.random_bytes(8)
+        node_id = linked.node_id
+        self._probed[node_id] = handshake
+
+        def settled(*, lives: bool) -> None:
+            if self._probed.get(node_id) is not handshake:
+                return
+            del self._probed[node_id]
+            timer.cancel()
+            linked.on_pong = None
+            if not lives:
+                linked.connection.abort(
+                    TimeoutError("another process has its node id, and it does not answer")
+                )
+                then(None)
+                return
+            then(
+                LinkRefused(
+                    refusals.NODE_ID,
+                    f"two running nodes have node.id={node_id}: the one at {linked.connection.peer_name} is linked, and one at "
+                    f"{handshake.connection.peer_name} has come with the same id; every node needs its own",
+                )
+            )
+
+        def heard(answer: bytes) -> None:
+            if answer == token:
+                settled(lives=True)
+
+        timer = self.runtime.call_later(self.settings.probe_s, lambda: settled(lives=False))
+        linked.on_pong = heard
+        if not linked.send(messages.PING, token):
+            settled(lives=False)
+
+    def opened(self, handshake: Handshake) -> None:
+        identity, connection = handshake.peer, handshake.connection
+        assert identity is not None
+        dialer = self._dialer_of(handshake)
+        replaced = self._peers.get(identity.node_id)
+        if replaced is not None:
+            replaced.connection.abort(ConnectionResetError("a newer link has taken its place"))
+        if handshake in self._accepted:
+            del self._accepted[handshake]
+            self._accepted_open += 1
+        self._number += 1
+        peer = Peer(
+            identity,
+            connection,
+            self._number,
+            dialed=handshake.dialed,
+            requests_max=self.settings.requests_max,
+        )
+        connection.reader.on_frame = lambda kind, payload: self._frame(peer, kind, payload)
+        connection.on_closed = lambda error: self._link_closed(peer, error)
+        self._peers[peer.node_id] = peer
+        if dialer is not None:
+            dialer.handshake_opened(peer.node_id)
+        if handshake.we_decide:
+            self._spare_calls(peer.node_id)
+        log.info(
+            "linked with node %d (%s) at %s", peer.node_id, ",".join(identity.roles), connection.peer_name
+        )
+        self._liveness.start()
+        self.leader.tell(peer)
+        for connected in self._connected:
+            connected(peer)
+        if self.raft is not None and identity.is_controller and peer.is_open:
+            self.raft.peer_connected(peer.node_id, peer.number)
+
+    def _spare_calls(self, node_id: int) -> None:
+        """The calls to a node that has just been linked otherwise; where the other side decides it may still
+        choose one of them."""
+        for dialer in self._dialers.values():
+            if dialer.node_id == node_id:
+                dialer.hang_up()
+
+    def ended(self, handshake: Handshake, error: Exception) -> None:
+        self._accepted.pop(handshake, None)
+        for node_id in [node_id for node_id, waiting in self._probed.items() if waiting is handshake]:
+            del self._probed[node_id]
+        dialer = self._dialer_of(handshake)
+        if isinstance(error, LinkRefused) and not error.passing and error.code != refusals.SELF:
+            self._tell_refused(handshake, dialer, error)
+        if dialer is not None:
+            dialer.handshake_ended(error)
+        elif not isinstance(error, LinkRefused):
+            self._refusals.warn(handshake.connection.peer_host, f"a caller came to no link: {error}")
+
+    def _tell_refused(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:
+        where = dialer.name if dialer is not None else handshake.connection.peer_host
+        who = f"node {handshake.peer.node_id}" if handshake.peer is not None else "the node"
+        if refused.by_peer:
+            text = f"{who} there refuses a link with this one: {refused.reason}"
+        else:
+            text = f"refused a link with {who} there: {refused.reason}"
+        self._refusals.warn(where, text)
+        self.on_refused(where, refused)
+
+    def unreachable(self, dialer: Dialer, error: Exception) -> None:
+        if dialer.failures == 1 and not isinstance(error, LinkRefused):
+            log.info("no link to %s yet: %s", dialer.name, error)
+        if dialer.node_id is not None:
+            self.on_unreachable(dialer.node_id, error)
+
+    def _dialer_of(self, handshake: Handshake) -> Dialer | None:
+        if not handshake.dialed:
+            return None
+        return next((dialer for dialer in self._dialers.values() if dialer.handshake is handshake), None)
+
+    # -- open links
+
+    def _frame(self, peer: Peer, kind: int, payload: bytes) -> None:
+        try:
+            self._dispatch(peer, kind, payload)
+        except MalformedMessage:
+            raise
+        except Exception:
+            log.exception("a message of node %d could not be handled; the link is closed", peer.node_id)
+            peer.connection.abort(RuntimeError("its message could not be handled"))
+
+    def _dispatch(self, peer: Peer, kind: int, payload: bytes) -> None:
+        if kind == messages.RAFT:
+            if self.raft is not None and peer.identity.is_controller:
+                self.raft.received(peer.node_id, peer.number, payload)
+        elif kind == messages.REQUEST:
+            peer.asked(payload, self.on_request)
+        elif kind == messages.RESPONSE or kind == messages.NO_RESPONSE:
+            peer.answered(payload, has_answer=kind == messages.RESPONSE)
+        elif kind == messages.PING:
+            if payload:
+                peer.send(messages.PONG, payload)
+        elif kind == messages.PONG:
+            if peer.on_pong is not None:
+                peer.on_pong(payload)
+        elif kind == messages.REFUSED:
+            refused = messages.decode(payload, messages.Refused)
+            error = LinkRefused(refused.code, refused.reason[:1000], passing=refused.passing, by_peer=True)
+            peer.connection.abort(error)
+        elif (handler := self._handlers.get(kind)) is not None:
+            handler(peer, payload)
+        else:
+            raise MalformedMessage(f"a frame of kind {kind} on an open link")
+
+    def _link_closed(self, peer: Peer, error: Exception | None) -> None:
+        if not peer.dialed:
+            self._accepted_open -= 1
+        if self._peers.get(peer.node_id) is peer:
+            del self._peers[peer.node_id]
+        if not self._closed:
+            log.info("the link with node %d is closed%s", peer.node_id, f": {error}" if error else "")
+            if isinstance(error, MalformedMessage):
+                self._refusals.warn(
+                    peer.connection.peer_host, f"node {peer.node_id} sends what can't be read: {error}"
+                )
+            elif isinstance(error, LinkRefused) and not error.passing:
+                text = f"node {peer.node_id} there refuses a link with this one: {error.reason}"
+                self._refusals.warn(peer.connection.peer_host, text)
+                self.on_refused(peer.connection.peer_host, error)
+        if self.raft is not None and peer.identity.is_controller:
+            self.raft.peer_disconnected(peer.node_id)
+        peer.gone()
+        for disconnected in self._disconnected:
+            disconnected(peer)
+        for dialer in list(self._dialers.values()):
+            if dialer.node_id == peer.node_id and not self._closed:
+                dialer.link_lost()
+
+
+def _busy(reason: str) -> LinkRefused:
+    return LinkRefused(refusals.BUSY, reason, passing=True)

@@ -1,0 +1,134 @@
+"""Nodes that are nothing but their links, in one virtual world, for the tests beside."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from barnabas.controller.link.links import Links
+from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Voter
+from barnabas.controller.link.peer import Peer
+from barnabas.controller.link.refusals import LinkRefused
+from barnabas.controller.link.settings import LinkSettings
+
+from barnabas.testing.virtual_network import VirtualNetwork
+from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.testing.virtual_world import VirtualWorld
+
+PORT = 9093
+CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"
+
+
+def directory_of(node_id: int) -> bytes:
+    return hashlib.sha256(b"directory %d" % node_id).digest()[:16]
+
+
+class LinkedNode:
+    """A node and all that its links have told it."""
+
+    def __init__(
+        self,
+        network: VirtualNetwork,
+        identity: Identity,
+        host: str,
+        secret: bytes | None,
+        settings: LinkSettings,
+    ) -> None:
+        self.node_id = identity.node_id
+        self.runtime = VirtualRuntime(identity.node_id * 7 + len(network.hosts), network=network, host=host)
+        incarnation = self.runtime.random_bytes(16)
+        self.identity = Identity(
+            identity.cluster_id,
+            identity.node_id,
+            identity.roles,
+            identity.directory_id,
+            incarnation,
+            identity.voter_ids,
+            identity.journalled,
+            identity.bootstrap,
+        )
+        self.links = Links(self.runtime, self.identity, secret=secret, settings=settings)
+        self.events: list[str] = []
+        self.refusals: list[LinkRefused] = []
+        self.unreachable: list[tuple[int, Exception]] = []
+        self.links.add_listener(self._up, self._down)
+        self.links.on_refused = lambda _who, refused: self.refusals.append(refused)
+        self.links.on_unreachable = lambda node_id, error: self.unreachable.append((node_id, error))
+
+    def _up(self, peer: Peer) -> None:
+        self.events.append(f"+{peer.node_id}")
+
+    def _down(self, peer: Peer) -> None:
+        self.events.append(f"-{peer.node_id}")
+
+    @property
+    def linked(self) -> list[int]:
+        return [peer.node_id for peer in self.links.peers()]
+
+
+class LinkWorld:
+    """Voters 1 to `voters` on hosts n1, n2, ..., and whatever else a test adds."""
+
+    def __init__(
+        self,
+        voters: int = 3,
+        *,
+        secret: bytes | None = b"a secret of thirty-two bytes....",
+        settings: LinkSettings | None = None,
+        seed: int = 0,
+        shuffles: bool = False,
+    ) -> None:
+        self.world = VirtualWorld(seed, shuffles=shuffles)
+        self.network = VirtualNetwork(self.world)
+        self.secret = secret
+        self.settings = settings or LinkSettings()
+        self.voter_ids = list(range(1, voters + 1))
+
+    def identity(self, node_id: int, **changes: object) -> Identity:
+        fields: dict[str, object] = {
+            "cluster_id": CLUSTER,
+            "node_id": node_id,
+            "roles": [BROKER, CONTROLLER] if node_id in self.voter_ids else [BROKER],
+            "directory_id": directory_of(node_id),
+            "incarnation_id": bytes(16),
+            "voter_ids": self.voter_ids,
+            "journalled": [],
+        }
+        return Identity(**(fields | changes))  # type: ignore[arg-type]
+
+    def node(
+        self, node_id: int, *, host: str | None = None, secret: bytes | str | None = "", **changes: object
+    ) -> LinkedNode:
+        """Not started yet. `changes` are of its identity."""
+        chosen = self.secret if isinstance(secret, str) else secret
+        return LinkedNode(
+            self.network, self.identity(node_id, **changes), host or f"n{node_id}", chosen, self.settings
+        )
+
+    def start(
+        self, node: LinkedNode, *, targets: list[tuple[str, int, int | None]] | None = None
+    ) -> LinkedNode:
+        if node.identity.is_controller:
+            node.links.listen("", PORT)
+        node.links.call(
+            targets if targets is not None else [(f"n{voter}", PORT, voter) for voter in self.voter_ids]
+        )
+        return node
+
+    def started(self, node_id: int, **changes: object) -> LinkedNode:
+        return self.start(self.node(node_id, **changes))  # type: ignore[arg-type]
+
+    def run(self, seconds: float) -> None:
+        self.world.run_until(self.world.now + seconds)
+
+    def run_until(self, reached: Callable[[], bool], seconds: float = 20.0) -> float:
+        """Until it is so; the seconds that took."""
+        begun = self.world.now
+        while not reached():
+            assert self.world.now - begun < seconds, "it did not come to be"
+            self.run(0.001)
+        return self.world.now - begun
+
+
+def journalled(*node_ids: int) -> list[Voter]:
+    return [Voter(node_id, f"n{node_id}", PORT, directory_of(node_id)) for node_id in node_ids]
