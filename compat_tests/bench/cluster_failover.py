@@ -51,8 +51,8 @@ def _lose(cluster: Cluster, how: signal.Signals, *, controller: bool, partitions
     assignment = [[leader, *others]] * (partitions - half) + [[leader, *reversed(others)]] * half
     create_topic(cluster, topic, configs=configs, assignment=assignment)
     left = set(range(partitions))
-    _produce(cluster.addresses[leader], topic, left)
-    assert not left
+    while left:
+        _produce(cluster.addresses[leader], topic, left)
     time.sleep(1)
     left = set(range(partitions))
     started = time.perf_counter()
@@ -96,7 +96,7 @@ def _produce_anywhere(survivors: list[str], topic: str, left: set[int], dead: in
 
 def _produce(address: str, topic: str, left: set[int]) -> None:
     """One record to each partition; those that acknowledge it leave the set."""
-    with RawConnection(address, timeout=5) as connection:
+    with RawConnection(address, timeout=15) as connection:
         answers = raw.produce_many(connection, topic, dict.fromkeys(sorted(left), _BATCH))
     for partition, (error, _) in answers.items():
         if error == 0:

@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -233,3 +234,29 @@ def test_a_client_on_the_controller_port(cluster: Cluster) -> None:
         connection.send(raw.request(18, 0, b""))
         assert connection.is_closed()
     _wait_for_text([cluster.nodes[leader]], "controller", "127.0.0.1")
+
+
+def test_a_node_without_the_secret(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
+    """Controllers with a secret talk to those who have it, and to nobody else."""
+    right, wrong = tmp_path / "right", tmp_path / "wrong"
+    right.write_text("a long and well kept secret, 0123456789")
+    wrong.write_text("another long and well kept secret, 0123")
+    name = "barnabas.controller.secret.file"
+    guarded = fresh_cluster(settings={name: str(right)})
+    create_topic(guarded, "topic")
+    assert "barnabas.controller.secret.file" not in guarded.nodes[1].log_text(), "no warning is due"
+    stranger = guarded.add(4, "broker", {name: ""})
+    _refused(stranger, name)
+    stranger.settings[name] = str(wrong)
+    _refused(stranger, "secret")
+    stranger.settings[name] = str(right)
+    stranger.start()
+    guarded.wait_until_known()
+
+
+def test_without_a_secret_there_is_one_warning(cluster: Cluster) -> None:
+    for node in cluster.nodes.values():
+        lines = [line for line in node.log_text().splitlines() if "barnabas.controller.secret.file" in line]
+        starts = node.log_text().count("ready")  # of this node's starts, as far as the log tells
+        assert lines, node.log_text()[:2000]
+        assert len(lines) <= max(starts, 6)
