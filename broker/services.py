@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions import PartitionManager
     from barnabas.broker.producer_ids import ProducerIdAllocator
     from barnabas.broker.purgatory import FetchPurgatory
+    from barnabas.controller.broker_sessions import BrokerSessions
     from barnabas.controller.controller import Controller
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
@@ -48,6 +49,7 @@ class Services:
     refused_transactions: RefusedTransactions = field(default_factory=RefusedTransactions)
     endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name
     to_controller: ToController = field(init=False)
+    broker_sessions: BrokerSessions | None = None  # where the controller may become the active one of a cluster
 
     def __post_init__(self) -> None:
         self.to_controller = ToController(self)

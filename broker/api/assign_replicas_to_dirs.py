@@ -1,0 +1,22 @@
+"""AssignReplicasToDirs (73), version 0, between nodes: a broker says in which log directory its replicas lie (KIP-858)."""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.operations.directories import answer_assignment
+from barnabas.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsResponse,
+)
+
+
+@api(73, 0, 0, controller=True, internal=True)
+def assign(context: RequestContext, request: AssignReplicasToDirsRequest) -> Outcome:
+    services = context.services
+    services.controller.run(
+        lambda image: answer_assignment(image, services.config, request),
+        context.complete,
+        lambda error, _: context.complete(AssignReplicasToDirsResponse(error_code=error)),
+    )
+    return PENDING

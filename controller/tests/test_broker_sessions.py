@@ -1,0 +1,299 @@
+"""Brokers of a cluster as the active controller sees them: taken in, unfenced, silent, killed, leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from barnabas.controller.broker_sessions import BrokerSessions
+from barnabas.controller.controller import Controller
+from barnabas.controller.decision import Decision
+from barnabas.controller.image import MetadataImage
+from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.operations.topics import NewTopic, create_topics
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from barnabas.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    Feature,
+    Listener,
+)
+from barnabas.wire.messages.metadata_records import FeatureLevelRecord
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+
+class Settings:
+    """The controller's configuration."""
+
+    node_id = 100
+    num_partitions = 1
+    default_replication_factor = 3
+
+    def value(self, name: str) -> str | None:
+        return {
+            "min.insync.replicas": "2",
+            "unclean.leader.election.enable": "false",
+            "broker.session.timeout.ms": "9000",
+            "inter.broker.listener.name": "INSIDE",
+        }.get(name)
+
+    def topic_defaults(self) -> dict[str, str]:
+        return {}
+
+
+class Cluster:
+    """One controller, and brokers that a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.runtime = VirtualRuntime(1)
+        self.controller = Controller(LocalMetadataLog(MemoryDisk(), "/m", self.runtime))
+        self.controller.open()
+        self.controller.serve()
+        self.listening: set[int] = set()  # ports
+        self.probed: list[int] = []
+        self.sessions = self.new_sessions()
+        self.run(lambda _: Decision([FeatureLevelRecord(name="metadata.version", feature_level=30)], None))
+        self.run(
+            lambda _: Decision(
+                [FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1)], None
+            )
+        )
+
+    def new_sessions(self) -> BrokerSessions:
+        """As after a change of the active controller."""
+        sessions = BrokerSessions(self.controller, Settings(), self.runtime, "cluster", self.probe)
+        sessions.start()
+        return sessions
+
+    def probe(self, _host: str, port: int, result: Callable[[bool], object]) -> None:
+        self.probed.append(port)
+        self.runtime.call_later(0.001, lambda: result(port not in self.listening))
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.controller.image
+
+    def run(self, operation: Callable[[MetadataImage], Decision[None]]) -> None:
+        self.controller.run(operation, lambda _: None)
+        self.settle()
+
+    def settle(self) -> None:
+        self.runtime.advance(0.002)
+
+    def register(
+        self, broker_id: int, incarnation: int, previous_epoch: int = -1
+    ) -> BrokerRegistrationResponse:
+        self.listening.add(broker_id)
+        answers: list[BrokerRegistrationResponse] = []
+        request = BrokerRegistrationRequest(
+            broker_id=broker_id,
+            cluster_id="cluster",
+            incarnation_id=bytes([incarnation]) * 16,
+            listeners=[Listener(name="INSIDE", host="h", port=broker_id)],
+            features=[
+                Feature(name="metadata.version", min_supported_version=7, max_supported_version=30),
+                Feature(name="eligible.leader.replicas.version", max_supported_version=1),
+            ],
+            log_dirs=[bytes([broker_id + 100]) * 16],
+            previous_broker_epoch=previous_epoch,
+        )
+        self.sessions.register(request, answers.append)
+        self.settle()
+        (answer,) = answers
+        return answer
+
+    def beat(self, broker_id: int, epoch: int, **wanted: bool) -> BrokerHeartbeatResponse:
+        answers: list[BrokerHeartbeatResponse] = []
+        request = BrokerHeartbeatRequest(
+            broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=self.image.offset, **wanted
+        )
+        self.sessions.heartbeat(request, answers.append)
+        self.settle()
+        (answer,) = answers
+        return answer
+
+    def serve(self, *broker_ids: int) -> dict[int, int]:
+        """Brokers that are registered, linked and unfenced: id -> epoch."""
+        epochs = {}
+        for broker_id in broker_ids:
+            self.sessions.link_opened(broker_id, 1)
+            epochs[broker_id] = self.register(broker_id, broker_id).broker_epoch
+            assert not self.beat(broker_id, epochs[broker_id]).is_fenced
+        return epochs
+
+    def create(self, name: str = "t", partitions: int = 3) -> None:
+        self.controller.run(
+            lambda image: create_topics(
+                image, [NewTopic(name, partitions)], Settings(), lambda: name.encode() * 16
+            ),
+            lambda results: [print(result.message) for result in results],
+        )
+        self.settle()
+
+    def leaders(self) -> list[int]:
+        return [state.leader for state in self.image.topics["t"].partitions.values()]
+
+    def in_sync(self) -> list[list[int]]:
+        return [sorted(state.isr) for state in self.image.topics["t"].partitions.values()]
+
+
+def test_a_broker_is_fenced_until_it_has_caught_up_with_its_registration() -> None:
+    cluster = Cluster()
+    answer = cluster.register(1, 1)
+    assert (answer.error_code, answer.broker_epoch) == (0, cluster.image.offset)
+    assert cluster.image.brokers[1].fenced
+    answers: list[BrokerHeartbeatResponse] = []
+    behind = BrokerHeartbeatRequest(
+        broker_id=1, broker_epoch=answer.broker_epoch, current_metadata_offset=answer.broker_epoch - 1
+    )
+    cluster.sessions.heartbeat(behind, answers.append)
+    cluster.settle()
+    assert [(a.is_caught_up, a.is_fenced) for a in answers] == [(False, True)]
+    got = cluster.beat(1, answer.broker_epoch)
+    assert (got.is_caught_up, got.is_fenced, got.should_shut_down) == (True, False, False)
+    assert not cluster.image.brokers[1].fenced
+
+
+def test_a_stale_epoch_is_refused() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1)
+    assert cluster.beat(1, epochs[1] - 1).error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert cluster.beat(9, 1).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_second_broker_of_an_id_has_to_wait_until_the_first_is_gone() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1)
+    assert cluster.register(1, 2).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.runtime.advance(8.9)
+    assert cluster.register(1, 2).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.runtime.advance(0.2)
+    assert cluster.register(1, 2).broker_epoch > epochs[1]
+
+
+def test_a_broker_that_has_been_started_again_is_taken_in_at_once() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1)
+    cluster.sessions.link_closed(1, 1)
+    cluster.sessions.link_opened(1, 2)  # the new process listens before it registers
+    answer = cluster.register(1, 2)
+    assert (answer.error_code, answer.broker_epoch > epochs[1]) == (0, True)
+
+
+def test_the_same_incarnation_keeps_its_epoch() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1)
+    assert cluster.register(1, 1).broker_epoch == epochs[1]
+    assert not cluster.image.brokers[1].fenced
+
+
+def test_a_silent_broker_is_fenced_when_its_session_ends() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2, 3)
+    cluster.create()
+    assert cluster.leaders() == [1, 2, 3]
+    for _ in range(4):
+        cluster.runtime.advance(2)
+        cluster.beat(1, epochs[1])
+        cluster.beat(3, epochs[3])
+    assert not cluster.image.brokers[2].fenced
+    cluster.runtime.advance(1.1)
+    assert [broker.fenced for broker in cluster.image.brokers.values()] == [False, True, False]
+    assert cluster.leaders() == [1, 3, 3]
+    assert cluster.in_sync() == [[1, 3]] * 3
+    assert not cluster.beat(2, epochs[2]).is_fenced  # it lives after all
+    assert cluster.leaders() == [1, 3, 3]
+
+
+def test_a_killed_broker_is_fenced_at_once_and_one_whose_link_breaks_is_not() -> None:
+    cluster = Cluster()
+    cluster.serve(1, 2, 3)
+    cluster.create()
+    cluster.sessions.link_closed(3, 1)
+    cluster.runtime.advance(0.005)
+    assert not cluster.image.brokers[3].fenced
+    cluster.sessions.link_opened(3, 2)
+    probed = len(cluster.probed)
+    cluster.runtime.advance(2)
+    assert len(cluster.probed) == probed  # nobody asks while there is a link
+    cluster.listening.remove(2)
+    cluster.sessions.link_closed(2, 1)
+    cluster.runtime.advance(0.01)
+    assert [broker.fenced for broker in cluster.image.brokers.values()] == [False, True, False]
+    assert cluster.leaders() == [1, 3, 3]
+
+
+def test_a_process_that_dies_slowly_is_asked_again() -> None:
+    cluster = Cluster()
+    cluster.serve(1, 2)
+    cluster.sessions.link_closed(2, 1)
+    cluster.runtime.advance(0.02)
+    cluster.listening.remove(2)
+    cluster.runtime.advance(0.1)
+    assert cluster.image.brokers[2].fenced
+
+
+def test_a_new_active_controller_gives_everybody_time_and_looks_for_who_has_no_link() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2, 3)
+    cluster.create()
+    cluster.sessions.close()
+    cluster.sessions = cluster.new_sessions()
+    cluster.sessions.link_opened(1, 7)
+    cluster.listening.remove(2)
+    cluster.sessions.close()
+    cluster.sessions.start()
+    cluster.runtime.advance(0.01)
+    assert cluster.image.brokers[2].fenced
+    for _ in range(8):
+        cluster.runtime.advance(1)
+        cluster.beat(1, epochs[1])
+    assert not cluster.image.brokers[3].fenced
+    cluster.runtime.advance(1.1)
+    assert cluster.image.brokers[3].fenced
+    assert not cluster.image.brokers[1].fenced
+
+
+def test_a_broker_that_leaves_hands_over_and_goes_when_all_know() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2, 3)
+    cluster.create()
+    got = cluster.beat(2, epochs[2], want_shut_down=True)
+    assert (got.is_fenced, got.should_shut_down) == (False, False)
+    assert cluster.leaders() == [1, 3, 3]
+    assert cluster.in_sync() == [[1, 3]] * 3
+    assert not cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
+    cluster.beat(1, epochs[1])
+    assert not cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
+    cluster.beat(3, epochs[3])
+    got = cluster.beat(2, epochs[2], want_shut_down=True)
+    assert (got.is_fenced, got.should_shut_down) == (True, True)
+    assert cluster.image.brokers[2].fenced
+    cluster.sessions.link_closed(2, 1)
+    again = cluster.register(2, 20, previous_epoch=epochs[2])
+    assert again.error_code == 0
+    assert not cluster.beat(2, again.broker_epoch).is_fenced
+
+
+def test_a_broker_that_leads_nothing_may_go_at_once() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1)
+    assert cluster.beat(1, epochs[1], want_shut_down=True).should_shut_down
+
+
+def test_min_isr_survivors_of_unclean_restarts_stay_eligible() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2, 3)
+    cluster.create(partitions=1)
+    for broker_id in (1, 2):
+        cluster.listening.remove(broker_id)
+        cluster.sessions.link_closed(broker_id, 1)
+        cluster.runtime.advance(0.01)
+    (state,) = cluster.image.topics["t"].partitions.values()
+    assert (state.leader, state.isr, state.eligible_leader_replicas) == (3, [3], [2])
+    cluster.register(2, 22)  # without a clean stop
+    (state,) = cluster.image.topics["t"].partitions.values()
+    assert (state.leader, state.isr, state.eligible_leader_replicas) == (3, [3], [])
+    assert epochs
