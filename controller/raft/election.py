@@ -1,0 +1,102 @@
+"""Before a term is raised: ask whether that would get anywhere. (The library has no pre-vote.)
+
+A voter whose election timeout has passed asks the others for support in the next term, and raises its term only when
+a majority would vote for it: that hears of no leader and holds no newer log. So a voter that was cut off, or slept,
+or whose process could not read for a while, disturbs nobody when it comes back; and since asking is free, it can be
+done at the first sign of the leader's death, when the connection to it breaks.
+
+Of two voters that ask at the same time the one with the newer log gives way to nobody, then the one with the lower
+id, so they do not split the vote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.controller.raft.library import ELECTION_TIMEOUT_MIN_S, LEADER, RaftLibrary
+from barnabas.controller.raft.messages import AskSupport, Message, Support
+
+LEADER_LOST_WAIT_S: Final = 0.03  # at most, before asking when the leader's connection has broken
+ASK_AGAIN_S: Final = 0.05
+
+
+class Election:
+    """Who leads, as far as this voter hears, and whether it might. Times are the engine's clock."""
+
+    def __init__(
+        self,
+        node_id: int,
+        library: RaftLibrary,
+        send: Callable[[int, Message], object],
+        random: Callable[[], float],
+    ) -> None:
+        self._node_id = node_id
+        self._library = library
+        self._send = send
+        self._random = random
+        self._heard_from: int | None = None
+        self._heard_at = float("-inf")
+        self._round = 0
+        self._term = 0  # that support is being asked for; 0: none is
+        self._supporters: set[int] = set()
+        self._connected: set[int] = set()
+
+    def connected(self, node_id: int) -> None:
+        self._connected.add(node_id)
+
+    def disconnected(self, node_id: int, now: float) -> None:
+        self._connected.discard(node_id)
+        if node_id == self._heard_from:
+            self._heard_from = None
+            library = self._library
+            if library.state != LEADER:
+                library.elect_at(min(library.election_deadline, now + LEADER_LOST_WAIT_S * self._random()))
+
+    def heard(self, node_id: int, now: float) -> None:
+        """A leader of a term not below ours has spoken."""
+        self._heard_from, self._heard_at = node_id, now
+        self._term = 0
+
+    def due(self, now: float) -> bool:
+        """Whether to ask now."""
+        return self._library.state != LEADER and now > self._library.election_deadline
+
+    def ask(self, now: float) -> None:
+        """Ask everybody, and again in a while: somebody may have heard the leader a little later than we have."""
+        library = self._library
+        library.elect_at(now + ASK_AGAIN_S * (1 + self._random()))
+        self._heard_from = None
+        self._round += 1
+        self._term = library.term + 1
+        self._supporters = {self._node_id}
+        _, last_index, last_term = library.journal.entries[-1]
+        for node_id in library.nodes:
+            self._send(node_id, AskSupport(self._term, last_index, last_term, self._round))
+
+    def asked(self, node_id: int, message: AskSupport, now: float) -> None:
+        granted = self._supports(node_id, message, now)
+        if granted:
+            self._term = 0
+        self._send(node_id, Support(self._library.term, message.round, granted))
+
+    def _supports(self, node_id: int, message: AskSupport, now: float) -> bool:
+        library = self._library
+        _, last_index, last_term = library.journal.entries[-1]
+        theirs, ours = (message.last_term, message.last_index), (last_term, last_index)
+        if message.term <= library.term or theirs < ours or library.state == LEADER:
+            return False
+        if self._heard_from not in (None, node_id) and now - self._heard_at < ELECTION_TIMEOUT_MIN_S:
+            return False
+        rivals = self._term == message.term and theirs == ours
+        return not rivals or node_id < self._node_id
+
+    def answered(self, node_id: int, message: Support) -> bool:
+        """Whether it is time to stand for election: enough would vote for this node."""
+        if self._term != self._library.term + 1 or message.round != self._round or not message.granted:
+            return False
+        self._supporters.add(node_id)
+        if 2 * len(self._supporters) <= len(self._library.nodes) + 1:
+            return False
+        self._term = 0
+        return True

@@ -1,0 +1,453 @@
+"""One voter: drives the library from the event loop, keeps its log on disk, and answers for its promises.
+
+Everything happens in steps: something arrives (a message, a command, a moment), the library is entered, and
+afterwards what it has changed goes to disk and what it has said goes out, in this order (outbox.py).
+
+- The library is ticked when there is something to do: a command, something to commit or apply, a heartbeat or an
+  election that is due. An idle voter wakes some 30 times a second for a few microseconds.
+- Syncing takes place in a thread, one job at a time, and what comes meanwhile goes with the next. On the loop it
+  would be quicker by a thread's handover (0.1 ms) while the disk is idle, but a sync waits for other writers of the
+  same file system, for seconds when they write a lot, and nothing else of this node would move meanwhile. Signs of
+  life need no sync, so a slow disk does not cost a leader its office.
+- The clock that elections are judged by counts only time in which this voter could have heard something: no more
+  than ATTENTION_S between two looks at it. A loop that was busy, or a process that was stopped, has not been
+  listening; it listens first. A leader that was away for longer than the others wait takes itself for deposed.
+- When the disk refuses, the voter falls silent, as if it were gone, and tries again; what it holds in memory is
+  written anew as a whole. When a committed command can't be applied it halts: the others may know better.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.raft.append_guard import Contradiction
+from barnabas.controller.raft.election import Election
+from barnabas.controller.raft.files import Loaded, RaftFiles, Written
+from barnabas.controller.raft.journal import Changes, RaftJournal
+from barnabas.controller.raft.journal_bytes import Snapshot
+from barnabas.controller.raft.library import (
+    ELECTION_TIMEOUT_MIN_S,
+    LEADER,
+    LEADER_FALLBACK_S,
+    RaftLibrary,
+)
+from barnabas.controller.raft.messages import (
+    Alive,
+    Append,
+    AskSupport,
+    BadMessage,
+    Chunk,
+    Entry,
+    Message,
+    Progress,
+    StaleTerm,
+    Support,
+    TakeOver,
+    decode_message,
+    encode_message,
+)
+from barnabas.controller.raft.outbox import Outbox
+from barnabas.controller.raft.peers import RaftPeers
+from barnabas.controller.raft.snapshots import KEPT_BYTES, RaftSnapshots
+from barnabas.controller.raft.transport import GuardedTransport
+from barnabas.storage.runtime import Runtime, Timer
+
+ATTENTION_S: Final = 0.05
+LOOK_S: Final = 0.04  # how often a follower looks at the clock
+ALONE_LOOK_S: Final = 0.5
+HOUSEKEEPING_S: Final = 1.0  # the library has something to do once a second
+DISK_RETRY_S: Final = 1.0
+JOURNAL_BYTES_MIN: Final = 1 << 20  # the journal may always grow to this size
+JOURNAL_TO_SNAPSHOT: Final = 4  # and to this many times the size of the snapshot
+
+log = logging.getLogger("barnabas.raft")
+
+
+class RaftEngine:
+    """See the module. `apply(payload)` gets every committed command, `take` and `install` make and apply snapshots,
+    `after_step` runs when the library has been left, `on_error` hears why this voter is silent or has halted."""
+
+    def __init__(
+        self,
+        files: RaftFiles,
+        loaded: Loaded,
+        runtime: Runtime,
+        node_id: int,
+        others: list[int],
+        peers: RaftPeers,
+        apply: Callable[[bytes], None],
+        take: Callable[[Entry, Entry], Snapshot],
+        install: Callable[[Snapshot], None],
+        journal_bytes_min: int = JOURNAL_BYTES_MIN,
+    ) -> None:
+        self.journal_bytes_min = journal_bytes_min
+        self.after_step: Callable[[], object] = lambda: None
+        self.on_error: Callable[[Exception], object] = lambda _: None
+        self.on_progress: Callable[[int], object] = lambda _: None
+        self._node_id = node_id
+        self._files = files
+        self._runtime = runtime
+        self._peers = peers
+        self._apply = apply
+        self._install = install
+        self.journal = RaftJournal(loaded.content)
+        if loaded.journal_is_stale:
+            self.journal.write_anew()
+        self.snapshots = RaftSnapshots(self.journal, loaded.snapshot, loaded.encoded, take)
+        self._outbox = Outbox(self._send_now)
+        transport = GuardedTransport(self.journal, self.snapshots, self._put, self._install_snapshot)
+        self._now = 0.0
+        self._looked_at = runtime.monotonic()
+        self.library = RaftLibrary(
+            node_id,
+            others,
+            transport,
+            self.journal,
+            self.snapshots,
+            self._clock,
+            runtime.random,
+            self._apply_payload,
+        )
+        transport.serve(self.library)
+        self._transport = transport
+        self._election = Election(node_id, self.library, self._send_now, runtime.random.random)
+        self._connections: dict[int, int] = {}
+        self._commands: deque[bytes] = deque()
+        self._commit_index_at_start = loaded.content.commit_index
+        self._serving = False
+        self._closed = False
+        self._inside = False
+        self._tick_is_due = False
+        self._syncing = False
+        self._timer: Timer | None = None
+        self._timer_at = float("inf")  # on the runtime's clock
+        self._housekeeping_at = 0.0
+        self.failure: Exception | None = None  # halted for good
+        self.disk_failed = False  # silent until the disk works again
+
+    # Start and end
+
+    def open(self) -> None:
+        """Blocking: apply what is known to be committed. MetadataError, OSError."""
+        with self.library:
+            self._inside = True
+            try:
+                self.library.start_at(self.snapshots.index, self._commit_index_at_start)
+            finally:
+                self._inside = False
+        if self.failure is not None:
+            raise self.failure
+        if self.journal.has_changes:
+            changes = self.journal.take_changes()
+            self._files.write(changes)
+            self._outbox.synced(changes.number)
+
+    def serve(self) -> None:
+        self._serving = True
+        self._looked_at = self._runtime.monotonic()
+        with self.library:
+            alone = not self.library.nodes
+            timeout = 0.0 if alone else ELECTION_TIMEOUT_MIN_S * self._runtime.random.random()
+            self.library.elect_at(self._now + timeout - (1.0 if alone else 0.0))
+        self.wake()
+
+    def close(self) -> None:
+        """Nothing is sent or applied any more. A job in its thread ends by itself."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._commands.clear()
+        self._outbox.clear()
+
+    @property
+    def is_working(self) -> bool:
+        return self._serving and not self._closed and not self.disk_failed and self.failure is None
+
+    # What comes in
+
+    def submit(self, payload: bytes) -> None:
+        """Enter a command, if this node still leads then."""
+        self._commands.append(payload)
+        self.wake()
+
+    def wake(self) -> None:
+        """Tick at the loop's next turn."""
+        if not self._tick_is_due and self._serving and not self._closed:
+            self._tick_is_due = True
+            self._runtime.call_soon(self._tick)
+
+    def peer_connected(self, node_id: int, connection_number: int) -> None:
+        if node_id not in self.library.nodes:
+            log.warning("node %d has connected as a controller, and is none of the voters", node_id)
+            return
+        if node_id in self._connections:
+            self.peer_disconnected(node_id)
+        self._connections[node_id] = connection_number
+        with self.library:
+            self.library.connected(node_id)
+            self.library.send_soon()
+        self._election.connected(node_id)
+        self.wake()
+
+    def peer_disconnected(self, node_id: int) -> None:
+        if self._connections.pop(node_id, None) is None:
+            return
+        self._look()
+        self._outbox.drop(node_id)
+        with self.library:
+            self.library.disconnected(node_id)
+            self.snapshots.cancelTransmisstion(self.library.nodes[node_id])
+        self._election.disconnected(node_id, self._now)
+        if self._serving and not self._closed:
+            self._arm()
+
+    def received(self, node_id: int, connection_number: int, data: bytes) -> None:
+        if not self.is_working or self._connections.get(node_id) != connection_number:
+            return
+        try:
+            message = decode_message(data)
+        except BadMessage as error:
+            log.warning("a message from node %d makes no sense: %s", node_id, error)
+            return
+        self._step(lambda: self._take(node_id, connection_number, message))
+
+    def hand_over(self) -> bool:
+        """As leader: ask a follower to take over; False when none is on level."""
+        if not self.is_working or self.library.state != LEADER:
+            return False
+        sent: list[bool] = []
+        self._step(lambda: sent.append(self.library.hand_over()))
+        return sent == [True]
+
+    # Steps
+
+    def _clock(self) -> float:
+        return self._now
+
+    def _look(self) -> None:
+        """Let the clock go on."""
+        moment = self._runtime.monotonic()
+        elapsed, self._looked_at = moment - self._looked_at, moment
+        self._now += min(elapsed, ATTENTION_S)
+        if elapsed > LEADER_FALLBACK_S and self.library.state == LEADER:
+            log.warning("the leader of term %d has slept for %.1f s", self.library.term, elapsed)
+            self.library.forget_responses()
+
+    def _step(self, action: Callable[[], object]) -> None:
+        assert not self._inside, "a step is taken after the other"
+        self._look()
+        self._inside = True
+        try:
+            with self.library:
+                action()
+        except Contradiction as error:
+            self._halt(MetadataError(f"the controllers' logs contradict each other: {error}"))
+        except Exception as error:
+            if self.failure is None:
+                log.exception("the metadata log has failed")
+                self._halt(error)
+        finally:
+            self._inside = False
+        self._after_step()
+
+    def _after_step(self) -> None:
+        self.after_step()
+        if self._closed or self.failure is not None:
+            return
+        self._sync()
+        self._arm()
+
+    def _tick(self) -> None:
+        self._tick_is_due = False
+        if not self.is_working or (self._syncing and not self.library.nodes):
+            return  # a voter that is alone counts nothing that is not on disk yet
+        self._step(self._tick_library)
+
+    def _tick_library(self) -> None:
+        library = self.library
+        if library.nodes and self._election.due(self._now):
+            self._election.ask(self._now)
+        while self._commands:
+            library.submit(self._commands.popleft())
+        self._consider_snapshot()
+        library.tick()
+        if self._has_work():
+            self.wake()
+
+    def _has_work(self) -> bool:
+        """Whether a tick would do something now."""
+        library = self.library
+        if library.commit_index > library.applied_index:
+            return True
+        if library.state != LEADER:
+            return False
+        if not library.nodes:
+            return library.commit_index < self.journal.last_index
+        return library.next_heartbeat <= 0.0 or self._can_commit()
+
+    def _can_commit(self) -> bool:
+        library = self.library
+        if library.commit_index >= self.journal.last_index:
+            return False
+        matches = sorted(library.match_index(node_id) for node_id in library.nodes)
+        return matches[len(matches) // 2] > library.commit_index
+
+    def _consider_snapshot(self) -> None:
+        """Shorten the journal where it has outgrown its bound: of entries, by a snapshot; of what else is written
+        into it, by writing it anew."""
+        bound = max(self.journal_bytes_min, JOURNAL_TO_SNAPSHOT * self.snapshots.size) + KEPT_BYTES
+        if self.journal.bytes > bound and not self.snapshots.is_writing:
+            self.library.force_compaction()
+        elif self._files.journal_size > 2 * (bound + self.journal.bytes) and not self._syncing:
+            self.journal.write_anew()
+
+    def _take(self, node_id: int, connection_number: int, message: Message) -> None:
+        library, election = self.library, self._election
+        if isinstance(message, AskSupport):
+            election.asked(node_id, message, self._now)
+        elif isinstance(message, Support):
+            if message.term > library.term:
+                self._transport.adopt(node_id, message.term)
+            elif election.answered(node_id, message):
+                library.elect_at(float("-inf"))
+                library.tick()
+        elif isinstance(message, StaleTerm):
+            if message.term > library.term:
+                self._transport.adopt(node_id, message.term)
+        elif isinstance(message, Append | Chunk | Alive):
+            if message.term < library.term:
+                self._send_now(node_id, StaleTerm(library.term))
+                return
+            election.heard(node_id, self._now)
+            self._transport.deliver(node_id, connection_number, message)
+        else:
+            self._transport.deliver(node_id, connection_number, message)
+            if isinstance(message, Progress):
+                self.on_progress(node_id)
+            elif isinstance(message, TakeOver) and election.due(self._now):
+                library.tick()
+        if self._has_work():
+            self.wake()
+
+    def _apply_payload(self, payload: bytes) -> None:
+        """Called by the library. What is raised here leaves the entry unapplied, and this voter halted."""
+        try:
+            self._apply(payload)
+        except Exception as error:
+            self._halt(error)
+            raise
+
+    def _install_snapshot(self, snapshot: Snapshot) -> None:
+        try:
+            self._install(snapshot)
+        except Exception as error:
+            self._halt(error)
+            raise
+
+    def _halt(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failure = error
+            log.critical("this node takes no part in the cluster's metadata any more: %s", error)
+            self._outbox.clear()
+            self.on_error(error)
+
+    # What goes out
+
+    def _put(self, node_id: int, message: Message) -> None:
+        """From the library: in the order of its changes."""
+        journal = self.journal
+        self._outbox.put(node_id, message, journal.change_number, journal.term_change_number)
+
+    def _send_now(self, node_id: int, message: Message) -> None:
+        if node_id in self._connections and self.failure is None:
+            self._peers.send(node_id, encode_message(message))
+
+    def _sync(self) -> None:
+        if self._syncing or self.disk_failed or not self._serving or not self.journal.has_changes:
+            return
+        changes = self.journal.take_changes()
+        self._syncing = True
+        self._runtime.run_in_thread(
+            lambda: self._files.write(changes), lambda written, error: self._synced(changes, written, error)
+        )
+
+    def _synced(self, changes: Changes, written: Written | None, error: BaseException | None) -> None:
+        self._syncing = False
+        if self._closed or self.failure is not None:
+            return
+        if written is None:
+            self._disk_refused(changes, error)
+            return
+        if self.disk_failed:
+            log.warning("%s can be written again", self._files.journal_path)
+            self.disk_failed = False
+        if written.encoded is not None and changes.snapshot is not None:
+            self.snapshots.written(changes.snapshot, written.encoded)
+            self.wake()
+        self._outbox.synced(changes.number)
+        if not self.library.nodes or self._has_work():
+            self.wake()
+        self._after_step()
+
+    def _disk_refused(self, changes: Changes, error: BaseException | None) -> None:
+        log.error("%s can't be written, this node falls silent: %s", self._files.journal_path, error)
+        self.journal.write_again(changes)
+        is_new = not self.disk_failed
+        self.disk_failed = True
+        self._outbox.clear()
+        self._commands.clear()
+        if is_new:
+            self.after_step()
+            self.on_error(error if isinstance(error, Exception) else OSError(str(error)))
+        self._runtime.call_later(DISK_RETRY_S, self._retry_disk)
+
+    def _retry_disk(self) -> None:
+        if self._closed or self.failure is not None:
+            return
+        changes = self.journal.take_changes()
+        self._syncing = True
+        self._runtime.run_in_thread(
+            lambda: self._files.write(changes), lambda written, error: self._synced(changes, written, error)
+        )
+
+    # The timer
+
+    def _arm(self) -> None:
+        """Wake when the next thing is due."""
+        library = self.library
+        if library.state == LEADER:
+            wait = library.next_heartbeat - self._now if library.nodes else ALONE_LOOK_S
+        else:
+            wait = min(library.election_deadline - self._now, LOOK_S)
+        wait = max(wait, 0.0) + 0.001  # the library's deadlines must have passed, not come
+        at = self._looked_at + wait
+        if self._timer is not None:
+            if self._timer_at <= at + 0.002 and self._timer_at >= self._looked_at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._runtime.call_later(wait, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        if self._closed or self.failure is not None:
+            return
+        if self.is_working:
+            self._look()
+            if self._is_due():
+                self._tick()
+            if self._timer is None:
+                self._arm()
+
+    def _is_due(self) -> bool:
+        library = self.library
+        if library.state == LEADER or self._now > library.election_deadline or self._has_work():
+            return True
+        if self._now < self._housekeeping_at:
+            return False
+        self._housekeeping_at = self._now + HOUSEKEEPING_S
+        return True

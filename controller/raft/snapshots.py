@@ -1,0 +1,168 @@
+"""Snapshots as the library asks for them: taken, kept on disk, sent to a follower in chunks, received in chunks.
+
+Stands where pysyncobj's own Serializer would (it forks, pickles, and writes files by itself). Taking one collects
+the records on the loop, at one entry of the log; a thread writes them (files.py). The journal keeps some entries
+from before the snapshot, so that a follower that is a little behind need not be sent all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
+from barnabas.controller.raft.journal_bytes import Snapshot, decode_snapshot
+from barnabas.controller.raft.messages import Chunk, Entry
+from pysyncobj.config import SERIALIZER_STATE
+
+CHUNK_BYTES: Final = 1 << 20
+KEPT_BYTES: Final = 1 << 20  # entries before the snapshot that stay in the journal
+KEPT_ENTRIES: Final = 2000
+SNAPSHOT_BYTES_MAX: Final = 1 << 30  # refuse to collect more from a peer
+
+
+class Outgoing(NamedTuple):
+    """A piece of a snapshot file on its way out; the library looks at `is_last`, by its place."""
+
+    chunk: Chunk
+    is_first: bool
+    is_last: bool
+
+
+class _Incoming(NamedTuple):
+    """Pieces of one snapshot from one connection, in order and without gaps."""
+
+    key: tuple[int, int, int, int, int]
+    pieces: list[bytes]
+
+
+class RaftSnapshots:
+    """Implements what SyncObj calls on pysyncobj.serializer.Serializer."""
+
+    def __init__(
+        self,
+        journal: RaftJournal,
+        snapshot: Snapshot,
+        encoded: bytes,
+        take: Callable[[Entry, Entry], Snapshot],
+    ) -> None:
+        """`take(previous, last)` gives the metadata as it is now, right behind the entry `last`."""
+        self._journal = journal
+        self._take = take
+        self._last, self._encoded = snapshot.last, encoded
+        self._writing: Snapshot | None = None
+        self._written = False
+        self._transfers: dict[int, tuple[Entry, bytes, int]] = {}  # node id -> (last, file, bytes sent)
+        self._incoming: _Incoming | None = None
+        self._installed: Snapshot | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the snapshot on disk."""
+        return len(self._encoded)
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None
+
+    @property
+    def index(self) -> int:
+        """The last entry that the snapshot on disk covers."""
+        return self._last.index
+
+    # The library's side
+
+    def serialize(self, data: tuple[object, LibraryEntry, LibraryEntry, object], id_: int) -> None:  # noqa: ARG002
+        if self._writing is not None:
+            return
+        _, last, previous, _ = data
+        snapshot = self._take(_entry(previous), _entry(last))
+        self._writing, self._written = snapshot, False
+        self._journal.keep_snapshot(snapshot)
+
+    def checkSerializing(self) -> tuple[int, int | None]:  # noqa: N802 - the library's name
+        if self._writing is None:
+            return SERIALIZER_STATE.NOT_SERIALIZING, None
+        if not self._written:
+            return SERIALIZER_STATE.SERIALIZING, None
+        last, self._writing = self._writing.last, None
+        return SERIALIZER_STATE.SUCCESS, self._first_to_keep(last.index)
+
+    def getTransmissionData(self, node: object) -> Outgoing:  # noqa: N802
+        """The next piece for this node."""
+        node_id: int = getattr(node, "id")  # noqa: B009 - the library's Node has no types
+        last, encoded, position = self._transfers.get(node_id, (self._last, self._encoded, 0))
+        data = encoded[position : position + CHUNK_BYTES]
+        chunk = Chunk(0, last.index, last.term, position, len(encoded), data)
+        is_last = position + len(data) == len(encoded)
+        if is_last:
+            self._transfers.pop(node_id, None)
+        else:
+            self._transfers[node_id] = (last, encoded, position + len(data))
+        return Outgoing(chunk, position == 0, is_last)
+
+    def cancelTransmisstion(self, node: object) -> None:  # noqa: N802
+        self._transfers.pop(getattr(node, "id"), None)  # noqa: B009
+
+    def setTransmissionData(self, data: Snapshot | None) -> bool:  # noqa: N802
+        """The transport collects the pieces and hands over a whole snapshot, which has been applied already."""
+        self._installed = data
+        return data is not None
+
+    def deserialize(self) -> tuple[None, LibraryEntry, LibraryEntry, list[object]]:
+        assert self._installed is not None
+        snapshot, self._installed = self._installed, None
+        return None, _library(snapshot.last), _library(snapshot.previous), []
+
+    # Our side
+
+    def written(self, snapshot: Snapshot, encoded: bytes) -> None:
+        """It is on disk."""
+        if snapshot.last.index >= self._last.index:
+            self._last, self._encoded = snapshot.last, encoded
+        if snapshot is self._writing:
+            self._written = True
+
+    def collect(self, node_id: int, connection_number: int, chunk: Chunk) -> Snapshot | None:
+        """Take a piece; the snapshot when it is whole. A piece that does not follow the last one is dropped with
+        all before it: the sender begins again. MetadataError when the whole makes no sense."""
+        key = (node_id, connection_number, chunk.term, chunk.index, chunk.size)
+        if chunk.size > SNAPSHOT_BYTES_MAX:
+            raise MetadataError(f"a snapshot of {chunk.size} bytes is refused")
+        if chunk.position == 0:
+            self._incoming = _Incoming(key, [])
+        incoming = self._incoming
+        if incoming is None or incoming.key != key:
+            return None
+        if chunk.position != sum(len(piece) for piece in incoming.pieces):
+            return None  # a duplicate, or a gap: then nothing will fit until it starts again
+        incoming.pieces.append(chunk.data)
+        if chunk.position + len(chunk.data) < chunk.size:
+            return None
+        self._incoming = None
+        snapshot = decode_snapshot(b"".join(incoming.pieces), f"the snapshot from node {node_id}")
+        if snapshot.last.index != chunk.index or snapshot.last.term != chunk.index_term:
+            raise MetadataError(f"the snapshot from node {node_id} is not the one that was announced")
+        return snapshot
+
+    def _first_to_keep(self, index: int) -> int:
+        """Of the entries that a snapshot up to `index` covers, the first that the journal keeps: two at least."""
+        first = index - 1
+        size = 0
+        while first > self._journal.first_index and index - first < KEPT_ENTRIES:
+            entry = self._journal.entry_at(first - 1)
+            size += len(entry[0]) if entry is not None else 0
+            if size > KEPT_BYTES:
+                break
+            first -= 1
+        return first
+
+
+def _entry(entry: LibraryEntry) -> Entry:
+    command, index, term = entry
+    return Entry(index, term, command)
+
+
+def _library(entry: Entry) -> LibraryEntry:
+    return entry.command, entry.index, entry.term

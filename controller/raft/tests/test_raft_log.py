@@ -1,0 +1,183 @@
+"""The metadata log of a cluster, seen from outside: three voters under a virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+from barnabas.controller.errors import MetadataError, NotController
+from barnabas.controller.raft.tests.raft_world import RaftWorld
+
+
+def test_what_the_leader_proposes_is_applied_everywhere() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    outcomes = leader.propose(b"a", b"b")
+    assert outcomes == [], "no promise before it is committed"
+    took = world.run_until(lambda: outcomes, 1.0)
+    assert outcomes == [None]
+    assert took < 0.01
+    world.run(0.1)
+    assert [voter.groups for voter in world.voters.values()] == [[(b"a", b"b")]] * 3
+
+
+def test_only_the_leader_takes_proposals() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    for voter in world.voters.values():
+        if voter is not leader:
+            (outcome,) = voter.propose(b"a")
+            assert isinstance(outcome, NotController)
+
+
+def test_a_killed_leader_is_replaced_at_once_and_finds_everything_when_it_returns() -> None:
+    world = RaftWorld()
+    first = world.leader()
+    first.propose(b"a")
+    world.run(0.05)
+    term = first.log.term if first.log else 0
+    first.stop(power_fails=True)
+    assert world.run_until(lambda: world.leaders, 1.0) < 0.1, "its connections broke"
+    second = world.leader()
+    assert second.log is not None
+    assert second.log.term > term
+    second.propose(b"b")
+    world.run(0.05)
+    first.start()
+    world.run(0.3)
+    assert first.groups == [(b"a",), (b"b",)]
+    assert world.leaders == [second], "it disturbed nobody"
+
+
+def test_a_silent_leader_is_replaced_within_the_election_timeout() -> None:
+    world = RaftWorld()
+    first = world.leader()
+    world.run(0.5)
+    world.isolate(first.node_id)
+    others = [voter for voter in world.voters.values() if voter is not first]
+    took = world.run_until(lambda: any(other in world.leaders for other in others), 2.0)
+    assert took < 0.5
+    world.run(0.6)
+    assert len(world.leaders) == 1, "the old one has noticed by itself"
+    assert first.leaderships[-1][0] is False
+
+
+def test_a_proposal_of_a_cut_off_leader_fails_and_is_known_to_be_uncertain() -> None:
+    world = RaftWorld()
+    first = world.leader()
+    world.isolate(first.node_id)
+    outcomes = first.propose(b"lost")
+    world.run(2.0)
+    (outcome,) = outcomes
+    assert isinstance(outcome, NotController)
+    assert "not known" in str(outcome)
+    world.heal()
+    second = world.leader()
+    second.propose(b"kept")
+    world.run(1.0)
+    assert [voter.groups for voter in world.voters.values()] == [[(b"kept",)]] * 3
+
+
+def test_one_voter_alone_leads_at_once() -> None:
+    world = RaftWorld([7])
+    assert world.run_until(lambda: world.leaders) < 0.01
+    outcomes = world.leader().propose(b"a")
+    world.run(0.01)
+    assert outcomes == [None]
+    voter = world.voters[7]
+    voter.stop(power_fails=True)
+    voter.start()
+    world.run(0.01)
+    assert voter.groups == [(b"a",)]
+
+
+def test_everybody_begins_with_the_genesis() -> None:
+    world = RaftWorld(start=False)
+    world.genesis = ([b"x\x00y"], 41)
+    for voter in world.voters.values():
+        voter.start()
+    leader = world.leader()
+    leader.propose(b"z")
+    world.run(0.1)
+    assert [(voter.groups, voter.offset) for voter in world.voters.values()] == [
+        ([(b"x", b"y"), (b"z",)], 42)
+    ] * 3
+
+
+def test_a_leader_hands_over() -> None:
+    world = RaftWorld()
+    first = world.leader()
+    world.run(0.2)
+    assert first.log is not None
+    assert first.log.hand_over()
+    took = world.run_until(lambda: world.leaders and world.leaders != [first], 1.0)
+    assert took < 0.02
+    (outcome,) = first.propose(b"a")
+    assert isinstance(outcome, NotController)
+
+
+def test_a_voter_that_was_cut_off_does_not_raise_the_term() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    assert leader.log is not None
+    term = leader.log.term
+    other = next(voter for voter in world.voters.values() if voter is not leader)
+    world.isolate(other.node_id)
+    world.run(5.0)
+    world.heal()
+    world.run(1.0)
+    assert world.leaders == [leader]
+    assert leader.log.term == term
+
+
+def test_a_change_too_large_for_one_step_is_refused() -> None:
+    world = RaftWorld()
+    (outcome,) = world.leader().propose(bytes(5 << 20))
+    assert isinstance(outcome, MetadataError)
+    assert not isinstance(outcome, NotController)
+
+
+def test_brokers_outside_read_what_is_committed() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    for group in (b"a", b"b", b"c"):
+        leader.propose(group, group)
+    world.run(0.1)
+    for voter in world.voters.values():
+        assert voter.log is not None
+        groups = voter.log.read_committed(1)
+        assert groups is not None
+        assert [(group.base_offset, list(group.records)) for group in groups] == [
+            (2, [b"b", b"b"]),
+            (4, [b"c", b"c"]),
+        ]
+        assert voter.log.read_committed(5) == []
+        assert voter.log.read_committed(2) is None, "no group begins there"
+        assert voter.log.read_snapshot() == ([b"a\x00a", b"b\x00b", b"c\x00c"], 5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_long_log_is_cut_and_a_voter_that_missed_it_gets_a_snapshot(seed: int) -> None:
+    world = RaftWorld(seed=seed, start=False)
+    world.journal_bytes_min = 1000
+    for voter in world.voters.values():
+        voter.start()
+    leader = world.leader()
+    late = next(voter for voter in world.voters.values() if voter is not leader)
+    late.stop()
+    for number in range(300):
+        leader.propose(b"%d" % number + bytes([65]) * 20_000)
+        world.run(0.01)
+    assert leader.log is not None
+    assert leader.disk.size("/meta/raft.journal") < 5_000_000
+    replaced = late.replaced
+    late.start()
+    world.run(3.0)
+    assert late.groups == leader.groups
+    assert late.replaced == replaced + 2, "at the start its own, then the leader's"
+    other = leader.propose(b"on it goes")
+    world.run(0.1)
+    assert other == [None]
+    assert late.groups == leader.groups
+    late.stop(power_fails=True)
+    late.start()
+    world.run(0.5)
+    assert late.groups == leader.groups

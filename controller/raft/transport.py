@@ -1,0 +1,231 @@
+"""pysyncobj's transport: every message to and from the library passes here, and only what can do no harm goes on.
+
+To the library:
+- an append is fitted to the log first (append_guard.py), and entries of unknown kinds never come this far
+  (messages.py);
+- a snapshot arrives whole or not at all, and only where the log does not hold its last entry already; its messages
+  carry no commit index, which the library would apply to the old log;
+- a progress counts in the term it was made for, up to the end of the leader's own log;
+- a vote counts once per voter and term;
+- commands from others do not count at all: everybody proposes where it leads.
+From the library: what it says is given the term it leaves out, and goes to the outbox.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.raft.append_guard import fit_append
+from barnabas.controller.raft.journal import LibraryEntry, RaftJournal, to_library
+from barnabas.controller.raft.journal_bytes import Snapshot
+from barnabas.controller.raft.messages import (
+    Alive,
+    Append,
+    Chunk,
+    Entry,
+    Message,
+    Progress,
+    RequestVote,
+    TakeOver,
+    Vote,
+)
+from barnabas.controller.raft.snapshots import Outgoing, RaftSnapshots
+from pysyncobj.transport import Transport
+
+if TYPE_CHECKING:
+    from barnabas.controller.raft.library import RaftLibrary
+    from pysyncobj.node import Node
+
+log = logging.getLogger("barnabas.raft")
+
+NEVER_ELECTED = -1  # a log that nobody votes for
+
+
+class GuardedTransport(Transport):
+    """See the module. `send_message(node id, message)` takes what the library says; `install(snapshot)` applies a
+    snapshot's records."""
+
+    def __init__(
+        self,
+        journal: RaftJournal,
+        snapshots: RaftSnapshots,
+        send_message: Callable[[int, Message], object],
+        install: Callable[[Snapshot], object],
+    ) -> None:
+        Transport.__init__(self, None, None, [])
+        self._journal = journal
+        self._snapshots = snapshots
+        self._send_message = send_message
+        self._install = install
+        self._library: RaftLibrary
+        self._answer_term = 0  # of the message that is being answered
+        self._next_index: int | None = None  # what a success may say
+        self._voted: dict[int, int] = {}  # node id -> the last term in which its vote was counted
+
+    def serve(self, library: RaftLibrary) -> None:
+        self._library = library
+
+    # From the library
+
+    def send(self, node: Node, message: dict[str, Any]) -> bool:
+        translated = self._translate(message)
+        if translated is not None:
+            self._send_message(node.id, translated)
+        return True
+
+    def _translate(self, message: dict[str, Any]) -> Message | None:
+        kind = message["type"]
+        if kind == "append_entries":
+            return self._translate_append(message)
+        if kind == "next_node_idx":
+            success, reset = bool(message["success"]), bool(message["reset"])
+            next_index = message["next_node_idx"]
+            if success and self._next_index is not None:
+                next_index = self._next_index
+            return Progress(self._answer_term, next_index if success or reset else 0, success, reset)
+        if kind == "request_vote":
+            return RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
+        if kind == "response_vote":
+            return Vote(message["term"])
+        if kind == "timeout_now":
+            return TakeOver(message["term"])
+        return None  # commands forwarded to the leader, and answers to such
+
+    def _translate_append(self, message: dict[str, Any]) -> Message:
+        term = message["term"]
+        if "serialized" in message:
+            outgoing: Outgoing = message["serialized"]
+            piece = outgoing.chunk
+            return Chunk(term, piece.index, piece.index_term, piece.position, piece.size, piece.data)
+        assert "transmission" not in message, "no command is as large as a batch"
+        if message["prevLogIdx"] is None:
+            return Alive(term)
+        entries: list[LibraryEntry] = message["entries"]
+        return Append(
+            term,
+            message["commit_index"],
+            message["prevLogIdx"],
+            message["prevLogTerm"],
+            [Entry(index, entry_term, command) for command, index, entry_term in entries],
+        )
+
+    # To the library
+
+    def deliver(self, node_id: int, connection_number: int, message: Message) -> None:
+        """One message from a voter, its term at least ours where it is a leader's."""
+        if isinstance(message, Append):
+            self._append(node_id, message)
+        elif isinstance(message, Chunk):
+            self._chunk(node_id, connection_number, message)
+        elif isinstance(message, Alive):
+            self._verified(node_id, message.term, 0, None)
+        elif isinstance(message, Progress):
+            self._progress(node_id, message)
+        elif isinstance(message, RequestVote):
+            self._pass_on(
+                node_id,
+                {
+                    "type": "request_vote",
+                    "term": message.term,
+                    "last_log_index": message.last_index,
+                    "last_log_term": message.last_term,
+                },
+            )
+        elif isinstance(message, Vote):
+            if self._voted.get(node_id) != message.term and message.term == self._library.term:
+                self._voted[node_id] = message.term
+                self._pass_on(node_id, {"type": "response_vote", "term": message.term})
+        elif isinstance(message, TakeOver) and message.term == self._library.term:
+            self._pass_on(node_id, {"type": "timeout_now", "term": message.term})
+
+    def adopt(self, node_id: int, term: int) -> None:
+        """A term is known to be over, by a voter that is in this one: follow nobody in it, vote for nobody."""
+        self._pass_on(
+            node_id,
+            {
+                "type": "request_vote",
+                "term": term,
+                "last_log_index": NEVER_ELECTED,
+                "last_log_term": NEVER_ELECTED,
+            },
+        )
+
+    def _pass_on(self, node_id: int, message: dict[str, Any]) -> None:
+        Transport._onMessageReceived(self, self._library.nodes[node_id], message)
+
+    def _pass_append(
+        self, node_id: int, term: int, content: dict[str, Any], next_index: int | None = None
+    ) -> None:
+        self._answer_term, self._next_index = term, next_index
+        try:
+            self._pass_on(node_id, {"type": "append_entries", "term": term, **content})
+        finally:
+            self._next_index = None
+
+    def _append(self, node_id: int, message: Append) -> None:
+        fitted = fit_append(message, self._journal, self._library.applied_index)
+        content = {
+            "commit_index": fitted.commit_index,
+            "prevLogIdx": fitted.previous_index,
+            "prevLogTerm": fitted.previous_term,
+            "entries": to_library(fitted.entries),
+        }
+        self._pass_append(node_id, message.term, content, fitted.next_index)
+
+    def _verified(self, node_id: int, term: int, index: int, next_index: int | None) -> None:
+        """A sign of the leader's life that changes nothing but the commit index: all up to `index`, which this node
+        holds, is committed. The answer says `next_index`, if there is one, and otherwise only that we live."""
+        if next_index is None:
+            self._pass_append(node_id, term, {"commit_index": 0, "serialized": None})
+            self._send_message(node_id, Progress(term, 0, False, False))
+            return
+        _, last, last_term = self._journal.entries[-1]
+        content = {"commit_index": index, "prevLogIdx": last, "prevLogTerm": last_term, "entries": []}
+        self._pass_append(node_id, term, content, next_index)
+
+    def _chunk(self, node_id: int, connection_number: int, message: Chunk) -> None:
+        is_last = message.position + len(message.data) == message.size
+        applied = self._library.applied_index
+        own = self._journal.entry_at(message.index)
+        if message.index <= applied:
+            if is_last:
+                self._verified(node_id, message.term, applied, applied + 1)
+            return
+        if own is not None and own[2] == message.index_term:
+            # Installing it would drop what follows it here, and has been answered for.
+            if is_last:
+                self._verified(node_id, message.term, message.index, message.index + 1)
+            return
+        try:
+            snapshot = self._snapshots.collect(node_id, connection_number, message)
+        except MetadataError as error:
+            log.warning("a snapshot from node %d is dropped: %s", node_id, error)
+            snapshot = None
+        if snapshot is None:
+            self._verified(node_id, message.term, 0, None)
+            return
+        self._install(snapshot)
+        self._journal.keep_snapshot(snapshot)
+        self._pass_append(node_id, message.term, {"commit_index": 0, "serialized": snapshot})
+
+    def _progress(self, node_id: int, message: Progress) -> None:
+        if message.term != self._library.term:
+            return
+        end = self._journal.last_index + 1
+        if message.success and message.next_index > end:
+            log.warning("node %d claims entries that its leader does not have", node_id)
+            return
+        self._pass_on(
+            node_id,
+            {
+                "type": "next_node_idx",
+                "next_node_idx": max(1, min(message.next_index, end)),
+                "reset": message.reset,
+                "success": message.success,
+            },
+        )
+        if message.reset:
+            self._library.send_soon()
