@@ -1,0 +1,15 @@
+"""What connects the nodes of a cluster: links on the controller listener, the forming of the quorum, and the way
+of committed metadata to brokers that do not vote.
+
+    secret = read_secret(disk, path) or None                                       auth.py
+    links = Links(runtime, Identity(...), secret=secret, tls=client_context)       links.py
+    formation = Formation(runtime, disk, journal_directory, links, done, failed)   formation.py; controllers
+    formation.start()
+    Discovery(links, targets, done)                                                discovery.py; other nodes
+    links.listen(host, port, tls=server_context)                                   controllers
+    links.call([(host, port, node id or None), ...])
+
+`Formation` tells the voters, and Raft's files stand on disk then: RaftMetadataLog takes no genesis. `links` is its
+RaftPeers, and `links.raft = raft_log` lets it receive. `links.leader.announce(term, node_id)` tells everybody who
+leads.
+"""

@@ -14,12 +14,13 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from barnabas.controller.link import messages, refusals
 from barnabas.controller.link.dialer import Dialer
 from barnabas.controller.link.handshake import Handshake
 from barnabas.controller.link.leader import LeaderHints
 from barnabas.controller.link.liveness import Liveness
-from barnabas.controller.link.messages import Identity, MalformedMessage
+from barnabas.controller.link.messages import Identity, MalformedMessage, Voter
 from barnabas.controller.link.peer import Done, Peer
 from barnabas.controller.link.refusals import LinkRefused, RefusalLog
 from barnabas.controller.link.settings import LinkSettings
@@ -61,6 +62,8 @@ class Links:
         # A peer, or this node at a peer, is refused for a reason that somebody has to mend (node id or address)
         self.on_refused: Callable[[str, LinkRefused], object] = lambda _who, _refused: None
         self.on_unreachable: Callable[[int, Exception], object] = lambda _node_id, _error: None
+        self.on_address: Callable[[], object] = lambda: None  # something was learned of who answers where
+        self._own_address: Address | None = None
         self._connected: list[Callable[[Peer], object]] = []
         self._disconnected: list[Callable[[Peer], object]] = []
         self._handlers: dict[int, Handler] = {messages.LEADER: self.leader.heard}
@@ -98,10 +101,15 @@ class Links:
             self._dialers.pop(address).stop()
         for address, node_id in wanted.items():
             if node_id == self.identity.node_id:
+                self._own_address = address
                 continue
             if address not in self._dialers:
                 self._dialers[address] = Dialer(self, address, node_id)
             self._dialers[address].start()
+
+    def belong_to(self, cluster_id: str, voters: Sequence[Voter] = ()) -> None:
+        """Say so on links that are opened from now on. `voters`: of the quorum that this node is one of."""
+        self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id, journalled=list(voters))
 
     def close(self) -> None:
         self._closed = True
@@ -140,8 +148,10 @@ class Links:
         return node_id in self._peers
 
     def addresses(self) -> list[tuple[Address, int | None, bool]]:
-        """What is called: (address, node id of who answered there last, whether that is this node itself)."""
-        return [(address, dialer.node_id, dialer.is_self) for address, dialer in self._dialers.items()]
+        """What `call` has named: (address, node id of who answered there last, whether that is this node itself)."""
+        found = [(address, dialer.node_id, dialer.is_self) for address, dialer in self._dialers.items()]
+        own = self._own_address
+        return found if own is None else [(own, self.identity.node_id, True), *found]
 
     def send(self, node_id: int, message: bytes) -> bool:
         """RaftPeers: a message of Raft. False when there is no link, or it takes no more."""
@@ -295,8 +305,10 @@ class Links:
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
         if dialer.failures == 1 and not isinstance(error, LinkRefused):
             log.info("no link to %s yet: %s", dialer.name, error)
-        if dialer.node_id is not None:
+        if dialer.node_id is not None and not isinstance(error, LinkRefused):
             self.on_unreachable(dialer.node_id, error)
+        if isinstance(error, LinkRefused):
+            self.on_address()
 
     def _dialer_of(self, handshake: Handshake) -> Dialer | None:
         if not handshake.dialed:

@@ -1,0 +1,402 @@
+"""How voters that have never met become a quorum: all of them, with the same beginning, or none.
+
+One of them is the seed: the one that has metadata already (a single node that grows), else the lowest id. When all
+addresses have answered, it proposes an attempt: the voters with their directories, and the genesis, its metadata.
+
+    seed                                   every other voter
+    journals the attempt: forming
+    Prepare                         ->     checks it against whom it has met itself
+                                    <-     fetches the genesis; installs it; journals: prepared
+                                    <-     Prepared
+    all have: installs the genesis;
+    journals: formed
+    Standing(formed)                ->     journals: formed
+
+The seed's "formed" decides. Before it everything may be begun anew, after it nobody is left who could not follow:
+each holds the genesis on disk, and learns the word from anybody who knows. A voter lets go of an attempt
+that it has prepared only when its seed has, so an attempt that may have been decided is never lost.
+
+`_step` looks at everything that is known and takes the next step, if there is one, after every event; so it does
+not matter in which order things come, or where a process has ended before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.link import messages
+from barnabas.controller.link.formation_messages import (
+    PART_BYTES,
+    GetPart,
+    Part,
+    Prepare,
+    Prepared,
+    Standing,
+    decode_formation,
+)
+from barnabas.controller.link.genesis import (
+    Genesis,
+    has_metadata,
+    has_raft_files,
+    install_genesis,
+    read_genesis,
+)
+from barnabas.controller.link.messages import Voter, encode
+from barnabas.controller.link.quorum_state import (
+    FORMED,
+    FORMING,
+    NOTHING,
+    PREPARED,
+    QUORUM_STATE,
+    QuorumState,
+    read_quorum_state,
+    write_quorum_state,
+)
+from barnabas.storage.directory import encode_uuid, random_uuid
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from barnabas.controller.link.links import Links
+    from barnabas.controller.link.peer import Peer
+    from barnabas.storage.disk import Disk
+    from barnabas.storage.runtime import Runtime
+
+log = logging.getLogger("barnabas.link")
+
+
+class Formation:
+    """One voter's part. `start` once; it lives as long as the links, as others may come later."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        disk: Disk,
+        directory: str,
+        links: Links,
+        done: Callable[[QuorumState], object],
+        failed: Callable[[str], object],
+    ) -> None:
+        """`done(state)` once the quorum has formed, during `start` where it had before. `failed(why)` when it can't
+        form until an operator has changed something."""
+        self._runtime = runtime
+        self._disk = disk
+        self._directory = directory
+        self._links = links
+        self._done = done
+        self._failed = failed
+        self._node_id = links.identity.node_id
+        self._has_metadata = False
+        self.state: QuorumState | None = None
+        self._standings: dict[int, Standing] = {}  # of linked voters
+        self._offers: dict[int, Prepare] = {}
+        self._offered: set[tuple[int, bytes]] = set()  # (link number, attempt) that was proposed
+        self._prepared: set[tuple[int, bytes]] = set()  # (node id, attempt)
+        self._genesis: Genesis | None = None  # the seed's
+        self._received = bytearray()  # of the seed's genesis
+        self._receiving: tuple[bytes, int] | None = (
+            None  # attempt and link number that `_received` comes from
+        )
+        self._working = False
+        self._is_over = False
+
+    def start(self) -> None:
+        """Blocking, small reads. MetadataError when the directory can't be used; OSError."""
+        self.state = read_quorum_state(self._disk, self._directory)
+        self._has_metadata = has_metadata(self._disk, self._directory)
+        if self.state is None and has_raft_files(self._disk, self._directory):
+            raise MetadataError(
+                f"{self._directory}/{QUORUM_STATE} is missing next to the metadata of a quorum. Restore it from a "
+                f"backup of this directory; without it the node does not know whom it may count on"
+            )
+        self._links.handle(messages.FORMATION, self._heard)
+        self._links.add_listener(self._connected, self._disconnected)
+        self._links.on_address = self._later
+        if self.state is not None and self.state.is_formed:
+            self._conclude(self.state)
+        else:
+            log.info("waiting for all voters, to form a quorum")
+
+    # -- events
+
+    def _connected(self, peer: Peer) -> None:
+        if peer.identity.is_controller:
+            peer.send(messages.FORMATION, encode(self._standing()))
+            self._later()
+
+    def _disconnected(self, peer: Peer) -> None:
+        self._standings.pop(peer.node_id, None)
+        self._offers.pop(peer.node_id, None)
+
+    def _later(self) -> None:
+        self._runtime.call_soon(self._step)
+
+    def _heard(self, peer: Peer, payload: bytes) -> None:
+        message = decode_formation(payload)
+        if not peer.identity.is_controller:
+            return
+        if isinstance(message, Standing):
+            self._standings[peer.node_id] = message
+        elif isinstance(message, Prepare):
+            self._offers[peer.node_id] = message
+        elif isinstance(message, Prepared):
+            self._prepared.add((peer.node_id, message.attempt))
+        elif isinstance(message, GetPart):
+            self._give_part(peer, message)
+            return
+        else:
+            self._take_part(peer, message)
+        self._step()
+
+    def _standing(self) -> Standing:
+        state = self.state
+        if state is None:
+            return Standing(NOTHING, b"", self._has_metadata)
+        return Standing(state.stage, state.attempt, self._has_metadata)
+
+    def _tell_all(self) -> None:
+        for peer in self._links.peers():
+            if peer.identity.is_controller:
+                peer.send(messages.FORMATION, encode(self._standing()))
+
+    # -- the next step
+
+    def _step(self) -> None:
+        if self._is_over or self._working or self._follow_formed():
+            return
+        voters = self._voters()
+        if voters is None or any(
+            voter.node_id not in self._standings for voter in voters if voter.node_id != self._node_id
+        ):
+            return
+        seed_id = self._seed(voters)
+        if seed_id is None:
+            return
+        if seed_id == self._node_id:
+            self._lead(voters)
+        else:
+            self._follow(seed_id, voters)
+
+    def _follow_formed(self) -> bool:
+        """Whether somebody has heard the word already."""
+        formed = [node_id for node_id, standing in self._standings.items() if standing.stage == FORMED]
+        if not formed:
+            return False
+        state = self.state
+        if (
+            state is not None
+            and state.stage == PREPARED
+            and self._standings[min(formed)].attempt == state.attempt
+        ):
+            self._write(state.at(FORMED), b"")
+            return True
+        self._fail(
+            f"node {min(formed)} belongs to a quorum that has formed, and this node's metadata directory "
+            f"{self._directory} holds nothing of it: it was wiped or replaced, and must not vote. Bring the old "
+            f"directory back"
+        )
+        return True
+
+    def _voters(self) -> list[Voter] | None:
+        """All of them, once all have answered. By node id."""
+        own = self._links.identity
+        found: dict[int, Voter] = {}
+        for (host, port), node_id, is_self in self._links.addresses():
+            if is_self or node_id == self._node_id:
+                found[self._node_id] = Voter(self._node_id, host, port, own.directory_id)
+                continue
+            peer = self._links.peer(node_id) if node_id is not None else None
+            if peer is None or not peer.is_open:
+                return None
+            if not peer.identity.is_controller:
+                self._fail(
+                    f"{host}:{port} is named among the controllers, and node {node_id} there has no such role"
+                )
+                return None
+            found.setdefault(peer.node_id, Voter(peer.node_id, host, port, peer.identity.directory_id))
+        if self._node_id not in found:
+            self._fail(
+                "controller.quorum.bootstrap.servers does not name this node's own controller listener; name those of "
+                "all controllers, on every node"
+            )
+            return None
+        return [found[node_id] for node_id in sorted(found)]
+
+    def _seed(self, voters: list[Voter]) -> int | None:
+        holders = [node_id for node_id, standing in sorted(self._standings.items()) if standing.has_metadata]
+        if self._has_metadata:
+            holders = sorted([*holders, self._node_id])
+        if len(holders) > 1:
+            self._fail(
+                f"nodes {' and '.join(map(str, holders))} each have metadata of their own, and a quorum can begin with that "
+                f"of one only. Start the others with empty directories"
+            )
+            return None
+        return holders[0] if holders else voters[0].node_id
+
+    # -- the seed
+
+    def _lead(self, voters: list[Voter]) -> None:
+        if self._genesis is None:
+            self._work(self._read_genesis)
+            return
+        state = self.state
+        if (
+            state is None
+            or state.seed_id != self._node_id
+            or state.voters != voters
+            or state.genesis != self._genesis.fingerprint
+        ):
+            attempt = self._runtime.random_bytes(16)
+            self._write(
+                QuorumState(
+                    stage=FORMING,
+                    attempt=attempt,
+                    cluster_id=self._cluster_id(),
+                    seed_id=self._node_id,
+                    voters=voters,
+                    genesis=self._genesis.fingerprint,
+                )
+            )
+            return
+        others = [peer for peer in self._links.peers() if state.voter(peer.node_id) is not None]
+        for peer in others:
+            if (peer.number, state.attempt) not in self._offered:
+                self._offered.add((peer.number, state.attempt))
+                genesis = self._genesis
+                offer = Prepare(
+                    state.attempt, state.cluster_id, voters, genesis.fingerprint, len(genesis.content)
+                )
+                peer.send(messages.FORMATION, encode(offer))
+        if all(
+            (voter.node_id, state.attempt) in self._prepared
+            for voter in voters
+            if voter.node_id != self._node_id
+        ):
+            self._write(state.at(FORMED), self._genesis.content)
+
+    def _read_genesis(self) -> None:
+        """In a thread."""
+        self._genesis = read_genesis(self._disk, self._directory)
+
+    def _cluster_id(self) -> str:
+        known = [self._links.identity.cluster_id, *(p.identity.cluster_id for p in self._links.peers())]
+        return next(filter(None, known), None) or encode_uuid(random_uuid(self._runtime))
+
+    def _give_part(self, peer: Peer, asked: GetPart) -> None:
+        state, genesis = self.state, self._genesis
+        if state is None or genesis is None or asked.attempt != state.attempt:
+            return  # of an attempt that is over; a newer one is on its way
+        data = genesis.content[asked.position : asked.position + PART_BYTES]
+        peer.send(messages.FORMATION, encode(Part(asked.attempt, asked.position, data)))
+
+    # -- the others
+
+    def _follow(self, seed_id: int, voters: list[Voter]) -> None:
+        offer, state, peer = self._offers.get(seed_id), self.state, self._links.peer(seed_id)
+        if offer is None or peer is None or _directories(offer.voters) != _directories(voters):
+            return
+        if state is not None and state.stage == PREPARED:
+            if state.attempt == offer.attempt:
+                peer.send(messages.FORMATION, encode(Prepared(state.attempt)))
+                return
+            if not self._has_let_go(state, offer):
+                return
+        if self._receiving != (offer.attempt, peer.number):
+            self._receiving = offer.attempt, peer.number
+            self._received = bytearray()
+            peer.send(messages.FORMATION, encode(GetPart(offer.attempt, 0)))
+        elif len(self._received) == offer.genesis_bytes:
+            content, self._received, self._receiving = bytes(self._received), bytearray(), None
+            if crc32c(content) != offer.genesis:
+                log.warning("the metadata that node %d has sent is damaged; asking for it again", seed_id)
+                self._later()
+                return
+            self._write(
+                QuorumState(
+                    stage=PREPARED,
+                    attempt=offer.attempt,
+                    cluster_id=offer.cluster_id,
+                    seed_id=seed_id,
+                    voters=offer.voters,
+                    genesis=offer.genesis,
+                ),
+                content,
+            )
+
+    def _has_let_go(self, state: QuorumState, offer: Prepare) -> bool:
+        """Whether the seed of what is prepared here can't decide it any more."""
+        seed = state.voter(state.seed_id)
+        if seed is None or seed.directory_id not in _directories(offer.voters).values():
+            return True  # it is gone, and nobody has heard the word from it
+        standing = self._standings.get(state.seed_id)
+        return standing is not None and standing.attempt == offer.attempt
+
+    def _take_part(self, peer: Peer, part: Part) -> None:
+        if self._receiving != (part.attempt, peer.number) or part.position != len(self._received):
+            return
+        offer = self._offers.get(peer.node_id)
+        self._received += part.data
+        if offer is not None and part.data and len(self._received) < offer.genesis_bytes:
+            peer.send(messages.FORMATION, encode(GetPart(part.attempt, len(self._received))))
+
+    # -- the disk
+
+    def _write(self, state: QuorumState, genesis: bytes = b"") -> None:
+        """Journal a step; with a genesis, install that first, when the journal says that it is not to be believed."""
+
+        def write() -> None:
+            if genesis:
+                write_quorum_state(self._disk, self._directory, state.at(FORMING))
+                install_genesis(self._disk, self._directory, genesis)
+            write_quorum_state(self._disk, self._directory, state)
+
+        def written() -> None:
+            self.state = state
+            self._tell_all()
+            if state.is_formed:
+                log.info(
+                    "the quorum of cluster %s has formed: voters %s",
+                    state.cluster_id,
+                    ",".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in state.voters),
+                )
+                self._conclude(state)
+
+        self._work(write, written)
+
+    def _work(self, work: Callable[[], object], finished: Callable[[], object] = lambda: None) -> None:
+        self._working = True
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._working = False
+            if error is not None:
+                self._fail(f"the quorum can't be journalled: {error}")
+                return
+            finished()
+            self._step()
+
+        self._runtime.run_in_thread(work, done)
+
+    # -- the end
+
+    def _conclude(self, state: QuorumState) -> None:
+        self._is_over = True
+        self._genesis = None
+        links = self._links
+        links.belong_to(state.cluster_id, state.voters)
+        for peer in links.peers():
+            if not peer.identity.is_controller:
+                peer.connection.close()  # it calls again, and hears what this node is now
+        self._done(state)
+
+    def _fail(self, why: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            log.error("%s", why)
+            self._failed(why)
+
+
+def _directories(voters: list[Voter]) -> dict[int, bytes]:
+    return {voter.node_id: voter.directory_id for voter in voters}

@@ -1,0 +1,59 @@
+"""What a quorum begins with: the metadata of the node that brings some, or none, the same on every voter."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from barnabas.controller.journal_format import Snapshot, decode_snapshot, encode_snapshot, read_journal
+from barnabas.controller.local_log import JOURNAL, SNAPSHOT
+from barnabas.controller.raft.files import RaftFiles
+from barnabas.storage.disk import Disk
+from crc32c import crc32c
+
+
+class Genesis(NamedTuple):
+    """Encoded for its way to the other voters. `fingerprint` is a CRC-32C of it."""
+
+    content: bytes
+    fingerprint: int
+
+
+def read_genesis(disk: Disk, directory: str) -> Genesis:
+    """Blocking: what a single node's journal in this directory holds, nothing where there is none. MetadataError, OSError."""
+    records: list[bytes] = []
+    index = offset = -1
+    path = f"{directory}/{SNAPSHOT}"
+    if disk.exists(path):
+        snapshot = decode_snapshot(disk.read_file(path), path)
+        records, index, offset = list(snapshot.records), snapshot.index, snapshot.offset
+    path = f"{directory}/{JOURNAL}"
+    if disk.exists(path):
+        for entry in read_journal(disk.read_file(path), path).entries:
+            if entry.index > index:
+                records += entry.records
+                offset += len(entry.records)
+    content = encode_snapshot(Snapshot(0, offset, records))
+    return Genesis(content, crc32c(content))
+
+
+def has_metadata(disk: Disk, directory: str) -> bool:
+    """Whether a single node has left metadata here. OSError."""
+    return disk.exists(f"{directory}/{JOURNAL}") or disk.exists(f"{directory}/{SNAPSHOT}")
+
+
+def has_raft_files(disk: Disk, directory: str) -> bool:
+    files = RaftFiles(disk, directory)
+    return disk.exists(files.journal_path) or disk.exists(files.snapshot_path)
+
+
+def install_genesis(disk: Disk, directory: str, content: bytes) -> None:
+    """Blocking: Raft's files begin with this. Only while quorum.state says that they are not to be believed: what
+    stands there goes. MetadataError when the content is damaged; OSError."""
+    snapshot = decode_snapshot(content, "the metadata that the seed has sent")
+    if not disk.exists(directory):
+        disk.make_directory(directory, parents=True)
+    files = RaftFiles(disk, directory)
+    disk.remove(files.snapshot_path)
+    disk.remove(files.journal_path)
+    disk.sync_directory(directory)
+    files.load((snapshot.records, snapshot.offset))

@@ -1,0 +1,256 @@
+"""A quorum forms once, of all who are named, with one beginning, wherever it is interrupted."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+
+import pytest
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.link.discovery import Discovery
+from barnabas.controller.link.messages import Voter as VoterRecord
+from barnabas.controller.link.quorum_state import (
+    FORMED,
+    QUORUM_STATE,
+    QuorumState,
+    check_configuration,
+    read_quorum_state,
+    write_quorum_state,
+)
+from barnabas.controller.link.tests.forming_voters import DIRECTORY, Voters, give_metadata
+from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, directory_of
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.memory_file import ProcessKilled
+
+GROUPS = [[b"features", b"broker"], [b"topic"], [b"x" * 700_000, b"y" * 900_000]]
+
+
+@pytest.mark.parametrize("bootstrap", [False, True])
+def test_fresh_voters_form_a_quorum_once_all_have_answered(bootstrap: bool) -> None:
+    voters = Voters()
+    voters.start(2, 3, bootstrap=bootstrap)
+    voters.run(30)
+    assert voters.formed == []
+    assert all(read_quorum_state(disk, DIRECTORY) is None for disk in voters.disks.values())
+    voters.start(1, bootstrap=bootstrap)
+    begun = voters.world.now
+    while voters.formed != [1, 2, 3]:
+        voters.run(0.005)
+        assert voters.world.now - begun < 1
+    state = voters.check_formed()
+    assert [(v.node_id, v.host, v.port, v.directory_id) for v in state.voters] == [
+        (n, f"n{n}", PORT, directory_of(n)) for n in (1, 2, 3)
+    ]
+    assert len(state.cluster_id) == 22
+    assert voters.running[1].genesis == ([], -1)
+    assert voters.running[2].links.identity.cluster_id == state.cluster_id
+
+
+@pytest.mark.parametrize("seed_id", [1, 2, 3])
+def test_a_single_node_grows_and_brings_its_metadata(seed_id: int) -> None:
+    voters = Voters()
+    give_metadata(voters.disks[seed_id], GROUPS)
+    for node_id in (1, 2, 3):
+        voters.start(node_id, cluster_id="its-own-cluster" if node_id == seed_id else "")
+    voters.run(2)
+    state = voters.check_formed()
+    assert (state.seed_id, state.cluster_id) == (seed_id, "its-own-cluster")
+    assert voters.running[2].genesis == ([record for group in GROUPS for record in group], 4)
+
+
+def test_a_formed_quorum_starts_without_waiting() -> None:
+    voters = Voters()
+    voters.start(1, 2, 3)
+    voters.run(2)
+    state = voters.check_formed()
+    for node_id in (1, 2, 3):
+        voters.end(node_id)
+    voters.start(2)
+    assert voters.running[2].formed == state
+
+
+def test_two_nodes_with_metadata_do_not_form_a_quorum() -> None:
+    voters = Voters()
+    for node_id in (1, 3):
+        give_metadata(voters.disks[node_id], GROUPS)
+    voters.start(1, 2, 3)
+    voters.run(2)
+    assert voters.formed == []
+    for voter in voters.running.values():
+        assert len(voter.failures) == 1
+        assert "nodes 1 and 3 each have metadata of their own" in voter.failures[0]
+
+
+def test_bootstrap_servers_must_name_this_node() -> None:
+    voters = Voters()
+    two_of_three: list[tuple[str, int, int | None]] = [("n1", PORT, None), ("n2", PORT, None)]
+    voters.start(1, 2, bootstrap=True)
+    voters.start(3, bootstrap=True, targets=two_of_three)
+    voters.run(3)
+    assert "does not name this node's own controller listener" in voters.running[3].failures[0]
+    assert voters.formed == []
+
+
+def test_a_wiped_voter_does_not_vote_again() -> None:
+    voters = Voters()
+    voters.start(1, 2, 3)
+    voters.run(2)
+    voters.end(3)
+    voters.disks[3] = MemoryDisk()
+    # Its meta.properties has survived: the metadata alone is gone.
+    voters.start(3)
+    voters.run(2)
+    assert "holds nothing of it" in voters.running[3].failures[0]
+    voters.end(3)
+    # Everything is gone, so the directory is another one.
+    voters.start(3, directory_id=b"another one.....")
+    voters.run(2)
+    assert voters.running[3].formed is None
+    assert voters.running[1].links.is_linked(2)
+    assert not voters.running[1].links.is_linked(3)
+
+
+def test_metadata_without_its_quorum_state_is_refused() -> None:
+    voters = Voters()
+    voters.start(1, 2, 3)
+    voters.run(2)
+    voters.end(2)
+    voters.disks[2].remove(f"{DIRECTORY}/{QUORUM_STATE}")
+    with pytest.raises(MetadataError, match="is missing next to the metadata of a quorum"):
+        voters.start(2)
+
+
+def count_changes(victim: int) -> int:
+    """How many changes to its disk a voter makes until it is formed."""
+    low, high = 1, 400
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if survives(victim, middle) else (middle + 1, high)
+    return low
+
+
+def survives(victim: int, changes: int) -> bool:
+    voters = Voters()
+    give_metadata(voters.disks[3], [[b"record"]])
+    voters.disks[victim].kill_after = changes
+    voters.world.on_killed = lambda _: None
+    voters.start(1, 2, 3)
+    voters.run(2)
+    return not voters.running[victim].runtime.ended
+
+
+@pytest.mark.parametrize("victim", [1, 3])
+@pytest.mark.parametrize("power_fails", [False, True])
+def test_a_kill_at_any_step_is_made_good_at_the_next_start(victim: int, power_fails: bool) -> None:
+    total = count_changes(victim)
+    assert total >= 15
+    for changes in range(total + 1):
+        choose = random.Random(changes)
+        voters = Voters(changes)
+        voters.world.on_killed = lambda _: None
+        give_metadata(voters.disks[3], [[b"record"]])
+        voters.disks[victim].kill_after = changes
+        try:
+            voters.start(1, 2, 3)
+            voters.run(1)
+        except ProcessKilled:  # in its very start
+            voters.running.setdefault(victim, voters.running.get(victim))  # type: ignore[arg-type]
+        if victim in voters.running and voters.running[victim] is not None:
+            voters.end(victim)
+        voters.disks[victim].revive()
+        if power_fails:
+            voters.disks[victim] = voters.disks[victim].crash(partial(choose.randint, 0))
+        for node_id in (1, 2, 3):
+            if voters.running.get(node_id) is None:
+                voters.start(node_id)
+        voters.run(2)
+        state = voters.check_formed()
+        assert state.seed_id == 3
+        assert voters.running[1].genesis == ([b"record"], 0)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_kills_and_cuts_at_random_moments_converge(seed: int) -> None:
+    voters = Voters(seed, shuffles=True)
+    voters.world.on_killed = lambda _: None
+    choose = voters.world.random
+    voters.network.delay_s = lambda _source, _target: choose.uniform(0.0002, 0.01)
+    if seed % 2:
+        give_metadata(voters.disks[choose.randint(1, 3)], GROUPS)
+    voters.start(1, 2, 3, bootstrap=seed % 3 == 0)
+    decided: QuorumState | None = None
+    for _ in range(choose.randint(1, 6)):
+        voters.run(choose.choice([0.002, 0.01, 0.03, 0.1]))
+        victim = choose.randint(1, 3)
+        if choose.random() < 0.3:
+            voters.network.reset(f"n{victim}", f"n{victim % 3 + 1}")
+            continue
+        voters.end(victim)
+        if choose.random() < 0.5:
+            voters.disks[victim] = voters.disks[victim].crash(partial(choose.randint, 0))
+        if choose.random() < 0.5:
+            voters.run(choose.uniform(0, 0.2))
+        voters.start(victim, bootstrap=seed % 3 == 0)
+        for voter in voters.running.values():
+            if voter.formed is not None:
+                assert decided in (None, voter.formed), "what was decided stands"
+                decided = voter.formed
+    voters.run(4)
+    state = voters.check_formed()
+    assert decided in (None, state)
+
+
+def test_configuration_that_names_other_voters_is_refused() -> None:
+    voters = [VoterRecord(n, f"n{n}", PORT, directory_of(n)) for n in (1, 2, 3)]
+    state = QuorumState(stage=FORMED, attempt=bytes(16), cluster_id="c", seed_id=1, voters=voters)
+    check_configuration(state, 1, [3, 2, 1], DIRECTORY)
+    check_configuration(state, 1, [], DIRECTORY)
+    check_configuration(None, 1, [7], DIRECTORY)
+    with pytest.raises(MetadataError, match=r"names the voters 1,2,4, and .* formed with 1@n1:9093,2@n2"):
+        check_configuration(state, 1, [1, 2, 4], DIRECTORY)
+    with pytest.raises(MetadataError, match="belongs to a voter of the quorum"):
+        check_configuration(state, 4, [1, 2, 3], DIRECTORY)
+
+
+def test_a_damaged_state_is_noticed() -> None:
+    disk = MemoryDisk()
+    voters = [VoterRecord(n, f"n{n}", PORT, directory_of(n)) for n in (1, 2, 3)]
+    state = QuorumState(stage=FORMED, attempt=bytes(16), cluster_id="c", seed_id=1, voters=voters, genesis=77)
+    write_quorum_state(disk, DIRECTORY, state)
+    assert read_quorum_state(disk, DIRECTORY) == state
+    content = disk.read_file(f"{DIRECTORY}/{QUORUM_STATE}")
+    for position in range(len(content) - 1):
+        damaged = bytearray(content)
+        damaged[position] ^= 4
+        disk.write_file(f"{DIRECTORY}/{QUORUM_STATE}", bytes(damaged))
+        with pytest.raises(MetadataError, match=r"damaged|newer release"):
+            read_quorum_state(disk, DIRECTORY)
+
+
+def test_a_broker_learns_the_cluster_when_the_quorum_has_formed() -> None:
+    voters = Voters()
+    voters.start(1, 2)
+    world = LinkWorld()
+    world.world, world.network = voters.world, voters.network
+    broker = LinkedNode(
+        voters.network,
+        world.identity(9, cluster_id="", voter_ids=[], bootstrap=True),
+        "n9",
+        b"sixteen bytes and more",
+        world.settings,
+    )
+    told: list[tuple[str, list[int]]] = []
+    configured: list[tuple[str, int, int | None]] = [("n2", PORT, None)]
+    Discovery(
+        broker.links,
+        configured,
+        lambda cluster_id, found: told.append((cluster_id, [voter.node_id for voter in found])),
+    )
+    broker.links.call(configured)
+    voters.run(5)
+    assert told == []
+    assert broker.linked == [2]
+    voters.start(3)
+    voters.run(1)
+    assert told == [(voters.check_formed().cluster_id, [1, 2, 3])]
+    assert broker.linked == [1, 2, 3]
