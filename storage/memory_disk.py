@@ -51,9 +51,8 @@ class MemoryDisk:
         self.fault: Callable[[str, str], int | None] | None = None
         self.kill_after: int | None = None
         self.torn_bytes = 0
-        self.write_descriptor = (
-            os.write
-        )  # how a file's bytes get to a socket: virtual ones have their own way
+        # how a file's bytes get to a socket: virtual ones have their own way
+        self.write_descriptor: Callable[[int, bytes], int] = os.write
         self.sector = 512  # bytes that reach the medium together
         self.ordered_names = (
             False  # whether names survive in the order in which they were changed, as on ext4

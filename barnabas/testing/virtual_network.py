@@ -230,7 +230,7 @@ class VirtualNetwork:
             self._forget(endpoint)
             endpoint.all_closed()
 
-    def send(self, descriptor: int, data: bytes) -> int:
+    def send(self, descriptor: int, data: bytes | bytearray | memoryview) -> int:
         """As `os.write` to a socket that does not block; for `MemoryDisk.write_descriptor`."""
         return self._by_descriptor[descriptor].send(data)
 

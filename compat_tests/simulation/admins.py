@@ -1,0 +1,170 @@
+"""A simulated admin: it creates topics, adds partitions, moves replicas, elects leaders, deletes.
+
+It tries until it is told something final; where nobody can know whether a change took place, either is fine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from barnabas.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
+
+from compat_tests.simulation.history import History, Topic, Violation
+from compat_tests.simulation.wire_client import Client, Gone
+
+CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, ELECT_LEADERS, REASSIGN = 19, 20, 37, 43, 45
+VERSIONS = {CREATE_TOPICS: 7, DELETE_TOPICS: 6, CREATE_PARTITIONS: 3, ELECT_LEADERS: 2, REASSIGN: 1}
+TIMEOUT_MS = 2000
+
+
+class Admin:
+    """`run` until `goes_on` says no. `nodes`: who can hold replicas."""
+
+    def __init__(
+        self, client: Client, history: History, nodes: list[int], replicas: int, goes_on: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._history = history
+        self._nodes = nodes
+        self._replicas = replicas
+        self._goes_on = goes_on
+        self._created = 0
+
+    async def run(self) -> None:
+        client = self._client
+        while self._goes_on():
+            await client.pause(1.0)
+            step = client.random.choice(
+                [
+                    self._create_one,
+                    self._delete,
+                    self._reassign,
+                    self._reassign,
+                    self._elect,
+                    self._add_partitions,
+                ]
+            )
+            await step()
+
+    async def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
+        """Until it is there."""
+        topic = Topic(name, configs.get("unclean.leader.election.enable") != "true")
+        wanted = CreatableTopic(
+            name,
+            partitions,
+            self._replicas,
+            configs=[CreatableTopicConfig(key, value) for key, value in configs.items()],
+        )
+        self._history.topics[name] = topic
+        may_exist = False
+        while self._goes_on():
+            answer = await self._ask(CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS))
+            error = ErrorCode(answer.topics[0].error_code) if answer is not None else None
+            if error is ErrorCode.NONE:
+                topic.partitions = partitions
+                topic.topic_id = answer.topics[0].topic_id
+                self._history.count("topics created")
+                return topic
+            if error is ErrorCode.TOPIC_ALREADY_EXISTS:
+                if not may_exist:
+                    raise Violation(f"{name} exists before it was created")
+                await self._client.refresh()
+                known = self._client.topics.get(name)
+                if known is not None:
+                    topic.partitions = partitions
+                    topic.topic_id = known.topic_id
+                    return topic
+            may_exist = (
+                may_exist
+                or error is None
+                or error
+                in (
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    ErrorCode.NOT_CONTROLLER,
+                )
+            )
+            await self._client.pause(0.2)
+            await self._client.refresh()
+        return topic
+
+    async def _create_one(self) -> None:
+        if self._created < 3:
+            self._created += 1
+            partitions = self._client.random.randint(1, 2)
+            await self.create(f"late-{self._client.name}-{self._created}", partitions, {})
+
+    def _some_topic(self) -> Topic | None:
+        topics = [topic for topic in self._history.topics.values() if topic.topic_id and not topic.is_deleted]
+        return self._client.random.choice(topics) if topics else None
+
+    async def _delete(self) -> None:
+        topic = self._some_topic()
+        if topic is None or not topic.name.startswith("late-"):
+            return
+        topic.is_deleted = True
+        while self._goes_on():
+            answer = await self._ask(
+                DELETE_TOPICS, DeleteTopicsRequest([DeleteTopicState(None, topic.topic_id)], [], TIMEOUT_MS)
+            )
+            if answer is not None and answer.responses[0].error_code in (
+                ErrorCode.NONE,
+                ErrorCode.UNKNOWN_TOPIC_ID,
+            ):
+                self._history.count("topics deleted")
+                return
+            await self._client.pause(0.2)
+            await self._client.refresh()
+
+    async def _reassign(self) -> None:
+        topic = self._some_topic()
+        if topic is None or (len(self._nodes) <= self._replicas and self._client.random.random() < 0.5):
+            return
+        replicas = self._client.random.sample(self._nodes, self._replicas)
+        partition = self._client.random.randrange(topic.partitions)
+        wanted = ReassignablePartition(partition, replicas)
+        if self._client.random.random() < 0.1:
+            wanted.replicas = None  # take back what is under way
+        answer = await self._ask(
+            REASSIGN,
+            AlterPartitionReassignmentsRequest(TIMEOUT_MS, True, [ReassignableTopic(topic.name, [wanted])]),
+        )
+        if answer is not None and not answer.error_code:
+            code = answer.responses[0].partitions[0].error_code if answer.responses else 0
+            self._history.count(f"reassign {ErrorCode(code).name}")
+
+    async def _elect(self) -> None:
+        answer = await self._ask(ELECT_LEADERS, ElectLeadersRequest(0, None, TIMEOUT_MS))
+        if answer is not None and not answer.error_code:
+            self._history.count("elections of preferred leaders")
+
+    async def _add_partitions(self) -> None:
+        topic = self._some_topic()
+        if topic is None or topic.partitions > 3 or self._client.random.random() < 0.7:
+            return
+        wanted = topic.partitions + 1
+        answer = await self._ask(
+            CREATE_PARTITIONS,
+            CreatePartitionsRequest([CreatePartitionsTopic(topic.name, wanted, None)], TIMEOUT_MS),
+        )
+        if answer is not None and answer.results[0].error_code == ErrorCode.NONE:
+            topic.partitions = max(topic.partitions, wanted)
+
+    async def _ask(self, key: int, message: Any) -> Any:
+        try:
+            return await self._client.ask(self._client.anybody(), key, VERSIONS[key], message)
+        except Gone:
+            return None

@@ -1,0 +1,237 @@
+"""A simulated consumer without a group: it reads every partition from its first offset on, and tells the history.
+
+It follows leaders by their epochs (KIP-320), fetches from the replica that it is sent to (KIP-392) where it has a rack,
+and asks now and then where a partition ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.record_batch import read_header, verify_crc
+
+from compat_tests.simulation.history import History, Partition, Violation, name
+from compat_tests.simulation.wire_client import Address, Client, Gone
+
+FETCH, FETCH_VERSION = 1, 17
+LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 8
+LATEST = -1
+STALE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class Consumer:
+    """`run` until `goes_on` says no."""
+
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        *,
+        rack: str,
+        goes_on: Callable[[], bool],
+        max_wait_ms: int = 400,
+    ) -> None:
+        self._client = client
+        self._history = history
+        self._rack = rack
+        self._goes_on = goes_on
+        self._max_wait_ms = max_wait_ms
+        self.positions: dict[Partition, int] = {}
+        self._last_epochs: dict[Partition, int] = {}  # of the last batch read
+        self._replicas: dict[Partition, int] = {}  # that it was sent to
+
+    async def run(self) -> None:
+        client = self._client
+        while self._goes_on():
+            if client.random.random() < 0.1:
+                await client.refresh()
+            await self.poll()
+            if client.random.random() < 0.2:
+                await self.ask_for_ends()
+            await client.pause(0.02)
+
+    def _partitions(self) -> list[Partition]:
+        return [
+            (topic.topic_id, index)
+            for topic in self._history.topics.values()
+            if topic.topic_id and not topic.is_deleted
+            for index in range(topic.partitions)
+        ]
+
+    def _where(self, partition: Partition) -> Address | None:
+        replica = self._replicas.get(partition)
+        if replica is not None and replica in self._client.brokers:
+            return self._client.brokers[replica]
+        return self._client.leader(*partition)[0]
+
+    async def poll(self) -> None:
+        """Fetch from one broker what it leads."""
+        client = self._client
+        by_broker: dict[Address, list[Partition]] = {}
+        for partition in self._partitions():
+            address = self._where(partition)
+            if address is not None:
+                by_broker.setdefault(address, []).append(partition)
+        if not by_broker:
+            await client.pause()
+            await client.refresh()
+            return
+        address = client.random.choice(list(by_broker))
+        partitions = by_broker[address]
+        topics: dict[bytes, list[FetchPartition]] = {}
+        for partition in partitions:
+            epoch = client.leader(*partition)[1]
+            topics.setdefault(partition[0], []).append(
+                FetchPartition(
+                    partition[1],
+                    epoch,
+                    self.positions.get(partition, 0),
+                    self._last_epochs.get(partition, -1),
+                    partition_max_bytes=client.random.choice((200, 5000, 1 << 20)),
+                )
+            )
+        request = FetchRequest(
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            topics=[FetchTopic("", topic_id, parts) for topic_id, parts in topics.items()],
+            rack_id=self._rack,
+        )
+        try:
+            answer = await client.ask(address, FETCH, FETCH_VERSION, request)
+        except Gone:
+            for partition in partitions:
+                self._replicas.pop(partition, None)
+            await client.pause()
+            await client.refresh()
+            return
+        stale = bool(answer.error_code)
+        for topic in answer.responses:
+            for data in topic.partitions:
+                stale = self._take((topic.topic_id, data.partition_index), data) or stale
+        if stale:
+            await client.pause()
+            await client.refresh()
+
+    def _take(self, partition: Partition, data: PartitionData) -> bool:
+        """Whether what is known of the cluster is out of date."""
+        error = ErrorCode(data.error_code)
+        if error is not ErrorCode.NONE:
+            is_leader = self._replicas.pop(partition, None) is None
+            self._history.count(f"fetch {error.name}")
+            if error is ErrorCode.OFFSET_OUT_OF_RANGE and not is_leader:
+                return True  # a follower may be behind: the leader will say
+            if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                if self._history.is_safe(partition) and not self._history.is_deleted(partition[0]):
+                    raise Violation(
+                        f"{self._client.name}: {name(partition)} has no offset {self.positions.get(partition, 0)}, "
+                        f"which it had read up to"
+                    )
+                self.positions[partition] = max(data.log_start_offset, 0)
+                return True
+            if error in STALE:
+                return True
+            raise Violation(f"{self._client.name}: fetching {name(partition)} gave {error.name}")
+        if data.preferred_read_replica >= 0:
+            self._replicas[partition] = data.preferred_read_replica
+            self._history.count("sent to a follower")
+            return False
+        if data.diverging_epoch.end_offset >= 0:
+            self._diverges(partition, data)
+            return False
+        self._read(partition, data)
+        return False
+
+    def _diverges(self, partition: Partition, data: PartitionData) -> None:
+        """The log has no such epoch as was read: what was read is gone."""
+        if self._history.is_safe(partition):
+            raise Violation(
+                f"{self._client.name}: {name(partition)} diverges at {data.diverging_epoch.end_offset}, "
+                f"read up to {self.positions.get(partition, 0)}"
+            )
+        self.positions[partition] = min(self.positions.get(partition, 0), data.diverging_epoch.end_offset)
+
+    def _read(self, partition: Partition, data: PartitionData) -> None:
+        if not data.records:
+            return
+        records = bytes(data.records)  # type: ignore[call-overload]  # as decoded, they are bytes
+        position = self.positions.get(partition, 0)
+        offset = 0
+        while offset + 61 <= len(records):
+            header = read_header(records, offset)
+            if header.size > len(records) - offset:
+                break  # cut short, as a fetch may
+            verify_crc(records, offset, header)
+            self._history.consumed(
+                self._client.name,
+                partition,
+                header.base_offset,
+                header.last_offset,
+                header.crc,
+                self._client.now(),
+            )
+            if header.next_offset > data.high_watermark:
+                raise Violation(
+                    f"{self._client.name}: {name(partition)} gave offsets up to {header.last_offset}, "
+                    f"its high watermark is {data.high_watermark}"
+                )
+            if position < header.next_offset:
+                if header.base_offset > position and self._history.is_safe(partition):
+                    raise Violation(
+                        f"{self._client.name}: {name(partition)} goes on at {header.base_offset} behind {position}"
+                    )
+                position = header.next_offset
+                self._last_epochs[partition] = header.partition_leader_epoch
+            offset += header.size
+        self.positions[partition] = position
+
+    async def ask_for_ends(self) -> None:
+        """ListOffsets: a partition's end as told may not go back."""
+        client, history = self._client, self._history
+        partitions = self._partitions()
+        if not partitions:
+            return
+        partition = client.random.choice(partitions)
+        address, epoch = client.leader(*partition)
+        topic = next(topic for topic in history.topics.values() if topic.topic_id == partition[0])
+        if address is None:
+            return
+        before = history.high_watermarks.get(partition, -1)
+        request = ListOffsetsRequest(
+            -1,
+            0,
+            [ListOffsetsTopic(topic.name, [ListOffsetsPartition(partition[1], epoch, LATEST)])],
+        )
+        try:
+            answer = await client.ask(address, LIST_OFFSETS, LIST_OFFSETS_VERSION, request)
+        except Gone:
+            return
+        found = answer.topics[0].partitions[0]
+        error = ErrorCode(found.error_code)
+        if error is not ErrorCode.NONE:
+            history.count(f"list offsets {error.name}")
+            if error not in STALE:
+                raise Violation(f"{client.name}: the end of {name(partition)} gave {error.name}")
+            return
+        if found.offset < before and history.is_safe(partition) and not topic.is_deleted:
+            raise Violation(
+                f"{client.name}: {name(partition)} ends at {found.offset}, and ended at {before} before"
+            )
+        history.saw_end(partition, found.offset)

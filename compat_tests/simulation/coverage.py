@@ -1,0 +1,63 @@
+"""What simulations are meant to meet: a counter that stays at zero over many seeds means that nothing was tested."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Together they are met by a few seeds already.
+COMMON = (
+    "batches acked",
+    "batches sent",
+    "controller elections",
+    "coordinator moves",
+    "fault: kill",
+    "fault: power failure",
+    "fault: isolate",
+    "group generations joined",
+    "ISR growths",
+    "ISR shrinks",
+    "leader changes",
+    "offsets committed",
+    "topics created",
+    "truncations",
+)
+# These need more.
+RARE = (
+    "batches failed",
+    "ELR in use",
+    "elections of preferred leaders",
+    "fault: cut pair",
+    "fault: full disk",
+    "fault: jump",
+    "fault: kill all",
+    "fault: kill in write",
+    "fault: one way",
+    "fault: pause",
+    "fault: power failure everywhere",
+    "fault: reset",
+    "fault: slow disk",
+    "fault: slow network",
+    "fault: split",
+    "fault: stop cleanly",
+    "fault: wipe",
+    "metadata snapshots loaded",
+    "metadata snapshots written",
+    "partitions without a leader",
+    "reassign NONE",
+    "replica changes",
+    "sent to a follower",
+    "topics deleted",
+    "unclean elections",
+)
+SEEDS_FOR_COMMON, SEEDS_FOR_RARE = 20, 200
+
+
+def missing(counts: Mapping[str, int], seeds: int) -> list[str]:
+    """What so many seeds should have met and have not."""
+    wanted = (COMMON if seeds >= SEEDS_FOR_COMMON else ()) + (RARE if seeds >= SEEDS_FOR_RARE else ())
+    return [what for what in wanted if not counts.get(what)]
+
+
+def table(counts: Mapping[str, int]) -> str:
+    """All counters, one a line."""
+    return "\n".join(f"{count:>10}  {what}" for what, count in sorted(counts.items()))

@@ -1,0 +1,272 @@
+"""What befalls a simulated cluster, one thing after another, chosen by the seed.
+
+The promise that is tested bounds it (invariant 1 in DESIGN.md): power fails, or a disk is lost, on one broker at a
+time, and on the next one only when all that the first has lost is back on it, unless flush.messages is 1. Processes may be killed, all at once
+too; the network and the clocks may do anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+
+from barnabas.testing.virtual_network import VirtualNetwork
+from compat_tests.simulation.history import History
+from compat_tests.simulation.nodes import SimulatedNode
+
+
+@dataclasses.dataclass
+class Scene:
+    """What faults act on."""
+
+    network: VirtualNetwork
+    nodes: list[SimulatedNode]
+    hosts: list[str]  # of clients and nodes
+    random: random.Random
+    history: History
+    later: Callable[[float, Callable[[], object]], object]
+    is_synced: bool  # every acknowledged record is on the disk: power may fail everywhere
+    is_whole: Callable[[], bool]  # whether everything lost is back
+    note: Callable[[str], object]
+
+
+class Faults:
+    """`next` lets one happen; `heal` ends all of them."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self.slow: dict[tuple[str, str], float] = {}  # from host, to host -> seconds more
+        self.happened = 0
+        several = len(scene.nodes) > 1
+        self._kinds: list[tuple[int, Callable[[], bool]]] = [
+            (6, self._kill),
+            (4, self._kill_in_write),
+            (5, self._power_failure),
+            (2, self._kill_all),
+            (3, self._power_failure_everywhere),
+            (4, self._stop_cleanly),
+            (3, self._pause),
+            (2, self._reset),
+            (2, self._slow_disk),
+            (2, self._full_disk),
+            (2, self._jump),
+            (3, self._slow_network),
+        ]
+        if several:
+            self._kinds += [
+                (5, self._isolate),
+                (4, self._split),
+                (4, self._one_way),
+                (4, self._cut_pair),
+                (3, self._wipe),
+            ]
+
+    def next(self) -> None:
+        """Let something happen that can."""
+        weights = [weight for weight, _ in self._kinds]
+        for _ in range(20):
+            (kind,) = self._scene.random.choices([kind for _, kind in self._kinds], weights)
+            if kind():
+                self.happened += 1
+                self._scene.history.count(f"fault: {kind.__name__[1:].replace('_', ' ')}")
+                return
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more; who is down starts."""
+        scene = self._scene
+        scene.note("heal")
+        scene.network.unblock_all()
+        self.slow.clear()
+        for node in scene.nodes:
+            node.disk.fault = node.disk.capacity = node.disk.kill_after = None
+            node.disk_delay_s = 0.001
+            if not node.is_up:
+                node.start()
+            elif node.process is not None:
+                node.process.held_until = 0.0
+
+    # -- choices
+
+    def _up(self) -> list[SimulatedNode]:
+        return [node for node in self._scene.nodes if node.is_up]
+
+    def _one(self) -> SimulatedNode | None:
+        up = self._up()
+        return self._scene.random.choice(up) if up else None
+
+    def _for_a_while(self) -> float:
+        return self._scene.random.choice((0.3, 1.0, 2.0, 4.0, 9.0)) * self._scene.random.uniform(0.5, 1.5)
+
+    def _restart_later(self, node: SimulatedNode) -> None:
+        delay = self._scene.random.choice((0.05, 0.5, 2.0, 6.0)) * self._scene.random.uniform(0.5, 1.5)
+        self._scene.later(delay, node.start_again)
+
+    # -- processes
+
+    def _kill(self) -> bool:
+        node = self._one()
+        if node is None:
+            return False
+        self._scene.note(f"kill -9 {node.host}")
+        node.kill()
+        self._restart_later(node)
+        return True
+
+    def _kill_in_write(self) -> bool:
+        node = self._one()
+        if node is None:
+            return False
+        self._scene.note(f"kill -9 {node.host} in a write")
+        node.kill_in_write()
+        self._restart_later(node)
+        return True
+
+    def _kill_all(self) -> bool:
+        up = self._up()
+        if len(up) != len(self._scene.nodes):
+            return False
+        self._scene.note("kill -9 everywhere")
+        for node in up:
+            node.kill()
+            self._restart_later(node)
+        return True
+
+    def _power_failure(self) -> bool:
+        node = self._one()
+        if node is None:
+            return False
+        if not self._scene.is_synced and (len(self._scene.nodes) == 1 or not self._scene.is_whole()):
+            return False
+        self._scene.note(f"power failure of {node.host}")
+        node.kill(power_fails=True)
+        self._restart_later(node)
+        return True
+
+    def _power_failure_everywhere(self) -> bool:
+        if not self._scene.is_synced:
+            return False
+        self._scene.note("power failure everywhere")
+        for node in self._scene.nodes:
+            node.kill(power_fails=True)
+            self._restart_later(node)
+        return True
+
+    def _wipe(self) -> bool:
+        node = self._one()
+        if node is None or node.is_voter or not self._scene.is_whole():
+            return False
+        self._scene.note(f"new disk for {node.host}")
+        node.wipe()
+        self._restart_later(node)
+        return True
+
+    def _stop_cleanly(self) -> bool:
+        node = self._one()
+        if node is None or node.node is None:
+            return False
+        self._scene.note(f"stop {node.host}")
+        node.stop()
+        self._restart_later(node)
+        return True
+
+    def _pause(self) -> bool:
+        node = self._one()
+        if node is None or node.process is None:
+            return False
+        seconds = self._for_a_while()
+        self._scene.note(f"{node.host} stands still for {seconds:.1f} s")
+        node.process.hold_until(self._scene.network.world.now + seconds)
+        return True
+
+    # -- the network
+
+    def _block(self, pairs: list[tuple[str, str]], what: str) -> bool:
+        network = self._scene.network
+        seconds = self._for_a_while()
+        self._scene.note(f"{what} for {seconds:.1f} s")
+        for pair in pairs:
+            network.block(*pair)
+
+        def unblock() -> None:
+            for pair in pairs:
+                network.unblock(*pair)
+
+        self._scene.later(seconds, unblock)
+        return True
+
+    def _isolate(self) -> bool:
+        node = self._scene.random.choice(self._scene.nodes)
+        others = [host for host in self._scene.hosts if host != node.host]
+        if self._scene.random.random() < 0.5:  # clients still reach it
+            others = [other.host for other in self._scene.nodes if other is not node]
+        pairs = [pair for other in others for pair in ((node.host, other), (other, node.host))]
+        return self._block(pairs, f"{node.host} is alone")
+
+    def _split(self) -> bool:
+        left = [host for host in self._scene.hosts if self._scene.random.random() < 0.5]
+        right = [host for host in self._scene.hosts if host not in left]
+        pairs = [pair for a in left for b in right for pair in ((a, b), (b, a))]
+        return self._block(pairs, f"{left} without the others")
+
+    def _one_way(self) -> bool:
+        source = self._scene.random.choice(self._scene.nodes)
+        targets = [host for host in self._scene.hosts if host != source.host]
+        targets = self._scene.random.sample(targets, self._scene.random.randint(1, len(targets)))
+        pairs = [(source.host, target) for target in targets]
+        if self._scene.random.random() < 0.5:
+            pairs = [(target, source) for source, target in pairs]
+        return self._block(pairs, f"one way {pairs}")
+
+    def _cut_pair(self) -> bool:
+        a, b = self._scene.random.sample(self._scene.nodes, 2)
+        return self._block([(a.host, b.host), (b.host, a.host)], f"{a.host} without {b.host}")
+
+    def _reset(self) -> bool:
+        a, b = self._scene.random.sample(self._scene.hosts, 2)
+        count = self._scene.network.reset(a, b) + self._scene.network.reset(b, a)
+        self._scene.note(f"{count} connections of {a} and {b} are reset")
+        return count > 0
+
+    def _slow_network(self) -> bool:
+        a, b = self._scene.random.sample(self._scene.hosts, 2)
+        seconds = self._for_a_while()
+        self.slow[a, b] = delay = self._scene.random.choice((0.02, 0.1, 0.4, 1.5))
+        self._scene.note(f"{a} to {b} takes {delay} s longer for {seconds:.1f} s")
+        self._scene.later(seconds, lambda: self.slow.pop((a, b), None))
+        return True
+
+    # -- disks and clocks
+
+    def _slow_disk(self) -> bool:
+        node = self._scene.random.choice(self._scene.nodes)
+        node.disk_delay_s = self._scene.random.choice((0.01, 0.05, 0.3))
+        self._scene.note(f"the disk of {node.host} takes {node.disk_delay_s} s")
+
+        def recover() -> None:
+            node.disk_delay_s = 0.001
+
+        self._scene.later(self._for_a_while(), recover)
+        return True
+
+    def _full_disk(self) -> bool:
+        node = self._one()
+        if node is None:
+            return False
+        disk = node.disk
+        used = sum(len(content.data) for content in disk.files.values())
+        disk.capacity = used + self._scene.random.choice((0, 10, 300, 5000))
+        self._scene.note(f"the disk of {node.host} is full")
+
+        def recover() -> None:
+            disk.capacity = None
+
+        self._scene.later(self._for_a_while(), recover)
+        return True
+
+    def _jump(self) -> bool:
+        node = self._scene.random.choice(self._scene.nodes)
+        milliseconds = self._scene.random.choice((-3_600_000, -500, 500, 60_000, 3_600_000))
+        self._scene.note(f"the clock of {node.host} jumps by {milliseconds} ms")
+        node.jump(milliseconds)
+        return True

@@ -1,0 +1,105 @@
+"""What the clients of a simulation did and saw, for the checkers. It knows nothing of how a broker works."""
+
+from __future__ import annotations
+
+import dataclasses
+
+Partition = tuple[bytes, int]  # topic id, index
+
+
+class Violation(AssertionError):
+    """What must never be has been."""
+
+
+@dataclasses.dataclass(slots=True)
+class Batch:
+    """A batch that a producer wanted to have appended. `offset`: what the broker said, -1 when it did not."""
+
+    producer: str
+    number: int  # of this producer's batches for this partition, from 0
+    partition: Partition
+    values: list[bytes]
+    acks: int
+    is_idempotent: bool
+    started_at: float
+    ended_at: float = -1.0
+    outcome: str = "open"  # open, acked, sent (acks=0), failed (nobody knows what became of it)
+    offset: int = -1
+    is_lone: bool = True  # no other batch of the producer was under way to the partition
+
+
+@dataclasses.dataclass(slots=True)
+class Commit:
+    """An offset that somebody wanted to have committed for a group."""
+
+    group: str
+    partition: Partition
+    offset: int
+    by: str
+    started_at: float
+    ended_at: float = float("inf")
+    outcome: str = "open"  # open, acked, failed (nobody knows), refused
+
+
+@dataclasses.dataclass(slots=True)
+class Topic:
+    """A topic that an admin asked for. Its times are of the answers that it exists, and that it is deleted."""
+
+    name: str
+    is_safe: bool  # acknowledged records may never be lost: replicated, and without unclean elections
+    topic_id: bytes = b""
+    partitions: int = 0
+    is_deleted: bool = False  # somebody has asked for it, with whatever success
+
+
+class History:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        self.commits: list[Commit] = []
+        self.topics: dict[str, Topic] = {}  # by name: a name is used once
+        self.seen: dict[Partition, dict[int, tuple[int, int, str, float]]] = {}
+        self.high_watermarks: dict[Partition, int] = {}
+        self.producer_ids: dict[tuple[int, int], str] = {}
+        self.log: list[str] = []  # what happened, in words
+        self.counts: dict[str, int] = {}
+
+    def count(self, what: str, by: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + by
+
+    def is_safe(self, partition: Partition) -> bool:
+        return any(topic.topic_id == partition[0] and topic.is_safe for topic in self.topics.values())
+
+    def is_deleted(self, topic_id: bytes) -> bool:
+        return any(topic.topic_id == topic_id and topic.is_deleted for topic in self.topics.values())
+
+    def consumed(
+        self, consumer: str, partition: Partition, base_offset: int, last_offset: int, crc: int, now: float
+    ) -> None:
+        """A consumer was given a batch. Violation when another was given something else there."""
+        seen = self.seen.setdefault(partition, {})
+        before = seen.get(base_offset)
+        if before is None:
+            seen[base_offset] = last_offset, crc, consumer, now
+        elif before[:2] != (last_offset, crc) and self.is_safe(partition):
+            raise Violation(
+                f"{consumer} saw batch {base_offset}-{last_offset} with CRC {crc:08x} in {name(partition)}; "
+                f"{before[2]} at {before[3]:.3f} saw {base_offset}-{before[0]} with CRC {before[1]:08x}"
+            )
+
+    def saw_end(self, partition: Partition, end: int) -> None:
+        """Somebody was told that this is the end of what is committed."""
+        if end > self.high_watermarks.get(partition, -1):
+            self.high_watermarks[partition] = end
+
+    def got_producer_id(self, producer: str, producer_id: int, epoch: int) -> None:
+        """Producer ids without a transactional id are given out once."""
+        other = self.producer_ids.setdefault((producer_id, epoch), producer)
+        if other != producer:
+            raise Violation(f"{producer} got producer id {producer_id} epoch {epoch}, which {other} has")
+
+
+def name(partition: Partition) -> str:
+    """Short and readable."""
+    return f"{partition[0].hex()[:6]}-{partition[1]}"

@@ -1,0 +1,294 @@
+"""One seed: a cluster, clients and faults in one virtual world, and what must hold of it.
+
+The course of it: the nodes start and the first topics are created; clients work while faults happen, at least three
+within at least 30 simulated seconds; then everything heals, what has been begun is finished, and within
+`HEALS_WITHIN_S` every partition has its leader and its whole ISR again; then the checkers (checkers.py) look at the
+disks and the history. Everything follows from the seed: `trace` is the same whenever it runs.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections.abc import Callable
+
+from barnabas.testing.virtual_network import VirtualNetwork
+from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.testing.virtual_world import Process, VirtualWorld
+from compat_tests.simulation import checkers
+from compat_tests.simulation.admins import Admin
+from compat_tests.simulation.consumers import Consumer
+from compat_tests.simulation.faults import Faults, Scene
+from compat_tests.simulation.groups import Member
+from compat_tests.simulation.history import History, Violation
+from compat_tests.simulation.nodes import BROKER_PORT, SimulatedNode, properties_of
+from compat_tests.simulation.producers import Producer
+from compat_tests.simulation.tasks import Task
+from compat_tests.simulation.watch import Watch
+from compat_tests.simulation.wire_client import Client
+
+FORMS_WITHIN_S = 20.0
+FAULTS_S = 22.0
+HEALS_WITHIN_S = 30.0
+LASTS_S = 30.0
+SHAPES = (  # roles by node id
+    ("broker,controller",) * 3,
+    ("broker,controller",) * 3,
+    ("broker,controller",) * 3 + ("broker",),
+    ("broker,controller",) * 3 + ("broker", "broker"),
+    ("controller",) * 3 + ("broker",) * 2,
+    ("broker,controller",) * 5,
+)
+
+
+class TracedWorld(VirtualWorld):
+    """Remembers what has happened in one number, and whose event it is."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, shuffles=True)
+        self.trace = 0
+        self.current = ""
+
+    def _call(self, owner: Process, callback: Callable[[], object]) -> None:
+        self.current = getattr(owner, "host", "network")
+        self.trace = zlib.crc32(struct.pack("<d", self.now) + self.current.encode(), self.trace)
+        super()._call(owner, callback)
+
+
+class Simulation:
+    """`run` raises Violation, with the history's log for whoever wants to know more."""
+
+    def __init__(self, seed: int, shape: tuple[str, ...] | None = None) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.world = TracedWorld(seed)
+        self.network = VirtualNetwork(self.world)
+        self.history = History()
+        self.watch = Watch(self.history)
+        self.watch.who = lambda: f"{self.world.now:.3f} {self.world.current}"
+        self.shape = shape or self.random.choice(SHAPES)
+        voters = [number for number, roles in enumerate(self.shape, 1) if "controller" in roles]
+        brokers = sum("broker" in roles for roles in self.shape)
+        extra = self._choose_properties()
+        self.nodes = [
+            SimulatedNode(
+                number,
+                roles,
+                self.network,
+                random.Random(self.random.random()),
+                properties_of(number, roles, voters, brokers, {**extra, "broker.rack": f"r{number % 2}"}),
+            )
+            for number, roles in enumerate(self.shape, 1)
+        ]
+        for node in self.nodes:
+            node.on_started = self._node_started
+            node.on_down = self._node_down
+        self.brokers = [node for node in self.nodes if node.is_broker]
+        self.client_runtime = VirtualRuntime(
+            self.random.randrange(1 << 60), network=self.network, host="clients"
+        )
+        self.going_on = True
+        self.clients: list[Client] = []
+        self.consumers: list[Consumer] = []
+        self.members: list[Member] = []
+        self.producers: list[Producer] = []
+        hosts = [*(node.host for node in self.nodes), "clients"]
+        self.faults = Faults(
+            Scene(
+                self.network,
+                self.nodes,
+                hosts,
+                random.Random(self.random.random()),
+                self.history,
+                lambda delay, callback: self.client_runtime.call_later(delay, callback),
+                extra["log.flush.interval.messages"] == "1",
+                self.is_whole,
+                self.note,
+            )
+        )
+        self._choose_network()
+        self.world.on_killed = self._killed
+        self.errors: list[Exception] = []
+        self.world.on_error = self._error
+
+    def _choose_properties(self) -> dict[str, str]:
+        chance = self.random
+        return {
+            "broker.session.timeout.ms": chance.choice(("1500", "3000")),
+            "broker.heartbeat.interval.ms": chance.choice(("200", "500")),
+            "replica.lag.time.max.ms": chance.choice(("1000", "2500")),
+            "replica.fetch.wait.max.ms": "200",
+            "log.flush.interval.messages": chance.choice(("1", str((1 << 63) - 1), str((1 << 63) - 1))),
+            "metadata.log.max.record.bytes.between.snapshots": chance.choice(("2000", "20971520")),
+            "replica.selector.class": chance.choice(
+                ("", "org.apache.kafka.common.replica.RackAwareReplicaSelector")
+            ),
+        }
+
+    def _choose_network(self) -> None:
+        chance, slow = random.Random(self.random.random()), self.faults.slow
+        base = chance.choice((0.0002, 0.001, 0.01))
+
+        def delay_s(source: str, target: str) -> float:
+            seconds = base * (0.5 + chance.random())
+            if chance.random() < 0.01:
+                seconds *= 20
+            return seconds + slow.get((source, target), 0.0)
+
+        cuts = chance.random() < 0.3
+        self.network.delay_s = delay_s
+        self.network.resets = lambda: chance.random() < 0.3
+        if cuts:
+            self.network.cuts_pieces = lambda count: (
+                chance.randint(1, count) if chance.random() < 0.2 else count
+            )
+
+    # -- what is going on
+
+    def note(self, what: str) -> None:
+        self.history.log.append(f"{self.world.now:.3f} {what}")
+
+    def _error(self, owner: Process, error: Exception) -> None:
+        self.note(f"{getattr(owner, 'host', 'network')} let out {type(error).__name__}: {error}")
+        self.errors.append(error)
+
+    def _killed(self, owner: Process) -> None:
+        for node in self.nodes:
+            node.killed_by_disk(owner)
+
+    def _node_started(self, node: SimulatedNode) -> None:
+        assert node.node is not None
+        self.note(f"{node.host} runs (start {node.starts})")
+        self.watch.follow(node.node.services.controller)
+
+    def _node_down(self, node: SimulatedNode, why: str) -> None:
+        self.note(f"{node.host} is down: {why}")
+        self.client_runtime.call_later(1.0, node.start_again)
+
+    def is_whole(self) -> bool:
+        """Whether every broker has all that it should have, as far as the committed metadata says."""
+        images = [
+            node.node.services.controller.image
+            for node in self.nodes
+            if node.node is not None and hasattr(node.node, "services")
+        ]
+        if len(images) < len(self.nodes):
+            return False
+        offset = max(image.offset for image in images)
+        return all(
+            image.offset == offset
+            and all(
+                state.leader >= 0 and sorted(state.isr) == sorted(state.replicas)
+                for topic in image.topics.values()
+                for state in topic.partitions.values()
+            )
+            for image in images
+        )
+
+    # -- the course of it
+
+    def run(self) -> None:
+        """See the class."""
+        with self.watch.installed():
+            for node in self.nodes:
+                node.start()
+            admin = Admin(
+                self.client("setup"),
+                self.history,
+                [node.node_id for node in self.brokers],
+                min(3, len(self.brokers)),
+                lambda: True,
+            )
+            setup = Task(self.client_runtime, self._set_up(admin))
+            self._run_until(
+                FORMS_WITHIN_S, lambda: setup.is_done and self.is_whole(), "the cluster does not form"
+            )
+            self._start_clients()
+            self._let_faults_happen()
+            self.faults.heal()
+            self.going_on = False
+            self._run_until(HEALS_WITHIN_S, self.is_settled, "the cluster does not heal")
+            finish = [Task(self.client_runtime, coroutine) for coroutine in checkers.probes(self)]
+            self._run_until(
+                HEALS_WITHIN_S, lambda: all(task.is_done for task in finish), "clients are not served again"
+            )
+            self._run_until(HEALS_WITHIN_S, self.is_settled, "the cluster does not heal")
+            self._step(max(1.0, LASTS_S - self.world.now))
+            checkers.check(self)
+
+    def client(self, name: str) -> Client:
+        client = Client(self.client_runtime, [(node.host, BROKER_PORT) for node in self.brokers], name)
+        self.clients.append(client)
+        return client
+
+    async def _set_up(self, admin: Admin) -> None:
+        await admin.create("safe", 2, {})
+        await admin.create("single", 1, {})
+        if self.random.random() < 0.3:
+            await admin.create("unclean", 1, {"unclean.leader.election.enable": "true"})
+
+    def goes_on(self) -> bool:
+        return self.going_on
+
+    def _start_clients(self) -> None:
+        chance = self.random
+        for number in range(5):
+            is_idempotent = number < 3
+            self.producers.append(
+                Producer(
+                    self.client(f"p{number}"),
+                    self.history,
+                    acks=-1 if is_idempotent else (-1, 1, 0)[(self.seed + number) % 3],
+                    is_idempotent=is_idempotent,
+                    pace_s=chance.choice((0.02, 0.1, 0.3)),
+                    goes_on=self.goes_on,
+                )
+            )
+        for number in range(2):
+            rack = chance.choice(("", "r0", "r1"))
+            self.consumers.append(
+                Consumer(self.client(f"c{number}"), self.history, rack=rack, goes_on=self.goes_on)
+            )
+        self.members = [
+            Member(self.client("m0"), self.history, "simple", is_simple=True, goes_on=self.goes_on),
+            *(
+                Member(self.client(f"m{number}"), self.history, "team", is_simple=False, goes_on=self.goes_on)
+                for number in (1, 2)
+            ),
+        ]
+        admin = Admin(
+            self.client("admin"), self.history, [node.node_id for node in self.brokers],
+            min(3, len(self.brokers)), self.goes_on,
+        )  # fmt: skip
+        works = [
+            *(producer.run() for producer in self.producers),
+            *(consumer.run() for consumer in self.consumers),
+            *(member.run() for member in self.members),
+            admin.run(),
+        ]
+        self.tasks = [Task(self.client_runtime, work) for work in works]
+
+    def _let_faults_happen(self) -> None:
+        end = self.world.now + FAULTS_S
+        while self.world.now < end or self.faults.happened < 3:
+            self._step(self.random.choice((0.1, 0.5, 1.0, 2.0, 4.0)) * self.random.uniform(0.5, 1.5))
+            self.faults.next()
+
+    def is_settled(self) -> bool:
+        """Whether everything is up and whole, and every client has finished what it had begun."""
+        return all(task.is_done for task in self.tasks) and self.is_whole()
+
+    def _run_until(self, seconds: float, is_true: Callable[[], bool], otherwise: str) -> None:
+        end = self.world.now + seconds
+        while not is_true():
+            if self.world.now >= end:
+                raise Violation(f"{otherwise} within {seconds:.0f} s: {checkers.state(self)}")
+            self._step(0.2)
+
+    def _step(self, seconds: float) -> None:
+        self.world.run_until(self.world.now + seconds)
+        if self.errors:
+            raise self.errors[0]
+        if self.watch.problems:
+            raise Violation(f"a node's log tells of a bug: {self.watch.problems[0]}")

@@ -1,0 +1,178 @@
+"""What the nodes of a simulation are seen to do from outside: the metadata that each applies, and counters.
+
+The checks here run while the simulation does, so a violation stops it where it happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from barnabas.controller.controller import Controller
+from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionState
+from barnabas.controller.records import encode_record
+from barnabas.storage.log import Log
+
+from compat_tests.simulation.history import History, Violation, name
+
+# Methods of the nodes' code whose calls are counted: (class, method, what for).
+COUNTED: tuple[tuple[Any, str, str], ...] = (
+    (Log, "truncate_to", "truncations"),
+    (Log, "restart_at", "full truncations"),
+    (Controller, "_replace", "metadata snapshots loaded"),
+    (Controller, "_snapshot", "metadata snapshots written"),
+)
+
+
+class Watch:
+    """Of one simulation. The nodes' own code is the real one; `installed` listens at its seams."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.leaders: dict[tuple[bytes, int, int], int] = {}  # (topic id, partition, leader epoch) -> leader
+        self.states: dict[tuple[bytes, int, int], PartitionState] = {}  # ... partition epoch -> the state
+        self.groups: dict[int, tuple[int, int]] = {}  # offset before a group -> (its records, their CRC)
+        self.problems: list[str] = []  # that the nodes' own log told of
+        self.newest: dict[tuple[bytes, int], PartitionState] = {}
+        self.who: Callable[[], str] = lambda: ""
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While the simulation runs."""
+        handler = _Problems(self)
+        logger = logging.getLogger("barnabas")
+        propagate, level = logger.propagate, logger.level
+        logger.addHandler(handler)
+        logger.propagate = False
+        logger.setLevel(logging.WARNING)
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(mock.patch.object(Controller, "_apply", self._wrap(Controller._apply)))
+                for owner, method, what in COUNTED:
+                    if hasattr(owner, method):
+                        counted = self._counted(getattr(owner, method), what)
+                        stack.enter_context(mock.patch.object(owner, method, counted))
+                yield
+        finally:
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+            logger.setLevel(level)
+
+    def _wrap(self, apply: Callable[[Controller, Sequence[bytes]], None]) -> Any:
+        def applied(controller: Controller, records: Sequence[bytes]) -> None:
+            if controller._started:
+                self._group(controller.image.offset, records)
+            apply(controller, records)
+
+        return applied
+
+    def _counted(self, method: Callable[..., Any], what: str) -> Any:
+        def called(*arguments: Any, **named: Any) -> Any:
+            self.history.count(what)
+            return method(*arguments, **named)
+
+        return called
+
+    def _group(self, offset: int, records: Sequence[bytes]) -> None:
+        """A committed group, as one node applies it: all nodes apply the same ones."""
+        crc = 0
+        for record in records:
+            crc = zlib.crc32(record, crc)
+        found = self.groups.setdefault(offset, (len(records), crc))
+        if found != (len(records), crc):
+            raise Violation(
+                f"{self.who()} applies {len(records)} records with CRC {crc:08x} behind metadata offset {offset}, "
+                f"another node applied {found[0]} with CRC {found[1]:08x}"
+            )
+
+    def follow(self, controller: Controller) -> None:
+        """A node has started."""
+        controller.add_listener(self._changed)
+        controller.on_activity(self._activity)
+        for topic in controller.image.topics.values():
+            self._look(controller.image, topic.topic_id)
+
+    def _activity(self, is_active: bool) -> None:
+        if is_active:
+            self.history.count("controller elections")
+
+    def _changed(self, image: MetadataImage, topic_ids: set[bytes], _names: set[str]) -> None:
+        for topic_id in sorted(topic_ids):
+            self._look(image, topic_id)
+
+    def _look(self, image: MetadataImage, topic_id: bytes) -> None:
+        topic = image.topic_by_id(topic_id)
+        if topic is None:
+            return
+        for index, state in topic.partitions.items():
+            partition = topic_id, index
+            known = self.states.get((*partition, state.partition_epoch))
+            if known is state or known == state:
+                continue
+            if known is not None:
+                raise Violation(
+                    f"{self.who()}: {name(partition)} in partition epoch {state.partition_epoch} is {state}, elsewhere {known}"
+                )
+            self.states[(*partition, state.partition_epoch)] = state
+            if state.leader >= 0:
+                leader = self.leaders.setdefault((*partition, state.leader_epoch), state.leader)
+                if leader != state.leader:
+                    raise Violation(
+                        f"{name(partition)} has the leaders {leader} and {state.leader} in epoch {state.leader_epoch}"
+                    )
+                if state.leader not in state.isr:
+                    raise Violation(f"{name(partition)} is led by {state.leader}, its ISR is {state.isr}")
+            if not set(state.isr) <= set(state.replicas):
+                raise Violation(f"the ISR of {name(partition)} is {state.isr}, its replicas {state.replicas}")
+            self._count(topic.name, partition, state)
+
+    def _count(self, topic: str, partition: tuple[bytes, int], state: PartitionState) -> None:
+        before = self.newest.get(partition)
+        if before is None:
+            self.newest[partition] = state
+            return
+        if before.partition_epoch >= state.partition_epoch:
+            return
+        self.newest[partition] = state
+        count = self.history.count
+        if len(state.isr) < len(before.isr):
+            count("ISR shrinks")
+        if len(state.isr) > len(before.isr):
+            count("ISR growths")
+        if state.leader != before.leader and state.leader >= 0:
+            count("coordinator moves" if topic in INTERNAL_TOPICS else "leader changes")
+        if state.leader < 0 <= before.leader:
+            count("partitions without a leader")
+        if state.leader >= 0 and state.leader not in before.isr:
+            clean = state.leader in before.eligible_leader_replicas
+            count("elections from the ELR" if clean else "unclean elections")
+        if state.replicas != before.replicas:
+            count("replica changes")
+        if state.eligible_leader_replicas and not before.eligible_leader_replicas:
+            count("ELR in use")
+
+
+def digest(image: MetadataImage) -> int:
+    """Of everything that an image says."""
+    crc = 0
+    for record in image.records():
+        crc = zlib.crc32(encode_record(record), crc)
+    return crc
+
+
+class _Problems(logging.Handler):
+    """An exception in a log is a bug, whoever has caught it; so is an error that nothing explains."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(logging.WARNING)
+        self._watch = watch
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{self._watch.who()} {record.levelname} {record.name}: {record.getMessage()}"
+        self._watch.history.log.append(text)
+        if record.exc_info and record.exc_info[0] is not None:
+            self._watch.problems.append(f"{text}\n{logging.Formatter().formatException(record.exc_info)}")

@@ -1,0 +1,195 @@
+"""A simulated client's connections, its view of the cluster, and requests that find their way.
+
+As real clients do: it knows some addresses, learns the brokers and who leads what from Metadata, keeps one connection
+to each, and gives up on a request after `request_timeout_s` by closing the connection.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.headers import API_VERSIONS
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponseTopic
+from barnabas.wire.registry import request_type, response_type
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.simulation.tasks import Result, sleep, within
+
+METADATA, METADATA_VERSION = 3, 13
+Address = tuple[str, int]
+REQUEST_TIMEOUT_S = 3.0
+CONNECT_TIMEOUT_S = 2.0
+BACKOFF_S = 0.05
+
+
+class Gone(Exception):
+    """There is no answer: the connection could not be made, was lost, or was given up. What was asked for may have
+    happened all the same."""
+
+    def __init__(self, what: str, *, was_sent: bool) -> None:
+        super().__init__(what)
+        self.was_sent = was_sent
+
+
+class Wire:
+    """One connection. Requests may follow each other without waiting."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.made: Result[None] = Result()
+        self.is_lost = False
+        self._asked: dict[int, tuple[int, int, Result[Any]]] = {}
+        self._correlation_id = 0
+        self._received = bytearray()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.made.set(None)
+
+    def failed(self, error: OSError) -> None:
+        self.is_lost = True
+        self.made.fail(Gone(str(error), was_sent=False))
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        while len(received) >= 4:
+            size = int.from_bytes(received[:4], "big")
+            if len(received) < 4 + size:
+                return
+            frame = bytes(received[4 : 4 + size])
+            del received[: 4 + size]
+            key, version, result = self._asked.pop(int.from_bytes(frame[:4], "big"))
+            kind = response_type(key)
+            start = 5 if kind.flexible(version) and key != API_VERSIONS else 4
+            response, end = kind.decode(version, frame, start)
+            assert end == len(frame), f"{kind.name} v{version}: {len(frame) - end} bytes too many"
+            result.set(response)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+        asked, self._asked = self._asked, {}
+        for _, _, result in asked.values():
+            result.fail(Gone(f"connection lost: {error}", was_sent=True))
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def close(self) -> None:
+        if self.transport is not None and not self.is_lost:
+            self.transport.abort()
+
+    def send(self, key: int, version: int, message: Any, *, is_answered: bool = True) -> Result[Any]:
+        self._correlation_id += 1
+        kind = request_type(key)
+        parts: list[Any] = []
+        kind.writers[version](message, parts.append)
+        header = struct.pack(">hhih", key, version, self._correlation_id, 1) + b"c"
+        header += b"\0" if kind.flexible(version) else b""
+        body = b"".join(parts)
+        result: Result[Any] = Result()
+        if is_answered:
+            self._asked[self._correlation_id] = key, version, result
+        else:
+            result.set(None)
+        self.transport.write(struct.pack(">i", len(header) + len(body)) + header + body)
+        return result
+
+
+class Client:
+    """See the module. `random` is the client's own, so that what it does depends on its seed and on answers only."""
+
+    def __init__(self, runtime: VirtualRuntime, bootstrap: Sequence[Address], name: str) -> None:
+        self.runtime = runtime
+        self.name = name
+        self.random = random.Random(f"{runtime.random.random()} {name}")
+        self._bootstrap = list(bootstrap)
+        self._wires: dict[Address, Wire] = {}
+        self.brokers: dict[int, Address] = {}
+        self.topics: dict[str, MetadataResponseTopic] = {}
+        self.epochs: dict[tuple[bytes, int], tuple[int, int]] = {}  # partition -> (leader epoch, leader)
+
+    def now(self) -> float:
+        return self.runtime.monotonic()
+
+    async def pause(self, seconds: float = BACKOFF_S) -> None:
+        await sleep(self.runtime, seconds * self.random.uniform(0.8, 1.2))
+
+    async def ask(
+        self,
+        address: Address,
+        key: int,
+        version: int,
+        message: Any,
+        *,
+        is_answered: bool = True,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Any:
+        """The answer, or Gone."""
+        wire = self._wires.get(address)
+        if wire is None or wire.is_lost:
+            wire = self._wires[address] = Wire()
+            made = wire
+            connecting = self.runtime.connect(*address, lambda: made, wire.failed)
+            within(self.runtime, wire.made, CONNECT_TIMEOUT_S, Gone("no connection in time", was_sent=False))
+            try:
+                await wire.made
+            except Gone:
+                wire.is_lost = True
+                connecting.cancel()
+                raise
+        elif not wire.made.is_done:
+            await wire.made
+        if wire.is_lost:
+            raise Gone("lost meanwhile", was_sent=False)
+        result = wire.send(key, version, message, is_answered=is_answered)
+        if not is_answered:
+            return None
+        within(self.runtime, result, timeout_s, Gone("no answer in time", was_sent=True))
+        try:
+            return await result
+        except Gone:
+            wire.close()
+            raise
+
+    def close(self) -> None:
+        for wire in self._wires.values():
+            wire.close()
+
+    async def refresh(self) -> bool:
+        """Ask somebody for Metadata of everything."""
+        known = [*self.brokers.values(), *self._bootstrap]
+        address = self.random.choice(known)
+        try:
+            answer = await self.ask(address, METADATA, METADATA_VERSION, MetadataRequest(None, False))
+        except Gone:
+            self.brokers.clear()
+            return False
+        self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
+        self.topics = {topic.name: topic for topic in answer.topics if not topic.error_code}
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                key = topic.topic_id, partition.partition_index
+                if partition.leader_epoch >= self.epochs.get(key, (-1, -1))[0]:
+                    self.epochs[key] = partition.leader_epoch, partition.leader_id
+        return bool(self.brokers)
+
+    def leader(self, topic_id: bytes, partition: int) -> tuple[Address | None, int]:
+        """(where the leader listens, its epoch), as far as known; an older epoch is never gone back to."""
+        epoch, leader = self.epochs.get((topic_id, partition), (-1, -1))
+        return self.brokers.get(leader), epoch
+
+    def anybody(self) -> Address:
+        return self.random.choice([*self.brokers.values()] or self._bootstrap)
+
+
+def error_name(code: int) -> str:
+    return ErrorCode(code).name
