@@ -1,4 +1,8 @@
-"""What a fetch answers about one partition: its records as file regions, or why there are none."""
+"""What a fetch answers about one partition: its records as file regions, or why there are none.
+
+A consumer reads what is committed, from the leader or (since version 11, KIP-392) from a follower. A follower reads all
+there is, from the leader alone, which takes note of how far it has come before it reads.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +34,7 @@ READ_COMMITTED: Final = 1
 # answer leaves in one piece. At most so much of one answer.
 COPIED_BYTES: Final = 8 * 1024
 COPIED_BYTES_MAX: Final = 128 * 1024
+FOLLOWERS_FROM: Final = 11  # the first version whose clients may read from a follower (KIP-392)
 STORAGE_ERROR_FROM: Final = 6  # the first version whose clients know KAFKA_STORAGE_ERROR
 
 
@@ -41,11 +46,32 @@ class PartitionReader:
     for more data.
     """
 
-    __slots__ = ("_committed", "_old", "_room", "_wait", "cold", "failed", "size")
+    __slots__ = (
+        "_committed",
+        "_follower_epoch",
+        "_old",
+        "_only_leader",
+        "_refused",
+        "_room",
+        "_wait",
+        "cold",
+        "failed",
+        "follower_id",
+        "size",
+    )
 
-    def __init__(self, request: FetchRequest, version: int, max_bytes: int, wait: bool = False) -> None:
+    def __init__(
+        self,
+        request: FetchRequest,
+        version: int,
+        max_bytes: int,
+        wait: bool = False,
+    ) -> None:
         """Without `wait`, `read` leaves out what it would wait for the disk for, and notes in `cold` what a
         thread has to do before all is read again."""
+        self.follower_id, self._follower_epoch = fetching_follower(request)
+        self._refused: dict[Partition, ErrorCode] = {}
+        self._only_leader = version < FOLLOWERS_FROM
         self._old = version < STORAGE_ERROR_FROM
         self._committed = request.isolation_level == READ_COMMITTED
         self._room = max_bytes
@@ -59,7 +85,14 @@ class PartitionReader:
         epoch = wanted.current_leader_epoch
         if epoch > -1 and epoch != partition.leader_epoch:
             return self.failure(wanted, partition.check_leader_epoch(epoch))
+        is_follower = self.follower_id >= 0
+        if not partition.is_leader and (is_follower or self._only_leader):
+            return self.failure(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         log = partition.log
+        if self._refused:
+            error = self._refused.get(partition)
+            if error is not None:
+                return self.failure(wanted, error)
         high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
         answer = PartitionData(
             wanted.partition,
@@ -77,12 +110,14 @@ class PartitionReader:
         if wanted.last_fetched_epoch >= 0:
             diverging = _diverging_epoch(partition, wanted)
             if diverging is not None:
-                if diverging.epoch < 0:  # an epoch later than any we know
+                if diverging.epoch < 0 or wanted.fetch_offset < log.log_start_offset:
                     return self.failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
                 self.failed = True
                 answer.diverging_epoch = diverging
                 return answer
         end_offset = last_stable_offset if self._committed else high_watermark
+        if is_follower:
+            end_offset = log.log_end_offset
         if wanted.fetch_offset == end_offset and not log.offline:
             return answer  # most partitions, most of the time
         if self.cold and self._room == 0:  # there is enough to prepare
@@ -117,6 +152,28 @@ class PartitionReader:
             self._room = max(0, self._room - result.size)
         return answer
 
+    def note_follower(self, partition: Partition, wanted: FetchPartition) -> None:
+        """Take note of how far a follower has come, unless it will be told that its log is not ours.
+
+        Before anything is read, once for each request: what is committed by this is acknowledged at once, and the
+        producers that have waited for it may append meanwhile."""
+        epoch = wanted.current_leader_epoch
+        log = partition.log
+        if not partition.is_leader or log.offline or (epoch > -1 and epoch != partition.leader_epoch):
+            return  # as reading will tell
+        offset = wanted.fetch_offset
+        if not log.log_start_offset <= offset <= log.log_end_offset or (
+            wanted.last_fetched_epoch >= 0 and _diverging_epoch(partition, wanted) is not None
+        ):
+            return
+        error = partition.follower_fetched(
+            self.follower_id, self._follower_epoch, offset, wanted.log_start_offset
+        )
+        if error:
+            if error == ErrorCode.UNKNOWN_LEADER_EPOCH and epoch < 0:
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # as Kafka tells those who don't know of epochs
+            self._refused[partition] = error
+
     def failure(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         """The answer where reading failed; the fetch does not wait then."""
         self.failed = True
@@ -129,6 +186,15 @@ class PartitionReader:
             aborted_transactions=None,
             records=b"",
         )
+
+
+def fetching_follower(request: FetchRequest) -> tuple[int, int]:
+    """(broker id, broker epoch) of the follower that fetches; -1 as its id when a consumer does. Since version 15 it
+    says so in another field (KIP-903)."""
+    state = request.replica_state
+    if state.replica_id >= 0:
+        return state.replica_id, state.replica_epoch
+    return max(request.replica_id, -1), -1
 
 
 def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
@@ -152,10 +218,11 @@ def absent_answer(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
 def why_absent(
     image: MetadataImage, by_id: bool, topic: str | None, topic_id: bytes, partition: int
 ) -> ErrorCode:
-    """Why no such partition is led here. `topic` is the name that a session knows its id by, if it does."""
-    if not by_id:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if image.topic_by_id(topic_id) is not None:
+    """Why no such partition is here. `topic` is the name that was asked for, or that a session knows its id by."""
+    known = image.topic_by_id(topic_id) if by_id else image.topics.get(topic or "")
+    if known is not None and partition in known.partitions:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # others have it
+    if known is not None or not by_id:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -167,6 +234,12 @@ def why_absent(
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
     """KIP-595: where the reader's history and ours part, if they do."""
+    if (
+        wanted.last_fetched_epoch == partition.leader_epoch
+        and partition.is_leader
+        and wanted.fetch_offset <= partition.log.log_end_offset
+    ):
+        return None  # most readers, most of the time
     epoch, end_offset = partition.epoch_end_offset(wanted.last_fetched_epoch)
     if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end_offset)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.fetch_read import READ_COMMITTED, PartitionReader, absent_answer, why_absent
 from barnabas.broker.fetch_sessions import FetchSession
+from barnabas.broker.purgatory import NEWS_S
 from barnabas.broker.registry import PENDING, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
@@ -50,6 +51,11 @@ class Fetch:
         self._tries = 0  # how often a thread has gone to the disk for us
 
     def serve(self) -> FetchResponse | Outcome:
+        if self._reader.follower_id >= 0:
+            self._note_follower()
+        return self._serve()
+
+    def _serve(self) -> FetchResponse | Outcome:
         request, reader = self._request, self._reader
         self._read()
         if reader.cold:
@@ -59,9 +65,10 @@ class Fetch:
         if request.max_wait_ms <= 0 or missing_bytes <= 0 or reader.failed or not self._can_grow():
             return self._response()
         context = self._context
-        self._waiter = waiter = context.services.purgatory.wait(
-            missing_bytes, request.max_wait_ms / 1000, self._answer_late
-        )
+        max_wait_s = request.max_wait_ms / 1000
+        if reader.follower_id >= 0 and self._has_news():
+            max_wait_s = min(max_wait_s, NEWS_S)
+        self._waiter = waiter = context.services.purgatory.wait(missing_bytes, max_wait_s, self._answer_late)
         waiter.committed = request.isolation_level == READ_COMMITTED
         context.when_abandoned(self._abandon)
         self._watch(waiter)
@@ -82,12 +89,15 @@ class Fetch:
     def _renew_reader(self) -> None:
         # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
         self._reader = PartitionReader(
-            self._request, self._context.api_version, self._max_bytes, wait=self._tries >= TRIES_MAX
+            self._request,
+            self._context.api_version,
+            self._max_bytes,
+            wait=self._tries >= TRIES_MAX,
         )
 
     def _serve_late(self) -> None:
         self._renew_reader()
-        answer = self.serve()
+        answer = self._serve()
         if isinstance(answer, FetchResponse):
             self._context.complete(answer)
 
@@ -106,12 +116,20 @@ class Fetch:
         self._unwatch(self._waiter)
         self._waiter.cancel()
 
+    def _note_follower(self) -> None:
+        """Take note of how far the follower has come that asks."""
+        raise NotImplementedError
+
     def _read(self) -> None:
         """Read everything that may have something to say."""
         raise NotImplementedError
 
     def _can_grow(self) -> bool:
         """Whether anything that was asked for exists, so that more of it may come."""
+        raise NotImplementedError
+
+    def _has_news(self) -> bool:
+        """Whether something other than records is to be told to a follower."""
         raise NotImplementedError
 
     def _watch(self, waiter: FetchWaiter) -> None:
@@ -153,6 +171,18 @@ class FullFetch(Fetch):
         self._found: list[Partition | None] = []  # for each wanted partition, in the order of the request
         self._answers: list[FetchableTopicResponse] = []
 
+    def _note_follower(self) -> None:
+        partitions = self._context.services.partitions
+        note = self._reader.note_follower
+        for topic in self._request.topics:
+            for wanted in topic.partitions:
+                if self._by_id:
+                    partition = partitions.by_id(topic.topic_id, wanted.partition)
+                else:
+                    partition = partitions.get(topic.topic, wanted.partition)
+                if partition is not None:
+                    note(partition, wanted)
+
     def _read(self) -> None:
         partitions = self._context.services.partitions
         self._found, self._answers = [], []
@@ -172,15 +202,29 @@ class FullFetch(Fetch):
 
     def _absent(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
         image = self._context.services.controller.image
-        return absent_answer(wanted, why_absent(image, self._by_id, None, topic.topic_id, wanted.partition))
+        return absent_answer(
+            wanted,
+            why_absent(
+                image, self._by_id, None if self._by_id else topic.topic, topic.topic_id, wanted.partition
+            ),
+        )
 
     def _can_grow(self) -> bool:
         return self._found.count(None) < len(self._found)
 
+    def _has_news(self) -> bool:
+        told = (wanted for topic in self._request.topics for wanted in topic.partitions)
+        answers = (answer for topic in self._answers for answer in topic.partitions)
+        return any(
+            wanted.high_watermark < answer.high_watermark  # without a word about it it is endless
+            for wanted, answer in zip(told, answers, strict=False)
+        )
+
     def _watch(self, waiter: FetchWaiter) -> None:
+        of_followers = self._reader.follower_id >= 0
         for partition in self._found:
             if partition is not None:
-                partition.fetch_waiters.add(waiter)
+                partition.waiters(of_followers).add(waiter)
 
     def _let_go(self) -> None:
         for topic in self._answers:
@@ -189,9 +233,10 @@ class FullFetch(Fetch):
                     answer.records = None  # to be read again
 
     def _unwatch(self, waiter: FetchWaiter) -> None:
+        of_followers = self._reader.follower_id >= 0
         for partition in self._found:
             if partition is not None:
-                partition.fetch_waiters.discard(waiter)
+                partition.waiters(of_followers).discard(waiter)
 
     def _read_again(self, touched: set[Partition]) -> None:
         manager = self._context.services.partitions
@@ -216,15 +261,15 @@ class FullFetch(Fetch):
         response = FetchResponse(responses=self._answers)
         if self._found_session:
             cache = self._context.services.fetch_sessions
-            privileged = is_follower(self._request)
-            if cache.make_room(privileged, len(self._found)):
-                session = self._new_session(privileged)
+            if cache.make_room(self._reader.follower_id >= 0, len(self._found)):
+                session = self._new_session()
                 cache.add(session)
                 response.session_id = session.id
         return response
 
-    def _new_session(self, privileged: bool) -> FetchSession:
-        session = FetchSession(self._by_id, privileged, self._request.isolation_level == READ_COMMITTED)
+    def _new_session(self) -> FetchSession:
+        committed = self._request.isolation_level == READ_COMMITTED
+        session = FetchSession(self._by_id, self._reader.follower_id, committed)
         image = self._context.services.controller.image
         found = iter(self._found)
         for topic, answered in zip(self._request.topics, self._answers, strict=True):
@@ -248,6 +293,19 @@ class IncrementalFetch(Fetch):
         self._epoch = session.epoch  # after this request; another number says that another one overtook it
         self._answers: list[tuple[SessionPartition, Partition | None, PartitionData]] = []
 
+    def _note_follower(self) -> None:
+        note = self._reader.note_follower
+        for one in self._session.to_read():
+            partition = self._find(one)
+            if partition is not None:
+                note(partition, one.wanted)
+
+    def _find(self, one: SessionPartition) -> Partition | None:
+        partitions = self._context.services.partitions
+        if self._by_id:
+            return partitions.by_id(one.topic_id, one.wanted.partition)
+        return partitions.get(one.topic or "", one.wanted.partition)
+
     def _read(self) -> None:
         if self._session.epoch != self._epoch:
             self._reader.failed = True  # overtaken while a thread read for us
@@ -256,13 +314,9 @@ class IncrementalFetch(Fetch):
         self._answers = list(self._read_active())
 
     def _read_active(self) -> Iterator[tuple[SessionPartition, Partition | None, PartitionData]]:
-        services = self._context.services
         for one in self._session.to_read():
             wanted = one.wanted
-            if self._by_id:
-                partition = services.partitions.by_id(one.topic_id, wanted.partition)
-            else:
-                partition = services.partitions.get(one.topic or "", wanted.partition)
+            partition = self._find(one)
             if partition is None:
                 answer = self._absent(one)
             else:
@@ -283,6 +337,12 @@ class IncrementalFetch(Fetch):
     def _can_grow(self) -> bool:
         idle = len(self._session.partitions) - len(self._answers)
         return idle > 0 or any(partition is not None for _, partition, _ in self._answers)
+
+    def _has_news(self) -> bool:
+        return any(
+            answer.high_watermark != one.high_watermark or answer.log_start_offset != one.log_start_offset
+            for one, _, answer in self._answers
+        )
 
     def _watch(self, waiter: FetchWaiter) -> None:
         for one, partition, _ in self._answers:
@@ -312,8 +372,3 @@ class IncrementalFetch(Fetch):
                 topics.append(FetchableTopicResponse(topic, one.topic_id, []))
             topics[-1].partitions.append(answer)
         return FetchResponse(session_id=session.id, responses=topics)
-
-
-def is_follower(request: FetchRequest) -> bool:
-    """Whether another broker fetches; since version 15 it says so in another field (KIP-903)."""
-    return request.replica_id >= 0 or request.replica_state.replica_id >= 0

@@ -57,15 +57,18 @@ class FetchSession:
     """The partitions that one client fetches. All calls on the loop's thread."""
 
     __slots__ = (
-        "_changed", "_turns", "active", "committed", "created_ms", "epoch", "evictable_key", "id", "is_old",
+        "_changed", "_turns", "active", "committed", "created_ms", "epoch", "evictable_key", "follower_id", "id",
+        "is_old",
         "last_used_ms", "partitions", "privileged", "uses_topic_ids", "waiter",
     )  # fmt: skip
 
-    def __init__(self, uses_topic_ids: bool, privileged: bool, committed: bool) -> None:
+    def __init__(self, uses_topic_ids: bool, follower_id: int, committed: bool) -> None:
+        """`follower_id` is -1 for a consumer's session."""
         self.id = NO_SESSION
         self.epoch = 1  # of the next request
         self.uses_topic_ids = uses_topic_ids
-        self.privileged = privileged
+        self.follower_id = follower_id
+        self.privileged = follower_id >= 0
         self.committed = committed  # isolation level of the last request
         self.partitions: dict[Key, SessionPartition] = {}
         self.active: set[SessionPartition] = set()
@@ -81,8 +84,11 @@ class FetchSession:
     def appended(self, partition: Partition, byte_count: int) -> None:
         """A partition of ours grew."""
         self._changed.add(partition)
+        leadership = partition.leadership
+        if self.privileged and leadership is not None:  # it has asked for more as long as it has asked at all
+            leadership.was_idle(self.follower_id, self.last_used_ms / 1000)
         if self.waiter is None:
-            partition.fetch_waiters.discard(self)  # one note is enough until the next request
+            partition.waiters(self.privileged).discard(self)  # one note is enough until the next request
         else:
             self.waiter.appended(partition, byte_count)
 
@@ -91,6 +97,12 @@ class FetchSession:
         self._changed.add(partition)
         if self.waiter is not None:
             self.waiter.changed(partition)
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        """More is committed of a partition of ours, and we are a follower's."""
+        self._changed.add(partition)
+        if self.waiter is not None:
+            self.waiter.high_watermark_moved(partition)
 
     # -- what the client says
 
@@ -111,7 +123,7 @@ class FetchSession:
                 if dropped is not None:
                     self.active.discard(dropped)
                     if dropped.partition is not None:
-                        dropped.partition.fetch_waiters.discard(self)
+                        dropped.partition.waiters(self.privileged).discard(self)
 
     def add(self, topic: str | None, topic_id: bytes, wanted: FetchPartition) -> SessionPartition:
         """A partition that the session does not have yet, at the end of the line."""
@@ -139,7 +151,7 @@ class FetchSession:
         self.waiter = waiter
         for one in self.active:
             if one.partition is not None:
-                one.partition.fetch_waiters.add(self)
+                one.partition.waiters(self.privileged).add(self)
 
     def stop_waiting(self, waiter: FetchWaiter | None) -> None:
         if self.waiter is waiter:
@@ -210,20 +222,33 @@ class FetchSession:
         before = one.partition
         one.partition = partition
         if before is not None and before is not partition:
-            before.fetch_waiters.discard(self)
-        if partition is not None and is_at_end(one.wanted, answer, self.committed):
+            before.waiters(self.privileged).discard(self)
+        if partition is not None and self._is_at_end(one.wanted, partition, answer):
             self.active.discard(one)
-            partition.fetch_waiters.add(self)
+            partition.waiters(self.privileged).add(self)
         else:
             self.active.add(one)
             if partition is not None:
-                partition.fetch_waiters.discard(self)
+                partition.waiters(self.privileged).discard(self)
+
+    def _is_at_end(self, wanted: FetchPartition, partition: Partition, answer: PartitionData) -> bool:
+        if not self.privileged:
+            return is_at_end(wanted, answer, self.committed)
+        leadership = partition.leadership
+        return (
+            not answer.records
+            and answer.error_code == 0
+            and answer.diverging_epoch.epoch == -1
+            and wanted.fetch_offset >= partition.log.log_end_offset
+            and leadership is not None
+            and leadership.is_settled(self.follower_id)  # or every fetch of it counts
+        )
 
     def close(self) -> None:
         """Watch nothing any more; a fetch that waits is answered."""
         for one in self.partitions.values():
             if one.partition is not None:
-                one.partition.fetch_waiters.discard(self)
+                one.partition.waiters(self.privileged).discard(self)
         if self.waiter is not None:
             self.waiter.wake()
 

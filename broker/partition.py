@@ -1,42 +1,154 @@
 """One partition that this broker hosts: the log, who leads it, and what consumers may see.
 
-With one replica every appended record is committed at once, unless flush.messages holds it back until it has
-been synced: so the high watermark is the log's, and replication will move it.
+A partition is led here or follows another broker, as the metadata says; `lead` and `follow` are the two ways into a
+role. What is led with one replica is committed as it is appended, unless flush.messages holds it back until it has
+been synced; the log knows that by itself. What is led with several has a `Leadership` (isr.py), which moves the high
+watermark. A follower's high watermark is what its leader has told.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.isr import Leadership
+from barnabas.controller.image import PartitionState
+from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.broker.purgatory import PartitionListener
+    from barnabas.broker.replication import Replication
     from barnabas.storage.log import AppendResult, Log
     from barnabas.wire.record_batch import BatchHeader
 
+log = logging.getLogger("barnabas.partitions")
+
+NO_LEADER: Final = -1
+ACKS_ALL: Final = -1
+_NO_STATE: Final = PartitionState(replicas=[], isr=[], leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1)
+
 
 class Partition:
-    """A partition led by this broker. All calls on the loop's thread."""
+    """A partition of this broker. All calls on the loop's thread."""
 
     __slots__ = (
+        "_alone",
         "fetch_waiters",
+        "is_leader",
         "leader_epoch",
+        "leader_id",
+        "leadership",
         "log",
         "partition",
+        "partition_epoch",
+        "replica_waiters",
         "stable_moved",
+        "state",
         "topic",
         "topic_id",
     )
 
-    def __init__(self, topic: str, topic_id: bytes, partition: int, leader_epoch: int, log: Log) -> None:
+    def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
+        """It has no role yet: see `lead` and `follow`."""
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
-        self.leader_epoch = leader_epoch
         self.log = log
-        self.fetch_waiters: set[PartitionListener] = set()
+        self.state = _NO_STATE  # as the metadata has it, or had when it was last looked at
+        self.leader_id = NO_LEADER
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.is_leader = False
+        self.leadership: Leadership | None = None  # where it is led here and has other replicas
+        self._alone = False  # whether it is led here and has no other replica
+        self.fetch_waiters: set[PartitionListener] = set()  # who reads what is committed
+        self.replica_waiters: set[PartitionListener] | None = None  # followers, who read up to the end
         self.stable_moved = True  # whether read_committed consumers saw more after the append that is told of
+
+    # -- roles
+
+    def lead(self, state: PartitionState, shared: Replication) -> None:
+        """This broker leads from now on, or goes on to lead in another state. What is older than what is known
+        changes nothing."""
+        if state.partition_epoch < self.partition_epoch:
+            return
+        is_new_leader = not self.is_leader
+        is_new_epoch = is_new_leader or state.leader_epoch > self.leader_epoch
+        if not is_new_epoch and state.partition_epoch == self.partition_epoch:
+            self.state = state  # its own proposal, whose answer came first
+            return
+        had_role = self.state is not _NO_STATE
+        self._take(state)
+        self.is_leader = True
+        leadership = self.leadership
+        if len(state.replicas) == 1:
+            self._alone = True
+            self.log.be_the_only_replica()
+            if leadership is not None:
+                self.leadership = None
+                leadership.end_alone()
+        else:
+            self._alone = False
+            self.log.replicate(anew=not had_role)
+            if is_new_epoch:
+                self._begin_epoch()
+            if leadership is None:
+                leadership = self.leadership = Leadership(self, shared)
+            leadership.take(state, is_new_epoch=is_new_epoch, is_new_leader=is_new_leader)
+        if is_new_epoch:
+            self.interrupt_waiters()
+        elif self.replica_waiters:
+            self._interrupt_replicas()
+
+    def _begin_epoch(self) -> None:
+        """Note where the epoch begins before anything is appended: followers may have records of epochs that this
+        log has none of, and are told to cut them off."""
+        try:
+            self.log.assign_epoch_start_offset(self.leader_epoch)
+        except OSError as error:  # the next append tries again
+            log.error("%s-%d: the leader epoch is not noted: %s", self.topic, self.partition, error)
+
+    def follow(self, state: PartitionState) -> None:
+        """Another broker leads from now on, or nobody. What is older than what is known changes nothing."""
+        if state.partition_epoch < self.partition_epoch:
+            return
+        had_role = self.state is not _NO_STATE
+        changes = self.is_leader or state.leader_epoch > self.leader_epoch
+        self._take(state)
+        self.is_leader = self._alone = False
+        self.log.replicate(anew=not had_role)
+        self._end_leadership()
+        if changes:
+            self.interrupt_waiters()
+
+    def retire(self) -> None:
+        """This broker hosts the partition no more: it was deleted, or moved to others."""
+        self.is_leader = self._alone = False
+        self.leader_id = NO_LEADER
+        self._end_leadership()
+        self.interrupt_waiters()
+
+    def reopened(self, log: Log) -> None:
+        """Go on with another log, which knows nothing of a role yet."""
+        self._end_leadership()
+        self.log = log
+        self.state = _NO_STATE
+        self.is_leader = self._alone = False
+        self.leader_epoch = self.partition_epoch = -1
+
+    def _take(self, state: PartitionState) -> None:
+        self.state = state
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+
+    def _end_leadership(self) -> None:
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            leadership.resign()
 
     @property
     def high_watermark(self) -> int:
@@ -48,14 +160,20 @@ class Partition:
         """Offset up to which (exclusive) read_committed consumers may read."""
         return self.log.last_stable_offset
 
-    def append(self, records: memoryview | bytes, header: BatchHeader | None = None) -> AppendResult:
+    def append(
+        self, records: memoryview | bytes, header: BatchHeader | None = None, required_acks: int = 1
+    ) -> AppendResult:
         """Append one record batch as the leader; wakes the fetches that wait for it. `header` is the batch's, if
         it has been read already and `records` are a view that ends with the batch.
 
-        Raises storage errors, which carry their ErrorCode. Returning is the acknowledgement's base for
-        every acks level, as the only replica has it; unless the result awaits a sync (flush.messages): then
-        it is `log.when_synced`, and readers are shown the batch no sooner.
+        Raises storage errors, which carry their ErrorCode: NOT_LEADER_OR_FOLLOWER, and with required_acks -1
+        NOT_ENOUGH_REPLICAS, among them. Returning is the acknowledgement's base for acks 1; for acks -1 it is
+        as well with one replica. Unless the result awaits a sync (flush.messages): then it is
+        `log.when_synced`, and readers are shown the batch no sooner; or, with acks -1, awaits the other replicas
+        (`awaits_commit`): then it is `when_committed`.
         """
+        if not self._alone:
+            return self._append_replicated(records, header, required_acks)
         stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if header is None:
             result = self.log.append_as_leader(records, self.leader_epoch)
@@ -70,30 +188,129 @@ class Partition:
                 self._wake(byte_count, stable_offset)
         return result
 
+    def _append_replicated(
+        self, records: memoryview | bytes, header: BatchHeader | None, required_acks: int
+    ) -> AppendResult:
+        leadership = self.leadership
+        if leadership is None:
+            raise StorageError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self.topic}-{self.partition} is not led by this broker",
+            )
+        if required_acks == ACKS_ALL:
+            leadership.check_enough_replicas()
+        if header is None:
+            result = self.log.append_as_leader(records, self.leader_epoch)
+        else:
+            assert isinstance(records, memoryview)
+            result = self.log.append_batch(records, header, self.leader_epoch)
+        leadership.appended(result, len(records))
+        return result
+
+    def when_committed(self, end_offset: int, call: Callable[[ErrorCode], object]) -> None:
+        """`call(error)` once, maybe at once: NONE when everything below `end_offset` is committed
+        (NOT_ENOUGH_REPLICAS_AFTER_APPEND when the ISR is too small by then), NOT_LEADER_OR_FOLLOWER when leadership
+        goes before, KAFKA_STORAGE_ERROR when the disk can't keep it."""
+        leadership = self.leadership
+        if leadership is not None:
+            leadership.when_committed(end_offset, call)
+        elif not self._alone:
+            call(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.log.high_watermark >= end_offset:
+            call(ErrorCode.NONE)
+        else:
+            self.log.when_synced(
+                end_offset,
+                lambda failure: call(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR),
+            )
+
     def _wake(self, byte_count: int, stable_offset: int) -> None:
         """Tell who waits of an append; before it the last stable offset was `stable_offset`."""
         self.stable_moved = self.log.last_stable_offset != stable_offset
         for waiter in tuple(self.fetch_waiters):
             waiter.appended(self, byte_count)
 
+    # -- replication
+
+    def high_watermark_moved(self, byte_count: int, stable_offset: int) -> None:
+        """Consumers may read `byte_count` bytes more; before, the last stable offset was `stable_offset`."""
+        if self.fetch_waiters:
+            self._wake(byte_count, stable_offset)
+        if self.replica_waiters:
+            for waiter in tuple(self.replica_waiters):
+                waiter.high_watermark_moved(self)
+
+    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
+        """As a follower: the leader says that everything below `offset` is committed, which is `byte_count` bytes
+        more, or about that many. What is not here yet counts when it comes."""
+        stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
+        if self.log.set_high_watermark(offset) and self.fetch_waiters:
+            self._wake(byte_count, stable_offset)
+
+    def follower_fetched(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, follower_log_start_offset: int
+    ) -> ErrorCode:
+        """The leader's bookkeeping of a follower that has everything below `fetch_offset`; before its fetch is read.
+        NONE; NOT_LEADER_OR_FOLLOWER when it can't be noted: this is not the leader, or the follower is of an older
+        broker epoch; UNKNOWN_LEADER_EPOCH when it is no replica, as far as is known here."""
+        leadership = self.leadership
+        if leadership is None:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        replica = leadership.replicas.get(replica_id)
+        if replica is None:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if leadership.follower_fetched(replica, broker_epoch, fetch_offset, follower_log_start_offset):
+            return ErrorCode.NONE
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    @property
+    def isr(self) -> list[int]:
+        """The in-sync replicas, as far as is known here."""
+        return self.leadership.isr if self.leadership is not None else self.state.isr
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """False for a new leader whose high watermark has not come to the start of its epoch: what was committed
+        before may lie beyond it (KIP-207)."""
+        leadership = self.leadership
+        return leadership is None or self.log.high_watermark >= leadership.epoch_start_offset
+
+    # -- those who wait
+
+    def waiters(self, of_followers: bool) -> set[PartitionListener]:
+        """Those who are told of what followers may read, or consumers."""
+        if not of_followers:
+            return self.fetch_waiters
+        if self.replica_waiters is None:
+            self.replica_waiters = set()
+        return self.replica_waiters
+
+    def _interrupt_replicas(self) -> None:
+        for waiter in tuple(self.replica_waiters or ()):
+            waiter.changed(self)
+
     def interrupt_waiters(self) -> None:
         """Something other than an append changed: let every waiting fetch look again."""
         for waiter in tuple(self.fetch_waiters):
             waiter.changed(self)
+        if self.replica_waiters:
+            self._interrupt_replicas()
+
+    # -- leader epochs
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) when there is none.
 
         The log knows an epoch from its first batch on, but a leader reigns from the day it was made one.
         """
-        if leader_epoch == self.leader_epoch:
+        if leader_epoch == self.leader_epoch and self.is_leader:
             return leader_epoch, self.log.log_end_offset
         return self.log.epoch_end_offset(leader_epoch)
 
     def start_epoch(self) -> int:
         """The leader epoch of the first offset, -1 when unknown."""
         log = self.log
-        if log.log_start_offset == log.log_end_offset:
+        if log.log_start_offset == log.log_end_offset and self.is_leader:
             return self.leader_epoch
         return log.epoch_for_offset(log.log_start_offset)
 

@@ -19,8 +19,8 @@ NAME_KEY_SIZE: Final = 1 + 1 + 4  # and the name, whose length is written plus o
 
 
 def learn_key(partitions: PartitionManager, key: bytes, by_id: bool) -> Partition | None:
-    """The partition that the key names, remembered; None when it names none, several, or one that is not for
-    everybody to write to. UnicodeDecodeError when the name is no name."""
+    """The partition that the key names, remembered; None when it names none, several, one that is not led here, or
+    one that is not for everybody to write to. UnicodeDecodeError when the name is no name."""
     if key[0] != 2 or key[-5] != 2:  # one topic, one partition: counts are written plus one
         return None
     index = int.from_bytes(key[-4:], "big", signed=True)
@@ -32,7 +32,7 @@ def learn_key(partitions: PartitionManager, key: bytes, by_id: bool) -> Partitio
         known = partitions.by_name_key
     else:  # the name's length is two bytes long, so the key is not what it seems to be
         return None
-    if partition is not None and partition.topic not in INTERNAL_TOPICS:
+    if partition is not None and partition.is_leader and partition.topic not in INTERNAL_TOPICS:
         known[key] = partition
         return partition
     return None

@@ -1,8 +1,9 @@
 """The partitions of this broker, kept in step with the metadata image.
 
-After each committed change the listener creates what is new, closes and deletes what is gone, and hands
-changed configs to the logs, a few milliseconds at a time (work_queue.py). At start it does the same for the
-whole image.
+After each committed change the listener gives partitions the roles that they have now, creates what is new, closes
+and deletes what is gone, and hands changed configs to the logs, a few milliseconds at a time (work_queue.py); roles
+have a queue of their own, so that a new leader waits for no file to be made. At start it does the same for the whole
+image. Who copies from leaders (`on_following`, `on_not_following`) is told of each partition as its role changes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from barnabas.broker.partition import Partition
+from barnabas.broker.replication import Replication
 from barnabas.broker.work_queue import WorkQueue
 from barnabas.controller.operations.directories import MIGRATING, UNASSIGNED, directory_of
 from barnabas.storage.directory import encode_uuid
@@ -51,10 +54,15 @@ class PartitionManager:
         # What has been learned of the bytes that name a partition (partition_keys.py); emptied when partitions come or go.
         self.by_name_key: dict[bytes, Partition] = {}
         self.by_id_key: dict[bytes, Partition] = {}
+        self.replication = Replication(runtime, node_id)
+        # Partitions that follow another leader, or in another epoch, than before; and those that follow nobody.
+        self.on_following: Callable[[list[Partition]], object] = lambda _: None
+        self.on_not_following: Callable[[list[Partition]], object] = lambda _: None
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
         self.on_opened: Callable[[Partition, PartitionState], object] | None = None
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
+        self._roles = WorkQueue(runtime)
         self._work = WorkQueue(runtime)
 
     def get(self, topic: str, partition: int) -> Partition | None:
@@ -108,15 +116,70 @@ class PartitionManager:
 
     def when_settled(self, callback: Callable[[], object]) -> None:
         """Call back when the partitions are as the changes so far have it; now when they are."""
-        self._work.when_done(callback)
+        self._roles.when_done(lambda: self._work.when_done(callback))
 
     def _follow(self, image: MetadataImage, topic: TopicImage) -> None:
+        roles = self._update_roles(image, topic)
         steps = self._update_topic(image, topic, new=True)
         if topic.is_internal:  # its coordinator follows the same change, and finds the partitions open
-            for _ in steps:
+            for _ in chain(roles, steps):
                 pass
         else:
+            self._roles.add(roles)
             self._work.add(steps)
+
+    def _update_roles(self, image: MetadataImage, topic: TopicImage) -> Iterator[None]:
+        """Those that are here already take the roles that they have now, or go."""
+        for index, partition in tuple(self._by_id.get(topic.topic_id, {}).items()):
+            if image.topic_by_id(topic.topic_id) is not topic:
+                return  # removed since the last step
+            state = topic.partitions[index]
+            if state is partition.state:
+                continue
+            if self._node_id not in state.replicas:
+                self._remove_partition(partition)
+            else:
+                self._take_role(partition, state)
+            yield
+
+    def _take_role(self, partition: Partition, state: PartitionState) -> None:
+        was_leader, epoch_before, leader_before = (
+            partition.is_leader,
+            partition.leader_epoch,
+            partition.leader_id,
+        )
+        if state.leader == self._node_id:
+            if not was_leader:
+                self.on_not_following([partition])
+            partition.lead(state, self.replication)
+            return
+        partition.follow(state)
+        if was_leader:
+            self._forget_keys()
+        if partition.leader_epoch == epoch_before and partition.leader_id == leader_before and not was_leader:
+            return
+        if partition.leader_id < 0:
+            self.on_not_following([partition])
+        else:
+            self.on_following([partition])
+
+    def _remove_partition(self, partition: Partition) -> None:
+        """Other brokers have the partition now: out of service at once, the log goes later."""
+        topic_id, index = partition.topic_id, partition.partition
+        self._unmade.discard((topic_id, index))
+        self._forget_keys()
+        partitions = self._by_id[topic_id]
+        del partitions[index]
+        if not partitions:
+            del self._by_id[topic_id]
+            if self._by_name.get(partition.topic) is partitions:
+                del self._by_name[partition.topic]
+        self._retire(partition)
+        self._work.add(self._delete_logs({index: partition}))
+
+    def _retire(self, partition: Partition) -> None:
+        self.on_not_following([partition])
+        partition.retire()
 
     def _update_topic(self, image: MetadataImage, topic: TopicImage, *, new: bool) -> Iterator[None]:
         """`new`: a partition that has no log is a new one, and gets one."""
@@ -128,9 +191,6 @@ class PartitionManager:
                 continue
             existing = self.by_id(topic.topic_id, index)
             if existing is not None and (topic.topic_id, index) not in self._unmade:
-                if existing.leader_epoch != state.leader_epoch:
-                    existing.leader_epoch = state.leader_epoch
-                    existing.interrupt_waiters()
                 continue
             config = self._log_config(image, topic.name)
             opened = None if new else self._lost(topic, index, state, config)
@@ -192,11 +252,11 @@ class PartitionManager:
     def _put(self, topic: TopicImage, index: int, state: PartitionState, opened: Log) -> None:
         partition = self.by_id(topic.topic_id, index)
         if partition is None:
-            partition = Partition(topic.name, topic.topic_id, index, state.leader_epoch, opened)
+            partition = Partition(topic.name, topic.topic_id, index, opened)
             self._add(partition)
         else:
-            partition.log, partition.leader_epoch = opened, state.leader_epoch
-            partition.interrupt_waiters()
+            partition.reopened(opened)
+        self._take_role(partition, state)
         if self.on_opened is not None and not opened.offline:
             self.on_opened(partition, state)
 
@@ -240,14 +300,17 @@ class PartitionManager:
         name = next(iter(partitions.values())).topic
         if self._by_name.get(name) is partitions:
             del self._by_name[name]
+        for partition in partitions.values():
+            self._retire(partition)
         self._work.add(self._delete_logs(partitions))
 
     def _delete_logs(self, partitions: Mapping[int, Partition]) -> Iterator[None]:
         for partition in partitions.values():
-            # By now the name may belong to another topic's log.
-            if self._log_manager.get(partition.topic, partition.partition) is partition.log:
+            # By now the name may belong to another topic's log, or the log to a replica that has come back.
+            here = self.by_id(partition.topic_id, partition.partition)
+            is_used = here is not None and here.log is partition.log
+            if not is_used and self._log_manager.get(partition.topic, partition.partition) is partition.log:
                 self._log_manager.delete(partition.topic, partition.partition)
-            partition.interrupt_waiters()
             yield
 
     def _update_config(self, image: MetadataImage, topic: str) -> Iterator[None]:

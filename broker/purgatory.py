@@ -1,23 +1,26 @@
 """Fetches that wait for data (KIP-541 calls the place a purgatory).
 
-A waiting fetch, or its session, stands in the waiter set of every partition it asked for; an append to a
-partition tells the waiters how many bytes came, and one that has collected its min_bytes is answered on the
-next turn of the loop. So an append costs what waits on that partition, and nothing scans. A timer answers the
-fetch when max_wait has passed, whatever is there.
+Consumers wait for what is committed, followers for what is appended. A waiting fetch, or its session, stands in
+a waiter set of every partition it asked for; a partition tells its waiters how many bytes came, and one that has
+collected its min_bytes is answered on the next turn of the loop. So an append costs what waits on that partition, and
+nothing scans. A timer answers the fetch when max_wait has passed, whatever is there.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
-    from barnabas.storage.runtime import Runtime
-
+    from barnabas.storage.runtime import Runtime, Timer
 
 log = logging.getLogger("barnabas.purgatory")
+
+# A follower is told so late of a high watermark that has moved, if no record comes that it can go along with: under
+# load it costs nothing then, and without load nobody notices.
+NEWS_S: Final = 0.005
 
 
 class PartitionListener(Protocol):
@@ -31,12 +34,16 @@ class PartitionListener(Protocol):
         """The partition was deleted, or its start, its leader or its health changed."""
         ...
 
+    def high_watermark_moved(self, partition: Partition) -> None:
+        """More is committed of what a follower may have already. Followers alone are told."""
+        ...
+
 
 class FetchWaiter:
     """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens.
     `touched` are the partitions that changed meanwhile."""
 
-    __slots__ = ("_answer", "_missing_bytes", "_purgatory", "_timer", "committed", "done", "touched")
+    __slots__ = ("_answer", "_missing_bytes", "_news", "_purgatory", "_timer", "committed", "done", "touched")
 
     def __init__(
         self, purgatory: FetchPurgatory, missing_bytes: int, answer: Callable[[], object], max_wait_s: float
@@ -45,6 +52,7 @@ class FetchWaiter:
         self._missing_bytes = missing_bytes
         self._answer = answer
         self._timer = purgatory.runtime.call_later(max_wait_s, self.finish)
+        self._news: Timer | None = None
         self.committed = False  # whether it reads up to the last stable offset only
         self.done = False
         self.touched: set[Partition] = set()
@@ -63,6 +71,13 @@ class FetchWaiter:
         self.touched.add(partition)
         self.wake()
 
+    def high_watermark_moved(self, partition: Partition) -> None:
+        """What our follower has of the partition is committed: it shall hear of that soon, along with records if some
+        come."""
+        self.touched.add(partition)
+        if self._news is None:
+            self._news = self._purgatory.runtime.call_later(NEWS_S, self.wake)
+
     def wake(self) -> None:
         """Answer on the next turn of the loop."""
         self._purgatory.wake(self)
@@ -78,6 +93,8 @@ class FetchWaiter:
         if not self.done:
             self.done = True
             self._timer.cancel()
+            if self._news is not None:
+                self._news.cancel()
             self._purgatory.waiting -= 1
 
 

@@ -30,6 +30,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
+    min_insync_replicas: int = 1
     preallocate: bool = False
     retention_bytes: int = -1
     retention_ms: int = 604_800_000

@@ -526,7 +526,7 @@ def test_the_cache_evicts_as_kafka_does(slots: int, script: list[Any]) -> None:
         now = round(runtime.monotonic() * 1000)
         if step == "add":
             privileged, size = rest
-            session = FetchSession(False, privileged, False)
+            session = FetchSession(False, 1 if privileged else -1, False)
             for index in range(size):
                 session.add("t", bytes(16), FetchPartition(partition=index))
             added = cache.make_room(privileged, size)

@@ -1,0 +1,81 @@
+"""What all partitions that this broker leads with other replicas have in common: who is alive, what time it is, how much
+lag is allowed, and the way to the controller. It looks for followers that have fallen behind every half of the lag that is
+allowed (replica.lag.time.max.ms), as Kafka does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from barnabas.broker.isr_changes import IsrChanges
+from barnabas.controller.image import MetadataImage
+from barnabas.storage.background import Periodic, in_slices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.broker.isr import Leadership
+    from barnabas.storage.runtime import Runtime
+
+LAG_TIME_MAX_S = 30.0  # Kafka's default
+
+
+class Replication:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, node_id: int) -> None:
+        self.node_id = node_id
+        self.runtime = runtime
+        self.now = runtime.monotonic
+        self.lag_time_max_s = LAG_TIME_MAX_S
+        self.changes = IsrChanges(runtime, node_id)
+        self._empty = MetadataImage()
+        self.image: Callable[[], MetadataImage] = lambda: self._empty
+        self._led: dict[Leadership, None] = {}  # in the order in which they came
+        self._periodic: Periodic | None = None
+
+    def start(self, lag_time_max_s: float) -> None:
+        """Begin to look for followers that fall behind."""
+        self.lag_time_max_s = lag_time_max_s
+        self._periodic = Periodic(
+            self.runtime, lag_time_max_s / 2, lag_time_max_s / 2, self._look_for_laggards
+        )
+
+    def stop(self) -> None:
+        if self._periodic is not None:
+            self._periodic.stop()
+
+    def leads(self, leadership: Leadership) -> None:
+        self._led[leadership] = None
+
+    def leads_no_more(self, leadership: Leadership) -> None:
+        self._led.pop(leadership, None)
+
+    def _look_for_laggards(self, done: Callable[[], object]) -> None:
+        def each() -> Iterator[None]:
+            now = self.now()
+            for leadership in tuple(self._led):
+                leadership.drop_laggards(now)
+                yield
+
+        in_slices(self.runtime, each(), done)
+
+    # -- brokers, as the metadata has them
+
+    def alive_epoch(self, broker_id: int) -> int | None:
+        """The broker's epoch; None while it is fenced or not there."""
+        broker = self.image().brokers.get(broker_id)
+        return None if broker is None or broker.fenced else broker.broker_epoch
+
+    def may_join_isr(self, broker_id: int, fetched_epoch: int | None) -> bool:
+        """Whether a follower that fetches in this broker epoch may be in an ISR: it is neither fenced nor shutting
+        down, and it is the one that is registered (KIP-841, KIP-903)."""
+        broker = self.image().brokers.get(broker_id)
+        return (
+            broker is not None
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+            and fetched_epoch is not None
+            and (fetched_epoch in (-1, broker.broker_epoch))
+        )
