@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from compat_tests.cluster.conftest import ClusterFactory
@@ -104,3 +106,27 @@ def test_two_of_three_start_again(fresh_cluster: ClusterFactory) -> None:
     cluster.start(2, 3)
     assert cluster.leader("topic") in (2, 3)
     assert _values(cluster, "topic") == SAMPLES
+
+
+@pytest.mark.barnabas_only
+def test_voters_by_address_alone(fresh_cluster: ClusterFactory) -> None:
+    """controller.quorum.bootstrap.servers: nothing is formed before all have met; afterwards two are enough."""
+    cluster = fresh_cluster(start=False)
+    for node in cluster.nodes.values():
+        del node.settings["controller.quorum.voters"]
+        node.settings["controller.quorum.bootstrap.servers"] = ",".join(cluster.controllers.values())
+    for one in (1, 2):
+        cluster.nodes[one].launch()
+    time.sleep(2)
+    assert [cluster.nodes[one].stdout_text() for one in (1, 2)] == ["", ""]
+    cluster.nodes[3].launch()
+    for node in cluster.nodes.values():
+        node.wait()
+    cluster.wait_until_known()
+    create_topic(cluster, "topic")
+    quorum = cluster.quorum()
+    assert quorum is not None
+    assert sorted(quorum.voters) == [1, 2, 3]
+    cluster.kill(1, 2, 3)
+    cluster.start(2, 3)
+    assert sorted(cluster.metadata().brokers) == [2, 3]
