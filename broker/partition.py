@@ -264,6 +264,19 @@ class Partition:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     @property
+    def low_watermark(self) -> int:
+        """As the leader: the smallest log start offset of the replicas that are alive."""
+        return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark
+
+    def when_deleted(self, offset: int, call: Callable[[ErrorCode], object]) -> None:
+        """`call(error)` once, maybe at once: NONE when the low watermark has reached `offset`, NOT_LEADER_OR_FOLLOWER when
+        leadership goes before."""
+        if self.leadership is not None:
+            self.leadership.when_deleted(offset, call)
+        else:
+            call(ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    @property
     def isr(self) -> list[int]:
         """The in-sync replicas, as far as is known here."""
         return self.leadership.isr if self.leadership is not None else self.state.isr

@@ -1,10 +1,19 @@
 """DeleteRecords (21), versions 0-2: move a partition's log start offset up (KIP-107). Offset -1 means the
-high watermark. Whole segments below the new start are removed; the rest only can no longer be read."""
+high watermark. Whole segments below the new start are removed; the rest only can no longer be read.
+
+The answer waits until every replica that is alive has moved its start (the low watermark), not longer than the request
+allows.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import api
+from barnabas.broker.leaders import absence
+from barnabas.broker.partition import Partition
+from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -18,31 +27,38 @@ from barnabas.wire.messages.delete_records import (
 
 HIGH_WATERMARK = -1
 
+# (the leader, what every replica has to reach, what to answer then)
+Waiting = tuple[Partition, int, DeleteRecordsPartitionResult]
+
 
 @api(21, 0, 2)
-def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    return DeleteRecordsResponse(
+def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse | Outcome:
+    waiting: list[Waiting] = []
+    response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=[_delete(context, topic.name, wanted) for wanted in topic.partitions],
+                partitions=[_delete(context, topic.name, wanted, waiting) for wanted in topic.partitions],
             )
             for topic in request.topics
             if topic.partitions
         ]
     )
+    return _wait(context, response, waiting, request.timeout_ms) if waiting else response
 
 
 def _delete(
-    context: RequestContext, topic: str, wanted: DeleteRecordsPartition
+    context: RequestContext, topic: str, wanted: DeleteRecordsPartition, waiting: list[Waiting]
 ) -> DeleteRecordsPartitionResult:
     partition = context.services.partitions.get(topic, wanted.partition_index)
     if partition is None:
-        return _error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _error(wanted, absence(context, topic, wanted.partition_index))
     if topic in INTERNAL_TOPICS:
         return _error(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if partition.log.offline:
         return _error(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+    if not partition.is_leader:
+        return _error(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if "delete" not in partition.log.config.cleanup_policy:
         return _error(wanted, ErrorCode.POLICY_VIOLATION)
     offset = partition.high_watermark if wanted.offset == HIGH_WATERMARK else wanted.offset
@@ -55,9 +71,43 @@ def _delete(
     except StorageError as failure:
         return _error(wanted, failure.error)
     partition.interrupt_waiters()
-    return DeleteRecordsPartitionResult(
-        partition_index=wanted.partition_index, low_watermark=partition.log.log_start_offset
+    answer = DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=partition.low_watermark
     )
+    if answer.low_watermark < offset:
+        waiting.append((partition, offset, answer))
+    return answer
+
+
+def _wait(
+    context: RequestContext, response: DeleteRecordsResponse, waiting: list[Waiting], timeout_ms: int
+) -> Outcome:
+    """Answer when all replicas have gone as far, or the time is up."""
+    missing = {id(answer): answer for _, _, answer in waiting}
+
+    def reached(partition: Partition, answer: DeleteRecordsPartitionResult, error: ErrorCode) -> None:
+        if missing.pop(id(answer), None) is None:
+            return  # too late
+        answer.error_code = error
+        answer.low_watermark = -1 if error else partition.low_watermark
+        if not missing:
+            complete()
+
+    def time_is_up() -> None:
+        for answer in missing.values():
+            answer.error_code, answer.low_watermark = ErrorCode.REQUEST_TIMED_OUT, -1
+        missing.clear()
+        complete()
+
+    def complete() -> None:
+        timer.cancel()
+        context.complete(response)
+
+    timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, time_is_up)
+    for partition, offset, answer in waiting:
+        call: Callable[[ErrorCode], object] = partial(reached, partition, answer)
+        partition.when_deleted(offset, call)
+    return PENDING
 
 
 def _error(wanted: DeleteRecordsPartition, error: ErrorCode) -> DeleteRecordsPartitionResult:

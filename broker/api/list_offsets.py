@@ -4,6 +4,9 @@
 KIP-405), -5 latest tiered (v9, KIP-1005), -6 earliest not yet tiered (v11, KIP-1023). Without tiering
 everything is local, so -4 is the log's start, and -5 and -6 have no offset.
 
+The leader answers, up to what is committed, but for a debugger up to the log's end. A new leader that does not know
+yet how much was committed before says OFFSET_NOT_AVAILABLE where that would count (KIP-207, version 5).
+
 Looking for a time reads segments that may have been cold for long, and unpacks a batch: a thread does it.
 """
 
@@ -14,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from barnabas.broker.context import RequestContext
+from barnabas.broker.leaders import absence
 from barnabas.broker.partition import Partition
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.storage.errors import StorageError
@@ -50,6 +54,7 @@ FIRST_VERSION_OF = {
 UNKNOWN_SPECIAL = 1 << 15  # a version that no request has
 READ_COMMITTED = 1
 CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
+OFFSET_NOT_AVAILABLE_FROM = 5  # the first version whose clients know it
 
 
 @api(2, 1, 11)
@@ -112,16 +117,28 @@ def _lookup(
         return _error(part, ErrorCode.UNSUPPORTED_VERSION)
     partition = context.services.partitions.get(topic, part.partition_index)
     if partition is None:
-        return _error(part, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _error(part, absence(context, topic, part.partition_index))
     error = partition.check_leader_epoch(part.current_leader_epoch)
     if error:
         return _error(part, error)
-    committed = request.isolation_level == READ_COMMITTED
-    limit = partition.last_stable_offset if committed else partition.high_watermark
+    is_debugger = request.replica_id == DEBUGGER
+    if not partition.is_leader and not is_debugger:
+        return _error(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    if request.replica_id != CONSUMER:
+        limit = partition.log.log_end_offset
+    elif request.isolation_level == READ_COMMITTED:
+        limit = partition.last_stable_offset
+    else:
+        limit = partition.high_watermark
+    may_lack = request.replica_id == CONSUMER and not partition.knows_high_watermark
+    if may_lack and part.timestamp == LATEST:
+        return _error(part, _not_available(context))
     try:
         timestamp, offset, epoch = _find(partition, part.timestamp, limit, found)
     except StorageError as failure:
         return _error(part, failure.error)
+    if may_lack and offset < 0 and (part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP):
+        return _error(part, _not_available(context))
     return ListOffsetsPartitionResponse(
         partition_index=part.partition_index, timestamp=timestamp, offset=offset, leader_epoch=epoch
     )
@@ -146,6 +163,12 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
     if record is None or record.offset >= limit:
         return -1, -1, -1
     return record.timestamp, record.offset, record.leader_epoch
+
+
+def _not_available(context: RequestContext) -> ErrorCode:
+    if context.api_version >= OFFSET_NOT_AVAILABLE_FROM:
+        return ErrorCode.OFFSET_NOT_AVAILABLE
+    return ErrorCode.LEADER_NOT_AVAILABLE
 
 
 def _error(part: ListOffsetsPartition, error: ErrorCode) -> ListOffsetsPartitionResponse:

@@ -4,6 +4,7 @@ parted from ours can find the place (KIP-101, KIP-279, KIP-320)."""
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
+from barnabas.broker.leaders import absence
 from barnabas.broker.registry import api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_for_leader_epoch import (
@@ -33,8 +34,11 @@ def offset_for_leader_epoch(
 def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = context.services.partitions.get(topic, wanted.partition)
     if partition is None:
-        return EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        error = absence(context, topic, wanted.partition)
+        return EpochEndOffset(partition=wanted.partition, error_code=error)
     error = partition.check_leader_epoch(wanted.current_leader_epoch)
+    if not error and not partition.is_leader:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if error:
         return EpochEndOffset(partition=wanted.partition, error_code=error)
     epoch, end_offset = partition.epoch_end_offset(wanted.leader_epoch)
