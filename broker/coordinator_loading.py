@@ -12,43 +12,33 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.storage.background import in_slices
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
     from barnabas.storage.disk import FileRegion
     from barnabas.storage.log import Log
-    from barnabas.storage.runtime import Runtime
 
 READ_BYTES: Final = 1 << 20
-TRIES_MAX: Final = (
-    16  # how often a thread brings the same bytes into memory before the loop waits for the disk itself
-)
+TRIES_MAX: Final = 16  # memory so short that what a thread brings in is gone again: then the loop waits
 
 
 class Loading:
-    """One partition being loaded. See CoordinatorLog.load."""
+    """One partition being loaded. See CoordinatorLog.load, which goes through `steps` again after each thread."""
 
     def __init__(
         self,
-        runtime: Runtime,
         partition: Partition | None,
         replay: Callable[[bytes], object],
         done: Callable[[Exception | None], object],
-        has_read: Callable[[], object],
     ) -> None:
-        """`has_read()` is called once, when nothing is left to be read, or is wanted."""
-        self._runtime = runtime
         self._partition = partition
         self._replay = replay
         self._done = done
-        self._has_read = has_read
         self._offset = 0
         self._data = b""  # read, not replayed
-        self._prepare: Callable[[], bytes | None] | None = None  # what a thread has to do before it can go on
+        self.for_a_thread: Callable[[], bytes | None] | None = None  # what has to be done before it can go on
         self._tries = 0
         self._error: Exception | None = None
         self._cancelled = False
@@ -57,27 +47,19 @@ class Loading:
         """The partition is no longer wanted."""
         self._cancelled = True
 
-    def start(self) -> None:
-        """Begin to read."""
-        if self._partition is not None:
-            self._offset = self._partition.log.log_start_offset
-        self._go_on()
-
-    def _go_on(self) -> None:
-        in_slices(self._runtime, self._steps(), self._pause)
-
-    def _steps(self) -> Iterator[None]:
+    def steps(self) -> Iterator[None]:
         """Read and replay up to the end, or until a thread is needed or something is wrong."""
         try:
             yield from self._replay_all()
-        except (StorageError, RecordBatchError) as error:
-            self._error = error
         except WouldWait as cold:
-            self._prepare = partial(_prepared, cold)
+            self.for_a_thread = partial(_prepare, cold)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this partition can't be loaded; others can
+            self._error = error
 
     def _replay_all(self) -> Iterator[None]:
-        while not self._cancelled:
+        while not self._cancelled and self._error is None:
             log = self._led_log()
+            self._offset = max(self._offset, log.log_start_offset)
             if not self._data and self._offset >= log.log_end_offset:
                 return
             data = self._data or self._read(log)
@@ -94,21 +76,21 @@ class Loading:
 
     def _led_log(self) -> Log:
         partition = self._partition
-        if partition is None:
+        if partition is None or not partition.is_leader:
             raise StorageError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is not led here")
         if partition.log.offline:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(partition.log.failure))
         return partition.log
 
     def _read(self, log: Log) -> bytes:
-        """The batches from where we are. WouldWait, or b"" with `_prepare` set, where the disk is needed."""
+        """The batches from where we are. WouldWait, or b"" with `for_a_thread` set, where the disk is needed."""
         result = log.read(self._offset, READ_BYTES, min_one_batch=True, wait=self._tries >= TRIES_MAX)
         try:
             return b"".join(
                 region.file.pread_now(region.length, region.position) for region in result.regions
             )
         except BlockingIOError:
-            self._prepare = partial(_read_all, result.regions)
+            self.for_a_thread = partial(_read_all, result.regions)
             return b""
 
     def _batches(self, data: bytes) -> Iterator[bytes]:
@@ -128,28 +110,22 @@ class Loading:
         if position == 0:
             raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {self._offset}")
 
-    def _pause(self) -> None:
-        """A run of steps has ended."""
-        prepare, self._prepare = self._prepare, None
-        if prepare is not None and not self._cancelled:
-            self._tries += 1
-            self._runtime.run_in_thread(prepare, self._prepared)
-            return
-        self._has_read()
+    def thread_has_read(self, data: bytes | None, error: BaseException | None) -> None:
+        """What came of `for_a_thread`."""
+        self.for_a_thread = None
+        self._tries += 1
+        self._data = data or b""
+        if isinstance(error, Exception):
+            self._error = StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"it can't be read: {error}")
+
+    def end(self) -> None:
+        """Nothing more is to be read: say how it went, once everything is committed."""
         if self._cancelled:
             return
         if self._error is not None or self._partition is None:
             self._done(self._error)
-            return
-        self._committed(ErrorCode.NONE)
-
-    def _prepared(self, data: bytes | None, error: BaseException | None) -> None:
-        if isinstance(error, Exception):
-            self._error = StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"it can't be read: {error}")
-            self._pause()
-            return
-        self._data = data or b""
-        self._go_on()
+        else:
+            self._partition.when_committed(self._offset, self._committed)
 
     def _committed(self, error: ErrorCode) -> None:
         if self._cancelled:
@@ -160,7 +136,7 @@ class Loading:
             self._done(StorageError(error, "its last records were not committed"))
 
 
-def _prepared(cold: WouldWait) -> None:
+def _prepare(cold: WouldWait) -> None:
     cold.prepare()
 
 

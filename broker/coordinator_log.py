@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.coordinator_loading import Loading
+from barnabas.broker.partition import ACKS_ALL
+from barnabas.storage.background import in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
@@ -31,30 +33,26 @@ class CoordinatorLog:
         self._partitions = partitions
         self._runtime = runtime
         self._loadings: deque[Loading] = deque()  # the first of them reads
+        self._working = False  # here or in a thread
 
     def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], object]) -> None:
         """Append one record batch; `done(error)` once it is committed (with one replica: at once).
 
         NOT_LEADER_OR_FOLLOWER when this broker does not lead the partition, or ceases to before the batch is
-        committed; NOT_ENOUGH_REPLICAS when it was not appended for that reason.
+        committed; NOT_ENOUGH_REPLICAS when it was not appended for that reason, NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        when it was and is committed, by too few.
         """
         partition = self._partitions.get(self.topic, partition_index)
         if partition is None:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         try:
-            result = partition.append(batch)
+            result = partition.append(batch, required_acks=ACKS_ALL)
         except StorageError as error:
             log.warning("append to %s-%d failed: %s", self.topic, partition_index, error)
             done(error.error)
             return
-        if result.awaits_sync:
-            partition.log.when_synced(
-                result.last_offset + 1,
-                lambda failure: done(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR),
-            )
-        else:
-            done(ErrorCode.NONE)
+        partition.when_committed(result.last_offset + 1, done)
 
     def load(
         self,
@@ -69,15 +67,41 @@ class CoordinatorLog:
         neither does after `Loading.cancel`.
         """
         partition = self._partitions.get(self.topic, partition_index)
-        loading = Loading(self._runtime, partition, replay, done, self._next)
+        loading = Loading(partition, replay, done)
         self._loadings.append(loading)
-        if len(self._loadings) == 1:
-            loading.start()
+        self._work()
         return loading
 
-    def _next(self) -> None:
-        """The first one has read all that it reads."""
-        self._loadings.popleft()
-        if self._loadings:
-            # Not at once: a thousand cancelled ones must not pile up on the stack.
-            self._runtime.call_soon(self._loadings[0].start)
+    def _work(self) -> None:
+        if not self._working:
+            self._working = True
+            in_slices(self._runtime, self._steps(), self._pause)
+
+    def _steps(self) -> Iterator[None]:
+        """Load one partition after the other, until a thread has to read for one or all are loaded."""
+        while self._loadings:
+            loading = self._loadings[0]
+            yield from loading.steps()
+            if loading.for_a_thread is not None:
+                return
+            self._loadings.popleft()
+            loading.end()
+            yield
+
+    def _pause(self) -> None:
+        self._working = False
+        if not self._loadings:
+            return
+        loading = self._loadings[0]
+        work = loading.for_a_thread
+        if work is None:  # an end went wrong, and was logged
+            self._work()
+            return
+        self._working = True
+
+        def done(data: bytes | None, error: BaseException | None) -> None:
+            self._working = False
+            loading.thread_has_read(data, error)
+            self._work()
+
+        self._runtime.run_in_thread(work, done)

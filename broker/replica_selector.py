@@ -14,6 +14,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.context import RequestContext
+    from barnabas.broker.partition import Partition
 
 NO_PREFERENCE: Final = -1  # read here
 
@@ -62,3 +64,47 @@ def preferred_read_replica(
     """The broker that the consumer shall read from, NO_PREFERENCE when that is the leader."""
     chosen = select(client_rack, leader, (leader, *followers))
     return NO_PREFERENCE if chosen.broker_id == leader.broker_id else chosen.broker_id
+
+
+class ReadAdvice:
+    """What one fetch of a consumer is advised about the partitions that are led here."""
+
+    __slots__ = ("_brokers", "_listener", "_node_id", "_now", "_rack", "_select")
+
+    def __init__(self, select: Selector, client_rack: str, context: RequestContext) -> None:
+        services = context.services
+        self._select = select
+        self._rack = client_rack
+        self._listener = context.listener
+        self._node_id = services.node_id
+        self._brokers = services.controller.image.brokers
+        self._now = services.runtime.monotonic()
+
+    def preferred(self, partition: Partition, fetch_offset: int) -> int:
+        """The broker to read from instead, NO_PREFERENCE when that is this one."""
+        leadership = partition.leadership
+        if leadership is None:
+            return NO_PREFERENCE
+        followers = []
+        for broker_id in leadership.isr:
+            replica = leadership.replicas.get(broker_id)
+            if replica is None or not replica.start_offset <= fetch_offset <= replica.end_offset:
+                continue
+            broker = self._brokers.get(broker_id)
+            if broker is None or broker.fenced:
+                continue
+            if any(point.name == self._listener for point in broker.endpoints):
+                ago_ms = round(min(self._now - replica.last_caught_up, 1e9) * 1000)
+                followers.append(ReplicaView(broker_id, broker.rack, replica.end_offset, ago_ms))
+        own = self._brokers.get(self._node_id)
+        rack = None if own is None else own.rack
+        leader = ReplicaView(self._node_id, rack, partition.log.log_end_offset, 0)
+        return preferred_read_replica(self._select, self._rack, leader, followers)
+
+
+def read_advice(context: RequestContext, client_rack: str) -> ReadAdvice | None:
+    """None for a consumer that reads from leaders, whoever they are."""
+    if not client_rack:
+        return None
+    select = selector_of(context.services.config)
+    return None if select is None else ReadAdvice(select, client_rack, context)
