@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.replica_selector import NO_PREFERENCE
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.partition import Partition
+    from barnabas.broker.replica_selector import ReadAdvice
     from barnabas.controller.image import MetadataImage
     from barnabas.storage.disk import FileRegion
     from barnabas.storage.log_reader import ReadResult
@@ -54,6 +56,7 @@ class PartitionReader:
         "_refused",
         "_room",
         "_wait",
+        "advice",
         "cold",
         "failed",
         "follower_id",
@@ -71,6 +74,7 @@ class PartitionReader:
         thread has to do before all is read again."""
         self.follower_id, self._follower_epoch = fetching_follower(request)
         self._refused: dict[Partition, ErrorCode] = {}
+        self.advice: ReadAdvice | None = None  # for a consumer that may do better to read elsewhere
         self._only_leader = version < FOLLOWERS_FROM
         self._old = version < STORAGE_ERROR_FROM
         self._committed = request.isolation_level == READ_COMMITTED
@@ -114,6 +118,12 @@ class PartitionReader:
                     return self.failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
                 self.failed = True
                 answer.diverging_epoch = diverging
+                return answer
+        if self.advice is not None and partition.is_leader and not log.offline:
+            preferred = self.advice.preferred(partition, wanted.fetch_offset)
+            if preferred != NO_PREFERENCE:
+                answer.preferred_read_replica = preferred
+                self.failed = True  # it has nothing to wait for here
                 return answer
         end_offset = last_stable_offset if self._committed else high_watermark
         if is_follower:

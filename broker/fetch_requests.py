@@ -11,10 +11,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.fetch_read import READ_COMMITTED, PartitionReader, absent_answer, why_absent
+from barnabas.broker.fetch_read import (
+    FOLLOWERS_FROM,
+    READ_COMMITTED,
+    PartitionReader,
+    absent_answer,
+    why_absent,
+)
 from barnabas.broker.fetch_sessions import FetchSession
+from barnabas.broker.leaders import addresses, current_leader
 from barnabas.broker.purgatory import NEWS_S
 from barnabas.broker.registry import PENDING, Outcome
+from barnabas.broker.replica_selector import read_advice
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -22,6 +30,8 @@ from barnabas.wire.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 from barnabas.wire.record_batch import RecordBatchError
@@ -33,7 +43,9 @@ if TYPE_CHECKING:
     from barnabas.broker.purgatory import FetchWaiter
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
+LEADERS_FROM: Final = 16  # the first version whose answers say where the leader is found
 TRIES_MAX: Final = 16
+_ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 class Fetch:
@@ -47,6 +59,8 @@ class Fetch:
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
         self._reader = PartitionReader(request, context.api_version, self._max_bytes)
+        if request.rack_id and context.api_version >= FOLLOWERS_FROM:
+            self._reader.advice = read_advice(context, request.rack_id)
         self._waiter: FetchWaiter | None = None
         self._tries = 0  # how often a thread has gone to the disk for us
 
@@ -88,12 +102,14 @@ class Fetch:
 
     def _renew_reader(self) -> None:
         # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
+        advice = self._reader.advice
         self._reader = PartitionReader(
             self._request,
             self._context.api_version,
             self._max_bytes,
             wait=self._tries >= TRIES_MAX,
         )
+        self._reader.advice = advice
 
     def _serve_late(self) -> None:
         self._renew_reader()
@@ -146,6 +162,27 @@ class Fetch:
     def _read_again(self, touched: set[Partition]) -> None:
         """Read what had records or is among the touched."""
         raise NotImplementedError
+
+    def _tell_leaders(self, topics: list[FetchableTopicResponse], response: FetchResponse) -> FetchResponse:
+        """Where this broker does not lead, or not in that epoch: who does, and where it is found (KIP-951)."""
+        context = self._context
+        if not self._reader.failed or context.api_version < LEADERS_FROM:
+            return response
+        leaders = []
+        for topic in topics:
+            for answer in topic.partitions:
+                if answer.error_code in _ELSEWHERE:
+                    leader_id, epoch = current_leader(
+                        context, topic.topic, topic.topic_id, answer.partition_index
+                    )
+                    answer.current_leader = LeaderIdAndEpoch(leader_id, epoch)
+                    leaders.append(leader_id)
+        if leaders:
+            response.node_endpoints = [
+                NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
+                for address in addresses(context, leaders)
+            ]
+        return response
 
     def _response(self) -> FetchResponse:
         raise NotImplementedError
@@ -202,12 +239,11 @@ class FullFetch(Fetch):
 
     def _absent(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
         image = self._context.services.controller.image
-        return absent_answer(
-            wanted,
-            why_absent(
-                image, self._by_id, None if self._by_id else topic.topic, topic.topic_id, wanted.partition
-            ),
-        )
+        name = None if self._by_id else topic.topic
+        error = why_absent(image, self._by_id, name, topic.topic_id, wanted.partition)
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return self._reader.failure(wanted, error)
+        return absent_answer(wanted, error)
 
     def _can_grow(self) -> bool:
         return self._found.count(None) < len(self._found)
@@ -265,7 +301,7 @@ class FullFetch(Fetch):
                 session = self._new_session()
                 cache.add(session)
                 response.session_id = session.id
-        return response
+        return self._tell_leaders(self._answers, response)
 
     def _new_session(self) -> FetchSession:
         committed = self._request.isolation_level == READ_COMMITTED
@@ -330,7 +366,7 @@ class IncrementalFetch(Fetch):
             known = image.topic_by_id(one.topic_id)
             one.topic = known.name if known is not None else None
         error = why_absent(image, self._by_id, one.topic, one.topic_id, one.wanted.partition)
-        if error == ErrorCode.INCONSISTENT_TOPIC_ID:
+        if error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             return self._reader.failure(one.wanted, error)
         return absent_answer(one.wanted, error)
 
@@ -371,4 +407,4 @@ class IncrementalFetch(Fetch):
             if not topics or topics[-1].topic_id != one.topic_id or topics[-1].topic != topic:
                 topics.append(FetchableTopicResponse(topic, one.topic_id, []))
             topics[-1].partitions.append(answer)
-        return FetchResponse(session_id=session.id, responses=topics)
+        return self._tell_leaders(topics, FetchResponse(session_id=session.id, responses=topics))
