@@ -21,10 +21,6 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import RecordBatchError
 
 
-def _nothing() -> None:
-    pass
-
-
 class TruncatableLog(AppendableLog):
     """The part of `Log` that forgets."""
 
@@ -33,15 +29,17 @@ class TruncatableLog(AppendableLog):
     def truncate_to(self, offset: int) -> None:
         """Forget everything from `offset` on; the batch that holds it goes whole. Blocking. OSError when it fails;
         CORRUPT_MESSAGE, and nothing has changed, when damage keeps the batch from being found."""
-        self.cut_to(offset)()
+        make_last = self.cut_to(offset)
+        if make_last is not None:
+            make_last()
 
-    def cut_to(self, offset: int) -> Callable[[], object]:
-        """As `truncate_to`, but for the blocking part: what is returned has a thread make the change last, and
-        nothing is to be appended before it has."""
+    def cut_to(self, offset: int) -> Callable[[], object] | None:
+        """As `truncate_to`, but for the blocking part: what is returned is for a thread, that makes the change last,
+        and nothing is to be appended before it has. None when there was nothing to cut."""
         if offset >= self.log_end_offset:
             # An epoch that began at the end, and got no record, may be one that the leader never saw.
             self._epochs.truncate_from_end(self.log_end_offset)
-            return _nothing
+            return None
         if offset < self._bases[0]:
             return self.restart_at(offset)
         kept = bisect_right(self._bases, offset)
@@ -49,20 +47,24 @@ class TruncatableLog(AppendableLog):
             located = self._segments[kept - 1].locate(offset)
         except RecordBatchError as error:
             raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
+        start_moved = offset < self.log_start_offset
         if self._events is not None:
             self._events.truncating(self, offset)
         removed = self._segments[kept:]
-        del self._segments[kept:], self._bases[kept:]
-        if removed:
-            self._discard(removed[::-1])  # from the end, so that a crash leaves no hole
-        active = self._active = self._segments[-1]
-        if located is not None:
-            active.truncate(located[0], sync=False)
-        file = active.open_for_append()
-        start_moved = offset < self.log_start_offset
-        self._forget_from(offset)
-        self._epochs.truncate_from_end(offset)
-        self._truncate_producers()
+        try:
+            del self._segments[kept:], self._bases[kept:]
+            if removed:
+                self._discard(removed[::-1])  # from the end, so that a crash leaves no hole
+            active = self._active = self._segments[-1]
+            if located is not None:
+                active.truncate(located[0], sync=False)
+            file = active.open_for_append()
+            self._forget_from(offset)
+            self._epochs.truncate_from_end(offset)
+            self._truncate_producers()
+        except OSError as error:  # nobody knows now what the files hold: only a start finds out
+            self._fail(f"{self.name} can't be cut back: {error}", error)
+            raise
         if start_moved and self._events is not None:
             self._events.start_offset_changed(self)
         disk, directory = self._disk, self.directory
@@ -79,19 +81,23 @@ class TruncatableLog(AppendableLog):
         As Kafka's truncateFullyAndStartAt. What is returned is as with `cut_to`. OSError."""
         if self._events is not None:
             self._events.truncating(self, offset)
-        self._discard(self._segments[::-1])
-        self._active = Segment.create(self._disk, self.directory, offset, self._time_ms())
-        self._segments = [self._active]
-        self._bases = [offset]
-        self._new_names += 1
-        self._roll_after_ms = self._next_roll_after_ms()
-        self._forget_from(offset)
-        self.log_end_offset = self.recovery_point = self._sync_to = offset
-        self.log_start_offset = offset if log_start_offset < 0 else log_start_offset
-        self._limit_high_watermark()
-        self._epochs.clear()
-        self._epochs.save()
-        self._truncate_producers(anew=True)
+        try:
+            self._discard(self._segments[::-1])
+            self._active = Segment.create(self._disk, self.directory, offset, self._time_ms())
+            self._segments = [self._active]
+            self._bases = [offset]
+            self._new_names += 1
+            self._roll_after_ms = self._next_roll_after_ms()
+            self._forget_from(offset)
+            self.log_end_offset = self.recovery_point = self._sync_to = offset
+            self.log_start_offset = offset if log_start_offset < 0 else log_start_offset
+            self._limit_high_watermark()
+            self._epochs.clear()
+            self._epochs.save()
+            self._truncate_producers(anew=True)
+        except OSError as error:
+            self._fail(f"{self.name} can't be begun anew: {error}", error)
+            raise
         if self._events is not None:
             self._events.start_offset_changed(self)
         disk, directory = self._disk, self.directory

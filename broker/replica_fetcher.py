@@ -1,0 +1,403 @@
+"""A follower's fetcher: keeps its partitions level with one leader, over one connection, one request behind the other.
+
+What comes is appended in the turn in which it arrives, and the next request, which tells the leader of it, leaves in
+the same turn: that is what acks=all waits for. While a request waits on the leader for records, one more may be sent
+when there is something new to ask; the leader then ends the waiting of the first.
+
+An error delays its partition alone. An answer that speaks of what has changed meanwhile (the leader, its epoch, our
+log) is dropped. As Kafka's AbstractFetcherThread, without its threads.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.inter_broker_client import InterBrokerClient
+from barnabas.broker.replica_divergence import diverging_offset
+from barnabas.broker.replica_fetch_session import FollowerSession
+from barnabas.broker.replica_fetch_state import FetchState, Follower, Status
+from barnabas.broker.replica_truncations import ReplicaTruncations
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log_replica import UnexpectedAppendOffset
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from barnabas.broker.replica_fetcher_settings import FetcherSettings
+    from barnabas.storage.manager import LogManager
+    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.wire.messages.fetch import FetchResponse, PartitionData
+
+log = logging.getLogger("barnabas.replication")
+
+FETCH: Final = 1
+FETCH_VERSION: Final = 18
+IN_FLIGHT_MAX: Final = 2
+OVERSIZE_BYTES: Final = 64 * 1024 * 1024  # by so much a first batch may exceed what was asked for
+PARTITION_ANSWER_BYTES: Final = 128  # of one partition, without its records
+FIRST_DELAY_S: Final = 0.01
+
+# The leader has not heard of what we have heard of, or the other way round: news of it is on its way.
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+_SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+_KNOWN_CODES: Final = frozenset(int(code) for code in ErrorCode)
+
+
+def _error(code: int) -> ErrorCode:
+    return ErrorCode(code) if code in _KNOWN_CODES else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class ReplicaFetcher:
+    """Fetches some of the partitions that one broker leads. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: FetcherSettings,
+        log_manager: LogManager,
+        client_id: str,
+        endpoint: Callable[[], tuple[str, int] | None],
+    ) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._client = InterBrokerClient(
+            runtime,
+            client_id,
+            endpoint,
+            self._connected,
+            self._lost,
+            timeout_s=settings.socket_timeout_ms / 1000,
+            tls=settings.tls,
+        )
+        self._session = FollowerSession(
+            settings.wait_max_ms, settings.min_bytes, settings.response_max_bytes, settings.max_bytes
+        )
+        self._truncations = ReplicaTruncations(
+            runtime, log_manager, self._client, settings.node_id, self._is_current, self._settled
+        )
+        self._in_flight = 0
+        self._valid_from = 0  # answers to earlier requests are of another session, or connection
+        self._session_failures = 0  # in a row
+        self._is_resting = False  # after several of them
+        self._delayed: list[tuple[float, int, FetchState]] = []  # a heap: until when
+        self._delays = 0  # so that states need not be compared
+        self._timer: Timer | None = None
+        self._fetch_is_due = False
+
+    # -- partitions
+
+    @property
+    def partitions(self) -> int:
+        return len(self._session.states)
+
+    def add(self, partitions: Iterable[Follower]) -> None:
+        """Fetch these from now on, in their present leader epoch."""
+        legacy: list[tuple[FetchState, int]] = []
+        for partition in partitions:
+            known = self._session.states.get((partition.topic_id, partition.partition))
+            if (
+                known is not None
+                and known.partition is partition
+                and known.leader_epoch == partition.leader_epoch
+                and known.status is not Status.FAILED
+            ):
+                continue
+            state = FetchState(partition)
+            self._session.add(state)
+            held = partition.log
+            if held.latest_epoch < 0 and held.log_end_offset > held.high_watermark:
+                legacy.append(
+                    (state, held.high_watermark)
+                )  # nothing but the high watermark is there to go by
+        if legacy:
+            self._cut(legacy)
+        self._client.open()
+        self._fetch_soon()
+
+    def remove(self, topic_id: bytes, index: int) -> None:
+        """Fetch it no more; nothing happens when it is not fetched here. What is on its way is dropped."""
+        self._session.remove((topic_id, index))
+
+    def lag(self, topic_id: bytes, index: int) -> FetchState | None:
+        return self._session.states.get((topic_id, index))
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._client.close()
+
+    def leader_has_changed(self) -> None:
+        """There is news of the broker that is fetched from."""
+        self._client.hurry()
+
+    # -- the connection
+
+    def _connected(self) -> None:
+        self._in_flight = 0
+        self._session.begin_anew()
+        self._valid_from = self._session.request_number + 1
+        self._fetch()
+
+    def _lost(self, _why: str) -> None:
+        self._in_flight = 0
+        self._valid_from = self._session.request_number + 1
+        self._truncations.connection_lost()
+
+    def _fetch_soon(self) -> None:
+        """At the end of this turn, so that what comes together is asked for together."""
+        if not self._fetch_is_due:
+            self._fetch_is_due = True
+            self._runtime.call_soon(self._fetch)
+
+    def _fetch(self) -> None:
+        """Send a request, if there is anything to ask and none waits that says the same."""
+        self._fetch_is_due = False
+        session = self._session
+        if not session.ready_count or not self._client.is_connected or self._is_resting:
+            return
+        if self._in_flight and not (
+            self._in_flight < IN_FLIGHT_MAX and session.takes_more and session.has_news
+        ):
+            return
+        settings = self._settings
+        request = session.next_request(settings.node_id, settings.broker_epoch())
+        self._in_flight += 1
+        self._client.send(
+            FETCH,
+            FETCH_VERSION,
+            request,
+            partial(self._answered, session.request_number),
+            answer_max_bytes=settings.response_max_bytes
+            + OVERSIZE_BYTES
+            + PARTITION_ANSWER_BYTES * len(session.states),
+        )
+
+    # -- answers
+
+    def _answered(self, number: int, response: FetchResponse) -> None:
+        self._in_flight -= 1
+        session = self._session
+        if response.error_code:
+            self._session_failed(number, _error(response.error_code))
+            return
+        if number < self._valid_from:
+            self._fetch()
+            return
+        self._session_failures = 0
+        session.answered(number, response.session_id)
+        cuts: list[tuple[FetchState, int]] = []
+        out_of_range: list[FetchState] = []
+        for topic in response.responses:
+            topic_id = topic.topic_id
+            for data in topic.partitions:
+                state = session.speaks_of(number, (topic_id, data.partition_index))
+                if state is None:
+                    continue
+                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    out_of_range.append(state)
+                elif data.error_code:
+                    self._refused(state, data.error_code)
+                elif data.diverging_epoch.end_offset != -1 or data.diverging_epoch.epoch != -1:
+                    cuts.append((state, self._divergence(state, data)))
+                else:
+                    self._take(state, data)
+        if cuts:
+            self._cut(cuts)
+        if out_of_range:
+            for state in out_of_range:
+                log.info("%s: the leader has nothing at %d", state.name, state.sent_offset)
+                session.set_status(state, Status.ASKING)
+            self._truncations.ask(out_of_range)
+        self._fetch()
+
+    def _session_failed(self, number: int, error: ErrorCode) -> None:
+        if number >= self._valid_from:
+            self._session.begin_anew()
+            self._valid_from = self._session.request_number + 1
+            self._session_failures += 1
+            log.info("%s: the session begins anew: %s", self._client.client_id, error.name)
+            if error not in _SESSION_ERRORS or self._session_failures > 1:
+                delay_s = FIRST_DELAY_S * 2 ** min(self._session_failures, 10)
+                self._is_resting = True
+                self._runtime.call_later(min(delay_s, self._settings.backoff_ms / 1000), self._try_again)
+        self._fetch()
+
+    def _try_again(self) -> None:
+        self._is_resting = False
+        self._fetch()
+
+    def _take(self, state: FetchState, data: PartitionData) -> None:
+        """Append what came, and follow what the leader says of its high watermark and its start."""
+        partition = state.partition
+        held = partition.log
+        awaits_sync = awaits_write_back = False
+        try:
+            if data.records:
+                records = data.records
+                assert isinstance(records, memoryview)
+                try:
+                    appended = held.append_as_follower(records, state.leader_epoch)
+                except UnexpectedAppendOffset as error:
+                    self._begin_inside_batch(state, error)
+                    return
+                awaits_sync, awaits_write_back = appended.awaits_sync, appended.awaits_write_back
+                if not appended.size:
+                    self._delay(state, self._settings.backoff_ms)
+                    return
+            before = held.high_watermark
+            if held.is_replicated:
+                held.set_high_watermark(data.high_watermark)
+            if data.log_start_offset > held.log_start_offset:
+                held.increment_log_start_offset(min(data.log_start_offset, held.high_watermark))
+        except StorageError as error:
+            self._could_not_write(state, error)
+            return
+        except Exception:  # the others go on, as in Kafka
+            log.exception("%s: what was fetched could not be dealt with", state.name)
+            self._session.set_status(state, Status.FAILED)
+            return
+        state.failures = 0
+        end = held.log_end_offset
+        state.is_caught_up = end >= data.high_watermark
+        if held.high_watermark != before:
+            partition.interrupt_waiters()
+        if end != state.sent_offset or held.log_start_offset != state.sent_start_offset:
+            self._session.changed(state)
+        if awaits_sync:
+            self._session.set_status(state, Status.SYNCING)
+            held.when_synced(end, partial(self._synced, state))
+        elif awaits_write_back:
+            self._session.set_status(state, Status.SYNCING)
+            held.when_written_back(partial(self._synced, state))
+
+    def _synced(self, state: FetchState, failure: str | None) -> None:
+        if not self._is_current(state) or state.status is not Status.SYNCING:
+            return
+        if failure is not None:
+            log.error("%s is not fetched any more: %s", state.name, failure)
+            self._session.set_status(state, Status.FAILED)
+        else:
+            self._session.set_status(state, Status.READY)
+            self._fetch_soon()
+
+    def _begin_inside_batch(self, state: FetchState, error: UnexpectedAppendOffset) -> None:
+        """The leader's start lies inside a batch (DeleteRecords), which comes whole: an empty log begins with it."""
+        held = state.partition.log
+        if held.log_start_offset == held.log_end_offset <= error.last_offset:
+            log.info("%s begins anew at %d: %s", state.name, error.first_offset, error)
+            self._session.set_status(state, Status.CUTTING)
+            self._truncations.restart(state, error.first_offset, held.log_start_offset)
+        else:
+            log.error("%s: %s", state.name, error)
+            self._delay(state, self._settings.backoff_ms)
+
+    def _could_not_write(self, state: FetchState, error: StorageError) -> None:
+        held = state.partition.log
+        if held.offline or held.failure is not None:
+            log.error("%s is not fetched any more: %s", state.name, error)
+            self._session.set_status(state, Status.FAILED)
+        else:
+            log.error("%s: what was fetched is refused: %s", state.name, error)
+            self._delay(state, self._settings.backoff_ms)
+
+    def _divergence(self, state: FetchState, data: PartitionData) -> int:
+        epoch, end_offset = data.diverging_epoch.epoch, data.diverging_epoch.end_offset
+        held = state.partition.log
+        offset = diverging_offset(held, epoch, end_offset)
+        level = logging.WARNING if offset < held.high_watermark else logging.INFO
+        log.log(
+            level,
+            "%s: cutting the log back from %d to %d (high watermark %d), as the leader has epoch %d up to %d",
+            state.name,
+            held.log_end_offset,
+            offset,
+            held.high_watermark,
+            epoch,
+            end_offset,
+        )
+        return offset
+
+    def _cut(self, cuts: list[tuple[FetchState, int]]) -> None:
+        for state, _ in cuts:
+            self._session.set_status(state, Status.CUTTING)
+        self._truncations.cut(cuts)
+
+    def _is_current(self, state: FetchState) -> bool:
+        return self._session.states.get(state.key) is state
+
+    def _settled(self, states: list[FetchState], error: BaseException | None) -> None:
+        """These have been cut, or begun anew, or nothing could be done for them."""
+        for state in states:
+            if not self._is_current(state):
+                continue
+            if error is None:
+                state.failures = 0
+                self._session.set_status(state, Status.READY)
+            elif isinstance(error, StorageError) and error.error in _PASSING:
+                self._refused(state, error.error)
+            else:
+                log.error("%s can't be made to agree with its leader: %s", state.name, error)
+                self._delay(state, self._settings.backoff_ms)
+        self._fetch_soon()
+
+    # -- errors
+
+    def _refused(self, state: FetchState, code: int) -> None:
+        """The leader did not answer with records."""
+        error = _error(code)
+        longest_ms = self._settings.backoff_ms
+        if error in _PASSING:
+            if state.failures == 0:
+                log.info("%s: the leader says %s", state.name, error.name)
+            longest_ms = min(longest_ms, FIRST_DELAY_S * 1000 * 2 ** min(state.failures, 10))
+        else:
+            log.error("%s: the leader says %s", state.name, error.name)
+        self._delay(state, longest_ms)
+
+    def _delay(self, state: FetchState, delay_ms: float) -> None:
+        """Leave the partition out for a while."""
+        state.failures += 1
+        self._session.set_status(state, Status.DELAYED)
+        self._delays += 1
+        due = self._runtime.monotonic() + delay_ms / 1000
+        heapq.heappush(self._delayed, (due, self._delays, state))
+        if self._delayed[0][2] is state:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._delayed:
+            left_s = self._delayed[0][0] - self._runtime.monotonic()
+            self._timer = self._runtime.call_later(max(left_s, 0), self._delay_is_over)
+
+    def _delay_is_over(self) -> None:
+        now = self._runtime.monotonic() + 0.001  # those of the same moment together
+        while self._delayed and self._delayed[0][0] <= now:
+            state = heapq.heappop(self._delayed)[2]
+            if state.status is Status.DELAYED and self._is_current(state):
+                self._session.set_status(state, Status.READY)
+        self._timer = None
+        self._set_timer()
+        self._fetch()
