@@ -9,6 +9,9 @@ of committed metadata to brokers that do not vote.
     links.listen(host, port, tls=server_context)                                   controllers
     links.call([(host, port, node id or None), ...])
 
+    MetadataFeed(links, raft_log, lambda: controller.image.offset + 1)             metadata_feed.py; controllers
+    FollowedMetadataLog(links)                                                     followed_log.py; other nodes
+
 `Formation` tells the voters, and Raft's files stand on disk then: RaftMetadataLog takes no genesis. `links` is its
 RaftPeers, and `links.raft = raft_log` lets it receive. `links.leader.announce(term, node_id)` tells everybody who
 leads.

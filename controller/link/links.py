@@ -289,7 +289,7 @@ class Links:
             self._tell_refused(handshake, dialer, error)
         if dialer is not None:
             dialer.handshake_ended(error)
-        elif not isinstance(error, LinkRefused):
+        elif isinstance(error, TimeoutError):
             self._refusals.warn(handshake.connection.peer_host, f"a caller came to no link: {error}")
 
     def _tell_refused(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:

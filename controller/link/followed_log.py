@@ -1,0 +1,189 @@
+"""The metadata log of a broker that does not vote: it follows what the voters have committed.
+
+It follows the active controller where it knows it and is linked with it, since that one learns of a commit first,
+else any voter; when that changes it goes on at another one, behind the last record it has applied. Nothing is kept
+on disk: a start asks for everything, which takes milliseconds, and never acts on what is long past.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from barnabas.controller.errors import NotController
+from barnabas.controller.journal_format import decode_snapshot
+from barnabas.controller.link import messages
+from barnabas.controller.link.messages import MalformedMessage, encode
+from barnabas.controller.link.metadata_messages import (
+    Cease,
+    Follow,
+    Groups,
+    SnapshotPart,
+    Taken,
+    decode_metadata,
+)
+
+if TYPE_CHECKING:
+    from barnabas.controller.link.links import Links
+    from barnabas.controller.link.peer import Peer
+    from barnabas.controller.metadata_log import Apply, Done, Replace
+
+log = logging.getLogger("barnabas.metadata")
+
+
+class FollowedMetadataLog:
+    """A MetadataLog that others lead. It follows from `serve` to `close`."""
+
+    def __init__(self, links: Links) -> None:
+        self.on_error: Callable[[Exception], object] = lambda _: None  # it can't go on, and says why
+        self.offset = -1  # of the last record applied
+        self._links = links
+        self._source: Peer | None = None
+        self._subscription = 0
+        self._taken = 0
+        self._snapshot = bytearray()
+        self._is_following = False
+        self._is_caught_up = False
+        self._when_caught_up: list[Callable[[], object]] = []
+        self._apply: Apply
+        self._replace: Replace
+
+    # MetadataLog
+
+    @property
+    def is_leader(self) -> bool:
+        return False
+
+    @property
+    def term(self) -> int:
+        """Of the active controller, as far as is known here; 0 before."""
+        return max(0, self._links.leader.term)
+
+    def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:  # noqa: ARG002
+        self._apply, self._replace = apply, replace
+        links = self._links
+        links.handle(messages.METADATA, self._heard)
+        links.add_listener(lambda _: self._choose(), self._disconnected)
+        links.leader.on_change(lambda _: self._choose())
+        return -1
+
+    def serve(self) -> None:
+        self._is_following = True
+        self._choose()
+
+    def propose(self, records: Sequence[bytes], done: Done) -> None:  # noqa: ARG002
+        done(NotController("this node is not the active controller"))
+
+    def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
+        """This node never leads: nothing will call back."""
+
+    def close(self) -> None:
+        self._is_following = False
+        self._leave()
+
+    # For the broker
+
+    @property
+    def source_id(self) -> int:
+        """Node id of the voter that is followed, -1 for none."""
+        return -1 if self._source is None else self._source.node_id
+
+    def when_caught_up(self, callback: Callable[[], object]) -> None:
+        """Call back once everything has been applied that a voter knew to be committed when it was first asked."""
+        if self._is_caught_up:
+            callback()
+        else:
+            self._when_caught_up.append(callback)
+
+    # Whom to follow
+
+    def _choose(self) -> None:
+        if not self._is_following:
+            return
+        wanted = self._links.peer(self._links.active_controller())
+        if wanted is None or not wanted.identity.is_controller:
+            if self._source is not None:
+                return
+            wanted = next((peer for peer in self._links.peers() if peer.identity.is_controller), None)
+        if wanted is None or wanted is self._source:
+            return
+        self._leave()
+        self._source = wanted
+        self._subscription += 1
+        self._taken = 0
+        self._snapshot = bytearray()
+        wanted.send(messages.METADATA, encode(Follow(self._subscription, self.offset)))
+
+    def _leave(self) -> None:
+        source, self._source = self._source, None
+        if source is not None and source.is_open:
+            source.send(messages.METADATA, encode(Cease(self._subscription)))
+
+    def _disconnected(self, peer: Peer) -> None:
+        if self._source is peer:
+            self._source = None
+            self._choose()
+
+    # What comes
+
+    def _heard(self, peer: Peer, payload: bytes) -> None:
+        if peer is not self._source:
+            return
+        message = decode_metadata(payload)
+        if message.subscription != self._subscription:
+            return
+        try:
+            if isinstance(message, Groups):
+                self._take_groups(message)
+            elif isinstance(message, SnapshotPart):
+                self._take_part(message, peer)
+        except MalformedMessage:
+            raise
+        except Exception as error:  # noqa: BLE001 - a group may have been applied in part: no way leads on from there
+            self._fail(error)
+
+    def _take_groups(self, message: Groups) -> None:
+        if message.base_offset != self.offset + 1:
+            raise MalformedMessage(
+                f"records from offset {message.base_offset} on, where {self.offset + 1} is due"
+            )
+        for group in message.groups:
+            self._apply(group)
+            self.offset += len(group)
+        if message.groups:
+            self._count(message.cost)
+        if not self._is_caught_up and self.offset + 1 >= message.end_offset:
+            self._is_caught_up = True
+            waiting, self._when_caught_up = self._when_caught_up, []
+            for callback in waiting:
+                callback()
+
+    def _take_part(self, message: SnapshotPart, peer: Peer) -> None:
+        if message.position != len(self._snapshot):
+            raise MalformedMessage(
+                f"a piece of a snapshot at {message.position}, where {len(self._snapshot)} is due"
+            )
+        self._snapshot += message.data
+        if len(self._snapshot) >= message.size:
+            content, self._snapshot = bytes(self._snapshot), bytearray()
+            snapshot = decode_snapshot(content, f"the metadata snapshot of node {peer.node_id}")
+            log.info(
+                "taking a snapshot of the metadata up to offset %d from node %d",
+                snapshot.offset,
+                peer.node_id,
+            )
+            self._replace(snapshot.records, snapshot.offset)
+            self.offset = snapshot.offset
+        self._count(len(message.data))
+
+    def _count(self, cost: int) -> None:
+        self._taken += cost
+        if self._source is not None:
+            self._source.send(messages.METADATA, encode(Taken(self._subscription, self._taken)))
+
+    def _fail(self, error: Exception) -> None:
+        log.error("the metadata can't be followed any further: %s", error)
+        self._is_following = False
+        self._leave()
+        self.on_error(error)

@@ -1,0 +1,147 @@
+"""A voter's side of the metadata's way to brokers: whoever follows is sent each group as soon as it is committed
+here, or a snapshot where it has fallen too far behind.
+
+Nothing is queued for a broker but its place: what it has not taken yet is read again when it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from barnabas.controller.journal_format import Snapshot, encode_snapshot
+from barnabas.controller.link import messages
+from barnabas.controller.link.messages import encode
+from barnabas.controller.link.metadata_messages import (
+    PIECE_BYTES,
+    WINDOW_BYTES,
+    Cease,
+    Follow,
+    Groups,
+    SnapshotPart,
+    Taken,
+    decode_metadata,
+)
+
+if TYPE_CHECKING:
+    from barnabas.controller.link.links import Links
+    from barnabas.controller.link.peer import Peer
+    from barnabas.controller.raft.committed_groups import CommittedGroup
+
+_RECORD_COST = 8  # bytes, beside its own
+
+
+class CommittedMetadata(Protocol):
+    """A metadata log that can be read, as RaftMetadataLog can."""
+
+    def on_commit(self, callback: Callable[[], object]) -> None: ...
+
+    def read_committed(self, after_offset: int, bytes_max: int = ...) -> Sequence[CommittedGroup] | None: ...
+
+    def read_snapshot(self) -> tuple[list[bytes], int]: ...
+
+
+class _Follower:
+    """One broker. `offset`: of the last record it was sent. `rest`: of the snapshot that it is being sent."""
+
+    def __init__(self, peer: Peer, subscription: int, offset: int) -> None:
+        self.peer = peer
+        self.subscription = subscription
+        self.offset = offset
+        self.end_told = -2
+        self.sent = 0
+        self.taken = 0
+        self.snapshot: bytes | None = None
+        self.position = 0
+
+
+class MetadataFeed:
+    """Serves all followers of this voter. Made when the log is open; on a node that has no quorum yet nobody asks."""
+
+    def __init__(self, links: Links, log: CommittedMetadata, end_offset: Callable[[], int]) -> None:
+        """`end_offset()`: behind the last record that is committed here."""
+        self._log = log
+        self._end_offset = end_offset
+        self._followers: dict[int, _Follower] = {}  # by link number
+        self._snapshot: tuple[bytes, int] | None = None  # the last one that was made, and its offset
+        links.handle(messages.METADATA, self._heard)
+        links.add_listener(lambda _: None, self._disconnected)
+        log.on_commit(self._committed)
+
+    def offsets(self) -> dict[int, int]:
+        """Node id -> offset of the last record that was sent there."""
+        return {follower.peer.node_id: follower.offset for follower in self._followers.values()}
+
+    def _disconnected(self, peer: Peer) -> None:
+        self._followers.pop(peer.number, None)
+        if not self._followers:
+            self._snapshot = None
+
+    def _heard(self, peer: Peer, payload: bytes) -> None:
+        message = decode_metadata(payload)
+        follower = self._followers.get(peer.number)
+        if isinstance(message, Follow):
+            follower = _Follower(peer, message.subscription, message.offset)
+            self._followers[peer.number] = follower
+            self._push(follower)
+        elif follower is None or message.subscription != follower.subscription:
+            return
+        elif isinstance(message, Taken):
+            follower.taken = min(message.total, follower.sent)
+            self._push(follower)
+        elif isinstance(message, Cease):
+            del self._followers[peer.number]
+
+    def _committed(self) -> None:
+        for follower in list(self._followers.values()):
+            self._push(follower)
+
+    def _push(self, follower: _Follower) -> None:
+        """Whatever may be sent now."""
+        while follower.peer.is_open and follower.sent - follower.taken < WINDOW_BYTES:
+            if follower.snapshot is not None:
+                self._push_snapshot(follower)
+                continue
+            groups = self._log.read_committed(follower.offset, PIECE_BYTES)
+            if groups is None:
+                follower.snapshot, follower.offset = self._shared_snapshot()
+                follower.position = 0
+                continue
+            end_offset = self._end_offset()
+            if not groups and follower.end_told == end_offset:
+                return
+            cost = sum(_RECORD_COST + len(record) for group in groups for record in group.records)
+            message = Groups(
+                follower.subscription,
+                follower.offset + 1,
+                [list(group.records) for group in groups],
+                end_offset,
+                cost,
+            )
+            if not follower.peer.send(messages.METADATA, encode(message)):
+                follower.peer.connection.abort(BufferError("it does not take the metadata"))
+                return
+            follower.end_told = end_offset
+            follower.sent += cost
+            follower.offset += sum(len(group.records) for group in groups)
+
+    def _push_snapshot(self, follower: _Follower) -> None:
+        content = follower.snapshot
+        assert content is not None
+        data = content[follower.position : follower.position + PIECE_BYTES]
+        part = SnapshotPart(follower.subscription, follower.position, len(content), data)
+        if not follower.peer.send(messages.METADATA, encode(part)):
+            follower.peer.connection.abort(BufferError("it does not take a snapshot of the metadata"))
+            return
+        follower.sent += len(data)
+        follower.position += len(data)
+        if follower.position == len(content):
+            follower.snapshot = None
+
+    def _shared_snapshot(self) -> tuple[bytes, int]:
+        """One for all who need it at about the same time."""
+        kept = self._snapshot
+        if kept is None or self._log.read_committed(kept[1], 1) is None:
+            records, offset = self._log.read_snapshot()
+            kept = self._snapshot = encode_snapshot(Snapshot(0, offset, records)), offset
+        return kept
