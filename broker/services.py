@@ -9,6 +9,8 @@ from barnabas.broker.refused_transactions import RefusedTransactions
 from barnabas.broker.to_controller import ToController
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.broker.config import BrokerConfig
     from barnabas.broker.fetch_sessions import FetchSessionCache
     from barnabas.broker.groups.coordinator import GroupCoordinator
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from barnabas.broker.purgatory import FetchPurgatory
     from barnabas.controller.broker_sessions import BrokerSessions
     from barnabas.controller.controller import Controller
+    from barnabas.controller.quorum_info import QuorumInfo
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
 
@@ -49,7 +52,10 @@ class Services:
     refused_transactions: RefusedTransactions = field(default_factory=RefusedTransactions)
     endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name
     to_controller: ToController = field(init=False)
-    broker_sessions: BrokerSessions | None = None  # where the controller may become the active one of a cluster
+    quorum: Callable[[], QuorumInfo] | None = None  # tells of the metadata quorum; None: this node is alone
+    broker_sessions: BrokerSessions | None = (
+        None  # where the controller may become the active one of a cluster
+    )
 
     def __post_init__(self) -> None:
         self.to_controller = ToController(self)

@@ -30,7 +30,7 @@ from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest
 if TYPE_CHECKING:
     from barnabas.controller.controller import Controller
     from barnabas.controller.image import BrokerRegistration, MetadataImage
-    from barnabas.controller.operations.cluster_view import ControllerSettings
+    from barnabas.controller.operations.settings import ControllerSettings
     from barnabas.storage.runtime import Runtime, Timer
 
 # probe(host, port, result): `result(is_refused)` once; False when somebody listens there, or when that is not known

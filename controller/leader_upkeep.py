@@ -12,7 +12,7 @@ from barnabas.controller.operations.elections import balance_leaders, elect_wher
 if TYPE_CHECKING:
     from barnabas.controller.controller import Controller
     from barnabas.controller.image import MetadataImage
-    from barnabas.controller.operations.cluster_view import ControllerSettings
+    from barnabas.controller.operations.settings import ControllerSettings
     from barnabas.storage.runtime import Runtime, Timer
     from barnabas.wire.errors import ErrorCode
 

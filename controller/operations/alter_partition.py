@@ -12,7 +12,7 @@ import logging
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
 from barnabas.controller.image import MetadataImage, PartitionState, TopicImage, changed_state
-from barnabas.controller.operations.cluster_view import ControllerSettings, Rules, leadership_test
+from barnabas.controller.operations.cluster_view import Rules, leadership_test
 from barnabas.controller.operations.epochs import check_broker_epoch
 from barnabas.controller.operations.partition_change import (
     NO_CHANGE,
@@ -22,6 +22,7 @@ from barnabas.controller.operations.partition_change import (
     Wanted,
     change_partition,
 )
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition import (
     AlterPartitionRequest,

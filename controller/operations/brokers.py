@@ -15,7 +15,6 @@ import msgspec
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
 from barnabas.controller.image import BrokerRegistration, MetadataImage
-from barnabas.controller.operations.cluster_view import ControllerSettings
 from barnabas.controller.operations.features import (
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
@@ -23,6 +22,7 @@ from barnabas.controller.operations.features import (
     SUPPORTED_FEATURES,
 )
 from barnabas.controller.operations.leadership import broker_forgot, broker_gone, broker_removed, broker_there
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.storage.directory import encode_uuid
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest

@@ -6,7 +6,7 @@ Partitions are found by going through all of them, which takes a millisecond for
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from barnabas.controller.image import (
     BROKER_RESOURCE,
@@ -16,8 +16,9 @@ from barnabas.controller.image import (
     PartitionState,
     TopicImage,
 )
-from barnabas.controller.operations.features import with_elr
+from barnabas.controller.operations.features import MIN_ISR, with_elr
 from barnabas.controller.operations.partition_change import NO_LEADER, TopicRules
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.primitives import ZERO_UUID
 
 UNASSIGNED: Final = ZERO_UUID  # DirectoryId.UNASSIGNED: nobody has said yet
@@ -26,16 +27,7 @@ MIGRATING: Final = bytes(15) + b"\x02"  # DirectoryId.MIGRATING: while ZooKeeper
 
 Place = tuple[TopicImage, int, PartitionState]  # a partition: its topic, its index, its state
 
-_MIN_ISR: Final = "min.insync.replicas"
 _UNCLEAN: Final = "unclean.leader.election.enable"
-
-
-class ControllerSettings(Protocol):
-    """What a decision needs to know of the controller's own configuration."""
-
-    @property
-    def node_id(self) -> int: ...
-    def value(self, name: str) -> str | None: ...
 
 
 class Rules:
@@ -47,12 +39,12 @@ class Rules:
         brokers = [image.configs.get((BROKER_RESOURCE, name), {}) for name in (str(settings.node_id), "")]
         self._defaults = {
             name: next((broker[name] for broker in brokers if name in broker), settings.value(name))
-            for name in (_MIN_ISR, _UNCLEAN)
+            for name in (MIN_ISR, _UNCLEAN)
         }
 
     def of(self, topic: TopicImage) -> TopicRules:
         configs = self._image.configs.get((TOPIC_RESOURCE, topic.name), {})
-        min_isr = configs.get(_MIN_ISR, self._defaults[_MIN_ISR])
+        min_isr = configs.get(MIN_ISR, self._defaults[MIN_ISR])
         unclean = configs.get(_UNCLEAN, self._defaults[_UNCLEAN])
         replication_factor = len(topic.partitions[0].replicas) if 0 in topic.partitions else 1
         return TopicRules(

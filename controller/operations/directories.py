@@ -17,7 +17,6 @@ from barnabas.controller.operations.cluster_view import (
     LOST,
     MIGRATING,
     UNASSIGNED,
-    ControllerSettings,
     Rules,
     directory_of,
     has_directory,
@@ -26,6 +25,7 @@ from barnabas.controller.operations.cluster_view import (
 from barnabas.controller.operations.epochs import check_broker_epoch
 from barnabas.controller.operations.leadership import broker_there, directories_gone
 from barnabas.controller.operations.partition_change import Wanted, change_partition
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,

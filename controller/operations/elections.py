@@ -13,14 +13,9 @@ from typing import Final
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
 from barnabas.controller.image import MetadataImage, PartitionState, TopicImage
-from barnabas.controller.operations.cluster_view import (
-    ControllerSettings,
-    Rules,
-    leadership_test,
-    partitions,
-    without_leader,
-)
+from barnabas.controller.operations.cluster_view import Rules, leadership_test, partitions, without_leader
 from barnabas.controller.operations.partition_change import NO_LEADER, Election, Wanted, change_partition
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.elect_leaders import (
     ElectLeadersRequest,
@@ -40,7 +35,7 @@ def elect_leaders(
 ) -> Decision[ElectLeadersResponse]:
     """For the partitions named, or for all that can do with an election when none are named."""
     if request.election_type not in (PREFERRED, UNCLEAN):
-        return Decision([], ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return Decision([], _unknown_type(request))
     rules = Rules(image, settings)
     records: list[PartitionChangeRecord] = []
     response = ElectLeadersResponse()
@@ -64,6 +59,23 @@ def elect_leaders(
             results.partition_result.append(result)
         response.replica_election_results.append(results)
     return Decision(records, response)
+
+
+def _unknown_type(request: ElectLeadersRequest) -> ElectLeadersResponse:
+    error, text = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}"
+    return ElectLeadersResponse(
+        error_code=error,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=wanted.topic,
+                partition_result=[
+                    PartitionResult(partition_id=index, error_code=error, error_message=text)
+                    for index in wanted.partitions
+                ],
+            )
+            for wanted in request.topic_partitions or []
+        ],
+    )
 
 
 def _elect(

@@ -1,19 +1,27 @@
-"""Features (KIP-584): which levels this release can run at, and what a new cluster begins with.
+"""Features (KIP-584): which levels this release can run at, what a cluster begins with, and changing them.
 
-Only features that are implemented are supported; the levels that count stand in the image (FeatureLevelRecord).
+Only features that are implemented are supported; the levels that count stand in the image (FeatureLevelRecord). What
+Kafka has finalized besides stays there for it, and can't be changed from here. Texts are Kafka's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from barnabas.controller.image import MetadataImage
+import msgspec
+from barnabas.controller.decision import Decision
+from barnabas.controller.errors import Refusal
+from barnabas.controller.image import BROKER_RESOURCE, MetadataImage
+from barnabas.controller.operations.settings import ControllerSettings
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.metadata_records import ConfigRecord, FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_MIN: Final = 7  # 3.3-IV3
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0
 ELR_VERSION: Final = "eligible.leader.replicas.version"
+MIN_ISR: Final = "min.insync.replicas"
 
 # name -> (lowest, highest) level, as Kafka 4.3 states them
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
@@ -21,7 +29,120 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_LEVEL),
 }
 
+UPGRADE: Final = 1  # FeatureUpdate.UpgradeType
+SAFE_DOWNGRADE: Final = 2
+UNSAFE_DOWNGRADE: Final = 3
+
+
+class FeatureUpdate(msgspec.Struct, frozen=True):
+    """A feature that shall have another level. `upgrade_type`: UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
+
+    name: str
+    level: int
+    upgrade_type: int
+
 
 def with_elr(image: MetadataImage) -> bool:
     """Whether eligible leader replicas are in use (KIP-966)."""
     return image.features.get(ELR_VERSION, 0) > 0
+
+
+def begin_cluster(image: MetadataImage, settings: ControllerSettings) -> Decision[None]:
+    """What a cluster of several nodes begins with; nothing when it has begun already. A single node that grows comes
+    without eligible leader replicas, which need more than one."""
+    records: list[msgspec.Struct] = []
+    if METADATA_VERSION not in image.features:
+        records.append(FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL))
+    if ELR_VERSION not in image.features and len(image.brokers) <= 1:
+        records.append(FeatureLevelRecord(name=ELR_VERSION, feature_level=1))
+        records += _one_min_isr(image, settings)
+    return Decision(records, None)
+
+
+def _one_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[ConfigRecord]:
+    """Who is eligible depends on min.insync.replicas, which must be the same for all brokers from now on."""
+    records: list[ConfigRecord] = []
+    for kind, name in sorted(image.configs):
+        if kind == BROKER_RESOURCE and name and MIN_ISR in image.configs[kind, name]:
+            records.append(ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR, value=None))
+    if MIN_ISR not in image.configs.get((BROKER_RESOURCE, ""), {}):
+        value = settings.value(MIN_ISR) or "1"
+        records.append(
+            ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name=MIN_ISR, value=value)
+        )
+    return records
+
+
+def update_features(
+    image: MetadataImage,
+    settings: ControllerSettings,
+    updates: Sequence[FeatureUpdate],
+    *,
+    validate_only: bool = False,
+) -> Decision[Refusal | None]:
+    """All of them, or none and the refusal of the first that may not be."""
+    records: list[msgspec.Struct] = []
+    try:
+        for update in updates:
+            records += _update(image, settings, update)
+    except Refusal as refusal:
+        return Decision([], refusal)
+    if validate_only:
+        return Decision([], None)
+    if any(update.name == ELR_VERSION and update.level > 0 for update in updates):
+        records += _one_min_isr(image, settings)
+    return Decision(records, None)
+
+
+def _update(
+    image: MetadataImage, settings: ControllerSettings, update: FeatureUpdate
+) -> list[msgspec.Struct]:
+    current = image.features.get(update.name, 0)
+    reason = ""
+    if update.upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        reason = "The controller does not support the given upgrade type."
+    elif update.level < 0:
+        reason = "A feature version cannot be less than 0."
+    else:
+        reason = _not_supported(image, settings.node_id, update.name, update.level)
+    if not reason and update.level < current and update.upgrade_type == UPGRADE:
+        reason = (
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
+            "downgrade."
+        )
+    if not reason and update.level > current and update.upgrade_type != UPGRADE:
+        reason = "Can't downgrade to a newer version."
+    if reason:
+        text = f"Invalid update version {update.level} for feature {update.name}. {reason}"
+        raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, text)
+    if update.name == METADATA_VERSION and update.level < current:
+        _check_metadata_downgrade(current, update)
+    return [FeatureLevelRecord(name=update.name, feature_level=update.level)]
+
+
+def _not_supported(image: MetadataImage, node_id: int, name: str, level: int) -> str:
+    """Why a node of the cluster can't run at this level; empty when all can."""
+    nodes = [(f"Local controller {node_id}", SUPPORTED_FEATURES.get(name, (0, 0)))]
+    nodes += [
+        (f"Broker {broker_id}", image.brokers[broker_id].features.get(name, (0, 0)))
+        for broker_id in sorted(image.brokers)
+    ]
+    for node, (low, high) in nodes:
+        if level and (low, high) == (0, 0):
+            return f"{node} does not support this feature."
+        if level and not low <= level <= high:
+            return f"{node} only supports versions {low}-{high}"
+    return ""
+
+
+def _check_metadata_downgrade(current: int, update: FeatureUpdate) -> None:
+    """Records are written as the newest level has them, so that going back would lose some."""
+    reason = (
+        "Unsafe metadata downgrade is not supported in this version."
+        if update.upgrade_type == UNSAFE_DOWNGRADE
+        else "Refusing to perform the requested downgrade because it might delete metadata information."
+    )
+    raise Refusal(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"Unsupported metadata.version downgrade from {current} to {update.level}. {reason}",
+    )

@@ -12,9 +12,10 @@ from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
 from barnabas.controller.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.brokers import fence, leave, unfence
-from barnabas.controller.operations.cluster_view import ControllerSettings, leads_any
+from barnabas.controller.operations.cluster_view import leads_any
 from barnabas.controller.operations.directories import cordon, fail_directories
 from barnabas.controller.operations.epochs import check_broker_epoch
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from barnabas.controller.image import BrokerRegistration, MetadataImage, PartitionState
 from barnabas.controller.operations.cluster_view import (
-    ControllerSettings,
     Place,
     Rules,
     directory_of,
@@ -22,6 +21,7 @@ from barnabas.controller.operations.cluster_view import (
     without_leader,
 )
 from barnabas.controller.operations.partition_change import Election, TopicRules, Wanted, change_partition
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
 _NOBODY: Final = -1

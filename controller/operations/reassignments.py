@@ -11,14 +11,10 @@ from collections.abc import Sequence
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
 from barnabas.controller.image import MetadataImage, PartitionState, TopicImage
-from barnabas.controller.operations.cluster_view import (
-    ControllerSettings,
-    Rules,
-    default_directory,
-    leadership_test,
-)
+from barnabas.controller.operations.cluster_view import Rules, default_directory, leadership_test
 from barnabas.controller.operations.partition_change import Election, Wanted, change_partition
 from barnabas.controller.operations.placement import check_assignment
+from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -43,18 +39,22 @@ def alter_reassignments(
     rules = Rules(image, settings)
     may_change_factor = request.allow_replication_factor_change
     records: list[PartitionChangeRecord] = []
-    response = AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change_factor)
+    response = AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=may_change_factor, error_message=None
+    )
     for wanted in request.topics:
         results = ReassignableTopicResponse(name=wanted.name)
         response.responses.append(results)
         for partition in wanted.partitions:
-            result = ReassignablePartitionResponse(partition_index=partition.partition_index)
+            result = ReassignablePartitionResponse(
+                partition_index=partition.partition_index, error_message=None
+            )
             results.partitions.append(result)
             try:
                 record = _alter(image, rules, wanted.name, partition, may_change_factor=may_change_factor)
                 records += [record] if record is not None else []
             except Refusal as refusal:
-                result.error_code, result.error_message = refusal.error, refusal.message
+                result.error_code, result.error_message = refusal.error, refusal.message or None
     return Decision(records, response)
 
 
@@ -76,9 +76,9 @@ def _alter(
     if partition.replicas is None:
         wanted = _cancelled(rules, topic, index, state)
     else:
+        check_assignment(image, partition.replicas, None)
         if not may_change_factor:
             _check_factor(state, partition.replicas)
-        check_assignment(image, partition.replicas, None)
         wanted = _moved(state, partition.replicas)
     return change_partition(
         topic.topic_id,
@@ -111,8 +111,7 @@ def _moved(state: PartitionState, target: Sequence[int]) -> Wanted:
 def _cancelled(rules: Rules, topic: TopicImage, index: int, state: PartitionState) -> Wanted:
     """Back to the replicas from before."""
     if not state.adding_replicas and not state.removing_replicas:
-        error = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        raise Refusal(error, error.message)
+        raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")  # Kafka says no more either
     replicas = [replica for replica in state.replicas if replica not in state.adding_replicas]
     isr = [replica for replica in state.isr if replica not in state.adding_replicas]
     is_unclean_allowed = rules.of(topic).unclean
@@ -142,7 +141,7 @@ def list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     """Those under way, of the partitions asked for or of all."""
-    response = ListPartitionReassignmentsResponse()
+    response = ListPartitionReassignmentsResponse(error_message=None)
     asked: list[tuple[str, Sequence[int] | None]] = (
         [(name, None) for name in image.topics]
         if request.topics is None

@@ -104,10 +104,13 @@ class Cluster:
         (answer,) = answers
         return answer
 
-    def beat(self, broker_id: int, epoch: int, **wanted: bool) -> BrokerHeartbeatResponse:
+    def beat(self, broker_id: int, epoch: int, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
         answers: list[BrokerHeartbeatResponse] = []
         request = BrokerHeartbeatRequest(
-            broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=self.image.offset, **wanted
+            broker_id=broker_id,
+            broker_epoch=epoch,
+            current_metadata_offset=self.image.offset,
+            want_shut_down=want_shut_down,
         )
         self.sessions.heartbeat(request, answers.append)
         self.settle()

@@ -1,0 +1,28 @@
+"""AlterPartitionReassignments (45), versions 0-1: begins or cancels moving partitions to other replicas (KIP-455).
+
+Version 1: whether the number of replicas may change by that (KIP-860). The answer says that the move has begun; it is done
+when ListPartitionReassignments does not tell of it any more.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.operations.reassignments import alter_reassignments
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+
+
+@api(45, 0, 1, controller=True)
+def alter(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Outcome:
+    services = context.services
+    services.controller.run(
+        lambda image: alter_reassignments(image, services.config, request),
+        context.complete,
+        lambda error, message: context.complete(
+            AlterPartitionReassignmentsResponse(error_code=error, error_message=message)
+        ),
+    )
+    return PENDING

@@ -1,0 +1,95 @@
+"""DescribeQuorum (55), versions 0-2: who leads, votes and follows, and how far they are (KIP-595).
+
+Version 1: when each was last heard of and caught up (KIP-836). Version 2: directory ids, listeners and texts (KIP-853).
+What is told comes from `services.quorum`; a node that is alone tells of itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import api
+from barnabas.controller.operations.topic_names import CLUSTER_METADATA_TOPIC
+from barnabas.controller.quorum_info import QuorumInfo, QuorumReplica
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    ReplicaState,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.services import Services
+
+
+@api(55, 0, 2, controller=True)
+def describe(context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    asked = [
+        (topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in request.topics
+    ]
+    if asked != [(CLUSTER_METADATA_TOPIC, [0])]:
+        return _unknown(asked)
+    quorum = _quorum(context.services)
+    partition = ResponsePartitionData(
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=[_replica(each) for each in quorum.voters],
+        observers=[_replica(each) for each in quorum.observers],
+    )
+    return DescribeQuorumResponse(
+        topics=[ResponseTopicData(topic_name=CLUSTER_METADATA_TOPIC, partitions=[partition])],
+        nodes=[
+            Node(
+                node_id=node_id,
+                listeners=[Listener(name=each.name, host=each.host, port=each.port) for each in listeners],
+            )
+            for node_id, listeners in sorted(quorum.listeners.items())
+        ],
+    )
+
+
+def _quorum(services: Services) -> QuorumInfo:
+    if services.quorum is not None:
+        return services.quorum()
+    controller, now = services.controller, services.runtime.time_ms()
+    end = controller.image.offset + 1
+    return QuorumInfo(
+        leader_id=services.node_id,
+        leader_epoch=controller.epoch,
+        high_watermark=end,
+        voters=[QuorumReplica(services.node_id, end, last_fetch_ms=now, last_caught_up_ms=now)],
+    )
+
+
+def _replica(replica: QuorumReplica) -> ReplicaState:
+    return ReplicaState(
+        replica_id=replica.node_id,
+        replica_directory_id=replica.directory_id,
+        log_end_offset=replica.log_end_offset,
+        last_fetch_timestamp=replica.last_fetch_ms,
+        last_caught_up_timestamp=replica.last_caught_up_ms,
+    )
+
+
+def _unknown(asked: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return DescribeQuorumResponse(
+        topics=[
+            ResponseTopicData(
+                topic_name=name,
+                partitions=[
+                    ResponsePartitionData(
+                        partition_index=index, error_code=error, error_message=error.message
+                    )
+                    for index in indexes
+                ],
+            )
+            for name, indexes in asked
+        ]
+    )

@@ -1,0 +1,27 @@
+"""UnregisterBroker (64), version 0: the cluster forgets a broker that will not come back (KIP-500)."""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.errors import Refusal
+from barnabas.controller.operations.brokers import unregister
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+
+@api(64, 0, 0, controller=True)
+def forget(context: RequestContext, request: UnregisterBrokerRequest) -> Outcome:
+    services = context.services
+
+    def done(refusal: Refusal | None) -> None:
+        failed(
+            ErrorCode.NONE if refusal is None else refusal.error,
+            None if refusal is None else refusal.message,
+        )
+
+    def failed(error: ErrorCode, message: str | None) -> None:
+        context.complete(UnregisterBrokerResponse(error_code=error, error_message=message))
+
+    services.controller.run(lambda image: unregister(image, services.config, request.broker_id), done, failed)
+    return PENDING

@@ -1,0 +1,49 @@
+"""UpdateFeatures (57), versions 0-2: changes finalized feature levels (KIP-584).
+
+Version 1: kinds of downgrade, and asking without doing (KIP-778); before it nothing goes down. Version 2 has no results by feature: all of them
+change or none.
+"""
+
+from __future__ import annotations
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.controller.errors import Refusal
+from barnabas.controller.operations.features import FeatureUpdate, update_features
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.update_features import (
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+
+@api(57, 0, 2, controller=True)
+def update(context: RequestContext, request: UpdateFeaturesRequest) -> Outcome:
+    services = context.services
+    updates = [
+        FeatureUpdate(each.feature, each.max_version_level, each.upgrade_type)
+        for each in request.feature_updates
+    ]
+
+    def done(refusal: Refusal | None) -> None:
+        if refusal is not None:
+            text = f"The update failed for all features since the following feature had an error: {refusal.message}"
+            context.complete(UpdateFeaturesResponse(error_code=refusal.error, error_message=text))
+            return
+        response = UpdateFeaturesResponse(error_message=None)
+        if context.api_version <= 1:
+            text = ErrorCode.NONE.name  # which is what Kafka says
+            response.results = [
+                UpdatableFeatureResult(feature=each.name, error_message=text) for each in updates
+            ]
+        context.complete(response)
+
+    services.controller.run(
+        lambda image: update_features(image, services.config, updates, validate_only=request.validate_only),
+        done,
+        lambda error, message: context.complete(
+            UpdateFeaturesResponse(error_code=ErrorCode(error), error_message=message)
+        ),
+    )
+    return PENDING

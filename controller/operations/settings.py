@@ -1,0 +1,13 @@
+"""What decisions need to know of the controller's own configuration."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class ControllerSettings(Protocol):
+    """`value` is the text of a property that counts on this node, None for null."""
+
+    @property
+    def node_id(self) -> int: ...
+    def value(self, name: str) -> str | None: ...
