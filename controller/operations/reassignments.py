@@ -40,7 +40,7 @@ def alter_reassignments(
     may_change_factor = request.allow_replication_factor_change
     records: list[PartitionChangeRecord] = []
     response = AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=may_change_factor, error_message=None
+        allow_replication_factor_change=may_change_factor, error_message=None if request.topics else ""
     )
     for wanted in request.topics:
         results = ReassignableTopicResponse(name=wanted.name)

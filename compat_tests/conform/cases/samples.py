@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignableTopic,
+)
 from barnabas.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
@@ -17,7 +21,10 @@ from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from barnabas.wire.messages.describe_quorum import DescribeQuorumRequest
+from barnabas.wire.messages.describe_quorum import TopicData as QuorumTopic
 from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from barnabas.wire.messages.fetch import FetchRequest, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
@@ -29,6 +36,10 @@ from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
 from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestTopic
@@ -40,6 +51,8 @@ from barnabas.wire.messages.offset_fetch import (
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
 from barnabas.wire.messages.sync_group import SyncGroupRequest
+from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
+from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 
 def sample_requests(name: str) -> dict[str, object]:
@@ -108,6 +121,18 @@ def sample_requests(name: str) -> dict[str, object]:
             topics=[CreatePartitionsTopic(name=name, count=1, assignments=None)], validate_only=True
         ),
         "DeleteGroups": DeleteGroupsRequest(groups_names=[name]),
+        "ElectLeaders": ElectLeadersRequest(topic_partitions=[TopicPartitions(topic=name)]),
+        "AlterPartitionReassignments": AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=name)]
+        ),
+        "ListPartitionReassignments": ListPartitionReassignmentsRequest(
+            topics=[ListPartitionReassignmentsTopics(name=name)]
+        ),
+        "DescribeQuorum": DescribeQuorumRequest(topics=[QuorumTopic(topic_name=name)]),
+        "UpdateFeatures": UpdateFeaturesRequest(
+            feature_updates=[FeatureUpdateKey(feature=name, max_version_level=1)], validate_only=True
+        ),
+        "UnregisterBroker": UnregisterBrokerRequest(broker_id=77),
         "IncrementalAlterConfigs": IncrementalAlterConfigsRequest(
             resources=[IncrementalResource(resource_type=2, resource_name=name)], validate_only=True
         ),
