@@ -56,7 +56,7 @@ class Connections:
         self.limits = ConnectionLimits(config, runtime)
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.copy_buffer = memoryview(bytearray(COPY_BYTES))
-        self.open: set[Connection] = set()
+        self.open: dict[Connection, None] = {}  # in the order in which they came
         self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
         if self._idle_max_s > 0:
@@ -126,7 +126,7 @@ class Connection(BufferedProtocol):
             self._closing = True
             transport.abort()
             return
-        self._shared.open.add(self)
+        self._shared.open[self] = None
         self._admitted = self._shared.limits.arrive(self)
         self._pending = not self._admitted  # it is read from, so that its end is seen, and not served
 
@@ -160,7 +160,7 @@ class Connection(BufferedProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._closing = True
         if self in self._shared.open:
-            self._shared.open.discard(self)
+            del self._shared.open[self]
             self._writer.close()
             self._shared.memory.leave(self, self._granted)
             self._shared.limits.leave(self, was_admitted=self._admitted)

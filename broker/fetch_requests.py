@@ -260,7 +260,7 @@ class FullFetch(Fetch):
         of_followers = self._reader.follower_id >= 0
         for partition in self._found:
             if partition is not None:
-                partition.waiters(of_followers).add(waiter)
+                partition.waiters(of_followers)[waiter] = None
 
     def _let_go(self) -> None:
         for topic in self._answers:
@@ -272,7 +272,7 @@ class FullFetch(Fetch):
         of_followers = self._reader.follower_id >= 0
         for partition in self._found:
             if partition is not None:
-                partition.waiters(of_followers).discard(waiter)
+                partition.waiters(of_followers).pop(waiter, None)
 
     def _read_again(self, touched: set[Partition]) -> None:
         manager = self._context.services.partitions

@@ -88,7 +88,7 @@ class FetchSession:
         if self.privileged and leadership is not None:  # it has asked for more as long as it has asked at all
             leadership.was_idle(self.follower_id, self.last_used_ms / 1000)
         if self.waiter is None:
-            partition.waiters(self.privileged).discard(self)  # one note is enough until the next request
+            partition.waiters(self.privileged).pop(self, None)  # one note is enough until the next request
         else:
             self.waiter.appended(partition, byte_count)
 
@@ -123,7 +123,7 @@ class FetchSession:
                 if dropped is not None:
                     self.active.discard(dropped)
                     if dropped.partition is not None:
-                        dropped.partition.waiters(self.privileged).discard(self)
+                        dropped.partition.waiters(self.privileged).pop(self, None)
 
     def add(self, topic: str | None, topic_id: bytes, wanted: FetchPartition) -> SessionPartition:
         """A partition that the session does not have yet, at the end of the line."""
@@ -151,7 +151,7 @@ class FetchSession:
         self.waiter = waiter
         for one in self.active:
             if one.partition is not None:
-                one.partition.waiters(self.privileged).add(self)
+                one.partition.waiters(self.privileged)[self] = None
 
     def stop_waiting(self, waiter: FetchWaiter | None) -> None:
         if self.waiter is waiter:
@@ -184,7 +184,7 @@ class FetchSession:
         if answer.log_start_offset != one.log_start_offset:
             respond = True
             one.log_start_offset = answer.log_start_offset
-        if answer.diverging_epoch.epoch != -1:
+        if answer.diverging_epoch.epoch != -1 or answer.preferred_read_replica != -1:
             respond = True
         if answer.error_code:
             respond = True
@@ -212,24 +212,24 @@ class FetchSession:
         one.log_start_offset = log_start_offset
         if one.partition is not partition:
             if one.partition is not None:
-                one.partition.fetch_waiters.discard(self)
+                one.partition.fetch_waiters.pop(self, None)
             one.partition = partition
         self.active.add(one)
-        partition.fetch_waiters.discard(self)
+        partition.fetch_waiters.pop(self, None)
 
     def _place(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> None:
         """Among the active, or watched until it changes."""
         before = one.partition
         one.partition = partition
         if before is not None and before is not partition:
-            before.waiters(self.privileged).discard(self)
+            before.waiters(self.privileged).pop(self, None)
         if partition is not None and self._is_at_end(one.wanted, partition, answer):
             self.active.discard(one)
-            partition.waiters(self.privileged).add(self)
+            partition.waiters(self.privileged)[self] = None
         else:
             self.active.add(one)
             if partition is not None:
-                partition.waiters(self.privileged).discard(self)
+                partition.waiters(self.privileged).pop(self, None)
 
     def _is_at_end(self, wanted: FetchPartition, partition: Partition, answer: PartitionData) -> bool:
         if not self.privileged:
@@ -248,7 +248,7 @@ class FetchSession:
         """Watch nothing any more; a fetch that waits is answered."""
         for one in self.partitions.values():
             if one.partition is not None:
-                one.partition.waiters(self.privileged).discard(self)
+                one.partition.waiters(self.privileged).pop(self, None)
         if self.waiter is not None:
             self.waiter.wake()
 

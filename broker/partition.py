@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from barnabas.storage.log import AppendResult, Log
     from barnabas.wire.record_batch import BatchHeader
 
+    Waiters = dict[PartitionListener, None]  # told in the order in which they came
+
 log = logging.getLogger("barnabas.partitions")
 
 NO_LEADER: Final = -1
@@ -64,8 +66,8 @@ class Partition:
         self.is_leader = False
         self.leadership: Leadership | None = None  # where it is led here and has other replicas
         self._alone = False  # whether it is led here and has no other replica
-        self.fetch_waiters: set[PartitionListener] = set()  # who reads what is committed
-        self.replica_waiters: set[PartitionListener] | None = None  # followers, who read up to the end
+        self.fetch_waiters: Waiters = {}  # who reads what is committed
+        self.replica_waiters: Waiters | None = None  # followers, who read up to the end
         self.stable_moved = True  # whether read_committed consumers saw more after the append that is told of
 
     # -- roles
@@ -290,12 +292,12 @@ class Partition:
 
     # -- those who wait
 
-    def waiters(self, of_followers: bool) -> set[PartitionListener]:
+    def waiters(self, of_followers: bool) -> Waiters:
         """Those who are told of what followers may read, or consumers."""
         if not of_followers:
             return self.fetch_waiters
         if self.replica_waiters is None:
-            self.replica_waiters = set()
+            self.replica_waiters = {}
         return self.replica_waiters
 
     def _interrupt_replicas(self) -> None:

@@ -91,16 +91,16 @@ class PartitionManager:
         """Follow a committed change that touched these topics (by id) and the configs of these (by name).
         Removes first: a name may have been given away again. Many logs take several turns of the loop;
         `when_settled` tells when they are through."""
-        for topic_id in topic_ids:
+        for topic_id in sorted(topic_ids):
             if image.topic_by_id(topic_id) is None:
                 self._remove_topic(topic_id)
         if config_topics:
             self._log_configs.clear()
-        for topic_id in topic_ids | {topic_id for topic_id, _ in self._unmade}:
+        for topic_id in sorted(topic_ids | {topic_id for topic_id, _ in self._unmade}):
             topic = image.topic_by_id(topic_id)
             if topic is not None:
                 self._follow(image, topic)
-        for name in config_topics:
+        for name in sorted(config_topics):
             self._work.add(self._update_config(image, name))
 
     def defaults_changed(self, image: MetadataImage) -> None:

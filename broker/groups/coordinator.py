@@ -115,7 +115,7 @@ class GroupCoordinator:
         """These topics changed. Partitions of __consumer_offsets that became ours are loaded, those that went
         let go; offsets of deleted topics go. The partitions themselves are open by now."""
         deleted = []
-        for topic_id in topic_ids:
+        for topic_id in sorted(topic_ids):
             topic = image.topic_by_id(topic_id)
             if topic is not None:
                 self._topic_names[topic_id] = topic.name
