@@ -21,8 +21,8 @@ class Follower(Protocol):
     @property
     def leader_id(self) -> int: ...
 
-    def interrupt_waiters(self) -> None:
-        """Let the consumers that wait here look again."""
+    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
+        """The leader says that everything below `offset` is committed; tells the consumers that wait here."""
         ...
 
 

@@ -264,9 +264,7 @@ class ReplicaFetcher:
                 if not appended.size:
                     self._delay(state, self._settings.backoff_ms)
                     return
-            before = held.high_watermark
-            if held.is_replicated:
-                held.set_high_watermark(data.high_watermark)
+            partition.set_follower_high_watermark(data.high_watermark)
             if data.log_start_offset > held.log_start_offset:
                 held.increment_log_start_offset(min(data.log_start_offset, held.high_watermark))
         except StorageError as error:
@@ -279,8 +277,6 @@ class ReplicaFetcher:
         state.failures = 0
         end = held.log_end_offset
         state.is_caught_up = end >= data.high_watermark
-        if held.high_watermark != before:
-            partition.interrupt_waiters()
         if end != state.sent_offset or held.log_start_offset != state.sent_start_offset:
             self._session.changed(state)
         if awaits_sync:

@@ -23,10 +23,9 @@ class FollowedPartition:
         self.leader_id = leader_id
         self.leader_epoch = epoch
         self.log = log
-        self.interrupted = 0
 
-    def interrupt_waiters(self) -> None:
-        self.interrupted += 1
+    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:  # noqa: ARG002
+        self.log.set_high_watermark(offset)
 
 
 class FollowerNode:
