@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from barnabas.controller.link import refusals
 from barnabas.controller.link.messages import (
+    BROKER,
     CONTROLLER,
     PROTOCOL_VERSION,
     PROTOCOL_VERSION_MIN,
@@ -67,7 +68,12 @@ def check_identity(own: Identity, peer: Identity, expected_id: int | None) -> No
 
 
 def _check_form(peer: Identity) -> None:
-    if peer.node_id < 0 or len(peer.incarnation_id) != 16 or len(peer.directory_id) not in (0, 16):
+    if (
+        peer.node_id < 0
+        or len(peer.incarnation_id) != 16
+        or len(peer.directory_id) not in (0, 16)
+        or not set(peer.roles) <= {BROKER, CONTROLLER}
+    ):
         raise LinkRefused(refusals.MALFORMED, "the identity that was sent makes no sense")
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from barnabas.controller.link.auth import Seal
-from barnabas.controller.link.framing import PREFACE, FrameReader, encode_frame
+from barnabas.controller.link.framing import PAYLOAD_BYTES_MAX, PREFACE, FrameReader, encode_frame
 from barnabas.controller.link.messages import MalformedMessage
 from barnabas.storage.runtime import Runtime
 
 
 class Connection:
-    """A protocol in asyncio's sense. `on_frame` and `on_closed` may be replaced at any time."""
+    """A protocol in asyncio's sense. `reader.on_frame`, `on_closed` and `on_malformed` may be replaced at any time."""
 
     def __init__(
         self,
@@ -33,6 +33,7 @@ class Connection:
         self._queue_bytes_max = queue_bytes_max
         self._on_made = on_made
         self.on_closed = on_closed
+        self.on_malformed: Callable[[MalformedMessage], object] = self.abort
         self.reader = FrameReader(on_frame)
         self.seal: Seal | None = None  # of what is sent
         self.peer_host = "?"
@@ -67,7 +68,7 @@ class Connection:
         try:
             self.reader.feed(data)
         except MalformedMessage as error:
-            self.abort(error)
+            self.on_malformed(error)
         finally:
             self._is_receiving = False
         if self._queue:
@@ -90,8 +91,12 @@ class Connection:
     # -- the node's side
 
     def send(self, kind: int, payload: bytes) -> bool:
-        """Whether it is on its way; not when the link is closed or too much waits already."""
-        if self.closed or (self._queue and self._queue_bytes + len(payload) > self._queue_bytes_max):
+        """Whether it is on its way; not when the link is closed, too much waits already, or this is too much."""
+        if (
+            self.closed
+            or len(payload) > PAYLOAD_BYTES_MAX
+            or (self._queue and self._queue_bytes + len(payload) > self._queue_bytes_max)
+        ):
             return False
         frame = encode_frame(kind, payload, self.seal)
         self._queue.append(frame)

@@ -17,6 +17,7 @@ from barnabas.controller.link.messages import KINDS, MalformedMessage
 PREFACE: Final = b"BARNLINK"
 HANDSHAKE_BYTES_MAX: Final = 64 * 1024  # of a frame, until the link is open
 FRAME_BYTES_MAX: Final = 32 * 1024 * 1024  # of a frame on an open link
+PAYLOAD_BYTES_MAX: Final = FRAME_BYTES_MAX - 1 - SEAL_BYTES
 
 _HEADER: Final = struct.Struct(">IB")
 _LENGTH_BYTES: Final = 4

@@ -15,14 +15,14 @@ the other side's operator gets to read; either side looks first whether another 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.controller.link import messages, refusals
 from barnabas.controller.link.admission import check_hello, check_identity
 from barnabas.controller.link.auth import NONCE_BYTES, seals
 from barnabas.controller.link.connection import Connection
 from barnabas.controller.link.foreign import describe_foreign
-from barnabas.controller.link.framing import FRAME_BYTES_MAX, ForgedFrame
+from barnabas.controller.link.framing import FRAME_BYTES_MAX, PREFACE, ForgedFrame
 from barnabas.controller.link.messages import (
     AUTHENTICATION_NONE,
     AUTHENTICATION_SECRET,
@@ -41,7 +41,16 @@ if TYPE_CHECKING:
     from barnabas.controller.link.settings import LinkSettings
     from barnabas.storage.runtime import Runtime, Timer
 
-HELD_FRAMES_MAX = 4096
+HELD_FRAMES_MAX: Final = 4096
+
+_HUNG_UP: Final = (
+    "the connection was closed before the link was open; is this a controller listener, with the same security "
+    "protocol?"
+)
+_OTHER_SECRET: Final = (
+    "what it sends is not sealed with this cluster's secret: its barnabas.controller.secret.file holds another one, or "
+    "it is none of our nodes"
+)
 
 
 class Host(Protocol):
@@ -89,10 +98,13 @@ class Handshake:
         self._hello_bytes = encode(self._hello)
         self._hello_heard = False
         self._admitted = False
-        self._welcomed = False
         self._held: list[tuple[int, bytes]] = []  # of the open link, while it is being considered here
         self._over = False
+        self.connection.on_malformed = self._malformed
+        self._is_made = False
         self._timer: Timer | None = None
+        if not dialed:  # under TLS, more must happen before this side hears of the connection
+            self._start_timer()
 
     def _own_hello(self) -> Hello:
         kind = AUTHENTICATION_NONE if self._host.secret is None else AUTHENTICATION_SECRET
@@ -114,8 +126,13 @@ class Handshake:
 
     # -- the connection's events
 
-    def _made(self) -> None:
+    def _start_timer(self) -> None:
         self._timer = self._host.runtime.call_later(self._host.settings.hello_timeout_s, self._timed_out)
+
+    def _made(self) -> None:
+        self._is_made = True
+        if self._timer is None:
+            self._start_timer()
         self._on_made()
         if self.dialed:
             self.connection.send(messages.HELLO, self._hello_bytes)
@@ -123,26 +140,24 @@ class Handshake:
     def _closed(self, error: Exception | None) -> None:
         if self._over:
             return
-        if isinstance(error, LinkRefused):
-            self._end(error)
-        elif isinstance(error, ForgedFrame):
-            self._end(
-                LinkRefused(
-                    refusals.AUTHENTICATION,
-                    "what it sends is not sealed with this cluster's secret: its "
-                    "barnabas.controller.secret.file holds another one, or it is none of our nodes",
-                )
-            )
-        elif isinstance(error, MalformedMessage):
-            first = self.connection.reader.first_bytes
-            known = first.startswith(b"BARNLINK")
-            self._end(LinkRefused(refusals.MALFORMED, str(error) if known else describe_foreign(first)))
+        self._end(error or ConnectionResetError(_HUNG_UP))
+
+    def _malformed(self, error: MalformedMessage) -> None:
+        """The peer has said something that no node of this cluster says here."""
+        first = self.connection.reader.first_bytes
+        if isinstance(error, ForgedFrame):
+            self.refuse(LinkRefused(refusals.AUTHENTICATION, _OTHER_SECRET))
+        elif first.startswith(PREFACE):
+            self.refuse(LinkRefused(refusals.MALFORMED, str(error)))
         else:
-            self._end(error or ConnectionResetError("the connection was closed before the link was open"))
+            self.connection.abort(LinkRefused(refusals.MALFORMED, describe_foreign(first)))
 
     def _timed_out(self) -> None:
         waited = self._host.settings.hello_timeout_s
-        self.connection.abort(TimeoutError(f"no link within {waited:g} s of connecting"))
+        what = f"no link within {waited:g} s of connecting"
+        if not self._is_made:
+            what = f"no TLS within {waited:g} s: it speaks plain text, or its certificate is not accepted"
+        self.connection.abort(TimeoutError(what))
 
     def _frame(self, kind: int, payload: bytes) -> None:
         try:
@@ -169,7 +184,7 @@ class Handshake:
             self._held.append((kind, payload))
         else:
             self._expect(kind, messages.WELCOME)
-            if self.we_decide or self._welcomed:
+            if self.we_decide:
                 raise MalformedMessage("it says welcome where it has not to decide")
             self._open()
 
@@ -221,7 +236,7 @@ class Handshake:
             try:
                 self.connection.reader.on_frame(kind, payload)
             except MalformedMessage as error:
-                self.connection.abort(error)
+                self.connection.on_malformed(error)
 
     def _open(self) -> None:
         self._finish()

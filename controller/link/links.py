@@ -258,6 +258,7 @@ class Links:
         )
         connection.reader.on_frame = lambda kind, payload: self._frame(peer, kind, payload)
         connection.on_closed = lambda error: self._link_closed(peer, error)
+        connection.on_malformed = connection.abort
         self._peers[peer.node_id] = peer
         if dialer is not None:
             dialer.handshake_opened(peer.node_id)
@@ -341,9 +342,7 @@ class Links:
             if peer.on_pong is not None:
                 peer.on_pong(payload)
         elif kind == messages.REFUSED:
-            refused = messages.decode(payload, messages.Refused)
-            error = LinkRefused(refused.code, refused.reason[:1000], passing=refused.passing, by_peer=True)
-            peer.connection.abort(error)
+            peer.connection.abort(LinkRefused.from_peer(messages.decode(payload, messages.Refused)))
         elif (handler := self._handlers.get(kind)) is not None:
             handler(peer, payload)
         else:

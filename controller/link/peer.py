@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from barnabas.controller.link import messages
+from barnabas.controller.link.framing import PAYLOAD_BYTES_MAX
 from barnabas.controller.link.messages import MalformedMessage
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Peer:
             replied = True
             self._answering -= 1
             head = number.to_bytes(_ID_BYTES, "big")
-            if answer is None:
+            if answer is None or len(answer) > PAYLOAD_BYTES_MAX - _ID_BYTES:
                 self.send(messages.NO_RESPONSE, head)
             elif not self.send(messages.RESPONSE, head + answer):
                 # It reads nothing and has asked for much: better no link than one with answers missing.

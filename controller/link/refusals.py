@@ -19,6 +19,7 @@ BUSY: Final = "busy"
 SELF: Final = "self"  # the node has reached itself
 GENESIS: Final = "genesis"
 
+REASON_LENGTH_MAX: Final = 1000
 REPEAT_S: Final = 60.0
 KINDS_MAX: Final = 1000  # different lines remembered
 
@@ -29,11 +30,16 @@ class LinkRefused(Exception):
     """A link is not to be: by this side, unless `by_peer`."""
 
     def __init__(self, code: str, reason: str, *, passing: bool = False, by_peer: bool = False) -> None:
+        reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:REASON_LENGTH_MAX])
         super().__init__(reason)
         self.code = code
-        self.reason = reason
+        self.reason = reason  # parts of it may come from the peer
         self.passing = passing
         self.by_peer = by_peer
+
+    @classmethod
+    def from_peer(cls, refused: Refused) -> LinkRefused:
+        return cls(refused.code, refused.reason, passing=refused.passing, by_peer=True)
 
     def message(self) -> Refused:
         return Refused(self.code, self.reason, self.passing)
