@@ -23,6 +23,7 @@ from barnabas.broker.listener_config import format_address
 from barnabas.controller.config_validators import ConfigError
 
 if TYPE_CHECKING:
+    from barnabas.broker.asyncio_runtime import AsyncioRuntime
     from barnabas.broker.node import Node
 
 log = logging.getLogger("barnabas.server")
@@ -71,9 +72,6 @@ def _run(config: BrokerConfig) -> int:
     runtime = AsyncioRuntime(prefer_uvloop=loop != "asyncio")
     try:
         node = Node(config, runtime)
-        _start(node, config)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            runtime.on_signal(number, runtime.stop)
         failures: list[str] = []
 
         def fatal(reason: str) -> None:
@@ -81,11 +79,14 @@ def _run(config: BrokerConfig) -> int:
             runtime.stop()
 
         node.on_fatal = fatal
+        # From within the loop: a signal that comes before it runs would be lost.
+        node.on_ready = lambda: print(_ready_line(node, config), flush=True)  # noqa: T201 - the interface
+        _start(node, config)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            runtime.on_signal(number, _Stop(node, runtime))
         # What the start has made lives as long as the process: no collection need look at it again.
         gc.freeze()
         log.info("serving on %s", loop_name(runtime))
-        # From within the loop: a signal that comes before it runs would be lost.
-        runtime.call_soon(lambda: print(_ready_line(node, config), flush=True))  # noqa: T201 - the interface
         runtime.run()
         log.info("stopping")
         node.stop()
@@ -95,6 +96,22 @@ def _run(config: BrokerConfig) -> int:
         print(f"barnabas: {failures[0]}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1
     return 0
+
+
+class _Stop:
+    """What a signal does: others take over from this node, then it ends; at a second signal it ends at once."""
+
+    def __init__(self, node: Node, runtime: AsyncioRuntime) -> None:
+        self._node = node
+        self._runtime = runtime
+        self._is_asked = False
+
+    def __call__(self) -> None:
+        if self._is_asked:
+            self._runtime.stop()
+        else:
+            self._is_asked = True
+            self._node.begin_stop(self._runtime.stop)
 
 
 def _raise_open_files_limit() -> None:

@@ -129,6 +129,7 @@ class _Values:
     num_network_threads: int
     num_partitions: int
     num_recovery_threads_per_data_dir: int
+    num_replica_fetchers: int
     offset_metadata_max_bytes: int
     offsets_commit_timeout_ms: int
     offsets_load_buffer_size: int
@@ -144,10 +145,17 @@ class _Values:
     producer_purgatory_purge_interval_requests: int
     queued_max_request_bytes: int
     queued_max_requests: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
     replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
     replica_selector_class: str | None
     request_timeout_ms: int
+    security_inter_broker_protocol: str
     socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
@@ -310,6 +318,15 @@ class BrokerConfig(_Values):
             raise ConfigError(
                 "listeners has no listener for clients: every name in it is in controller.listener.names"
             )
+        if (
+            self.is_broker
+            and not self.quorum.is_alone
+            and self.inter_broker_listener not in {listener.name for listener in opened}
+        ):
+            raise ConfigError(
+                f"listeners has no {self.inter_broker_listener}, where the other brokers would fetch: name one of its "
+                f"listeners in inter.broker.listener.name"
+            )
         if not self.is_broker and opened:
             raise ConfigError(
                 f"listeners: a node with process.roles=controller serves no clients; {opened[0].name} is not in "
@@ -326,6 +343,11 @@ class BrokerConfig(_Values):
                 f"process.roles=broker has no controller listener"
             )
         return opened
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener where brokers fetch from each other."""
+        return (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
 
     def _protocol_map(self) -> str:
         text = self.static_value("listener.security.protocol.map") or ""

@@ -10,16 +10,22 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.controller.operations.directories import (
     UNASSIGNED,
-    assign_directories,
     directory_of,
     report_directories,
 )
 from barnabas.storage.directory import decode_uuid
 from barnabas.storage.manager import LogManagerSettings
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
     from barnabas.broker.partition import Partition
     from barnabas.broker.partitions import PartitionManager
+    from barnabas.broker.to_controller import ToController
     from barnabas.controller.controller import Controller
     from barnabas.controller.image import PartitionState
     from barnabas.storage.log import Log
@@ -34,6 +41,9 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger("barnabas.directories")
+
+
+ASSIGN_REPLICAS_TO_DIRS: Final = 73
 
 
 def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
@@ -67,6 +77,7 @@ class Directories:
         log_manager: LogManager,
         partitions: PartitionManager,
         controller: Controller,
+        to_controller: ToController,
         runtime: Runtime,
         config: BrokerConfig,
         fatal: Callable[[str], object],
@@ -75,6 +86,10 @@ class Directories:
         self._log_manager = log_manager
         self._partitions = partitions
         self._controller = controller
+        self._to_controller = to_controller
+        self.on_failed: Callable[[], object] | None = (
+            None  # tells a controller elsewhere which directories work
+        )
         self._config = config
         self._node_id = config.node_id
         self._runtime = runtime
@@ -112,15 +127,27 @@ class Directories:
         told, self._unassigned = self._unassigned, {}
         if not told:
             return
-        self._controller.run(
-            lambda image: assign_directories(image, self._node_id, told),
-            lambda _: None,
-            lambda _, message: log.error(
-                "the directories of %d partitions are not noted: %s", len(told), message
-            ),
+        self._to_controller.send(
+            ASSIGN_REPLICAS_TO_DIRS,
+            _assignment(self._node_id, self._log_manager.broker_epoch, told),
+            partial(self._told, told),
         )
 
+    def _told(self, told: dict[tuple[bytes, int], bytes], response: Any, failure: ErrorCode) -> None:
+        error = failure or ErrorCode(response.error_code)
+        if not error:
+            return
+        log.warning("the directories of %d partitions are not noted yet: %s", len(told), error.name)
+        for (topic_id, index), directory in told.items():
+            self._unassigned.setdefault((topic_id, index), directory)
+        self._runtime.call_later(RETRY_S, self._tell)
+
     def _report(self) -> None:
+        """Which directories work. A broker that has registered with a controller has told it, and tells it of what fails with
+        its heartbeats."""
+        if self.on_failed is not None:
+            self.on_failed()
+            return
         online = self._log_manager.online_ids()
         self._controller.run(
             lambda image: report_directories(image, self._config, self._node_id, online),
@@ -153,3 +180,27 @@ class Directories:
     def _retry(self) -> None:
         self._partitions.retry_unmade(self._controller.image)
         self._runtime.call_later(RETRY_S, self._retry)
+
+
+def _assignment(
+    broker_id: int, broker_epoch: int, assigned: dict[tuple[bytes, int], bytes]
+) -> AssignReplicasToDirsRequest:
+    """(topic id, index) -> directory, as the request groups them."""
+    directories: dict[bytes, dict[bytes, list[PartitionData]]] = {}
+    for (topic_id, index), directory in assigned.items():
+        topics = directories.setdefault(directory, {})
+        topics.setdefault(topic_id, []).append(PartitionData(partition_index=index))
+    return AssignReplicasToDirsRequest(
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        directories=[
+            DirectoryData(
+                id=directory,
+                topics=[
+                    TopicData(topic_id=topic_id, partitions=partitions)
+                    for topic_id, partitions in topics.items()
+                ],
+            )
+            for directory, topics in directories.items()
+        ],
+    )

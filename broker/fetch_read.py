@@ -91,7 +91,10 @@ class PartitionReader:
             return self.failure(wanted, partition.check_leader_epoch(epoch))
         is_follower = self.follower_id >= 0
         if not partition.is_leader and (is_follower or self._only_leader):
-            return self.failure(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            offline = partition.log.offline
+            return self.failure(
+                wanted, ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
         log = partition.log
         if self._refused:
             error = self._refused.get(partition)

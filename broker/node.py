@@ -1,7 +1,8 @@
 """The composition root: one node put together from its parts, started and stopped in order.
 
 Start: lock and recover the log directories, replay the metadata, open the partitions, load the groups, then
-listen. A node that cannot start raises before it has opened a port. Stop is the reverse: no new
+listen. A node that cannot start raises before it has opened a port. In a cluster the metadata comes when the quorum
+stands, and the partitions are opened when the broker is registered and has caught up. Stop is the reverse: no new
 connections, no more requests, then the logs are closed and marked clean.
 """
 
@@ -26,6 +27,7 @@ from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services
 from barnabas.broker.topic_creation import have_topic_created
 from barnabas.controller.controller import Controller
+from barnabas.controller.errors import MetadataError
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.controller.single_node import start_alone
@@ -37,16 +39,23 @@ from barnabas.storage.manager import LogManager
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.lifecycle import BrokerLifecycle
+    from barnabas.broker.listener_config import ListenerConfig
+    from barnabas.broker.member import ClusterMember
+    from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
     from barnabas.controller.image import MetadataImage
+    from barnabas.controller.metadata_log import MetadataLog
     from barnabas.storage.runtime import Runtime, Server
 
 log = logging.getLogger("barnabas.node")
 
+QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
+LEAVE_S = 30.0  # the others may take so long to take over what this broker leads
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
 
 
 class Node:
-    """One broker, with its own controller. `start` raises OSError, ConfigError, LogDirectoryError or
+    """One node: a broker, a controller, or both. `start` raises OSError, ConfigError, LogDirectoryError or
     MetadataError when it can't; nothing listens then."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime, disk: Disk | None = None) -> None:
@@ -62,6 +71,7 @@ class Node:
             config=LogConfig.from_properties(config.topic_properties({})),
             settings=log_manager_settings(config),
             vital_dir=metadata_directory(config),
+            begins_cluster=config.quorum.is_alone,
         )
         self._partitions: PartitionManager | None = None
         self._cleaner = LogCleaner(self._log_manager, self._disk, runtime, _cleaner_settings(config))
@@ -70,8 +80,15 @@ class Node:
             Endpoint
         ] = []  # where each listener listens, which may not be what it advertises
         self.on_fatal: Callable[[str], object] = lambda _: None  # this broker can't go on and must be stopped
+        self.on_ready: Callable[[], object] = lambda: None  # it serves
         self.services: Services
-        self._metadata: tuple[LocalMetadataLog, Controller] | None = None  # once started
+        self._metadata: tuple[MetadataLog, Controller] | None = None  # once started
+        self._member: ClusterMember | None = None
+        self._lifecycle: BrokerLifecycle | None = None
+        self._fetchers: ReplicaFetcherManager | None = None
+        self._is_ready = False
+        self._has_loaded = False
+        self._directories: Directories
         self._connections: Connections
 
     @property
@@ -79,32 +96,130 @@ class Node:
         return self._log_manager.cluster_id
 
     def start(self) -> None:
-        """Blocking: recovery and replay happen here. The loop need not run yet."""
+        """Blocking: recovery and replay happen here. The loop need not run yet. `on_ready` is called on the loop: at
+        once where this node is alone, otherwise when the cluster has taken it in."""
         self._log_manager.open()
         try:
-            self._start_services()
-            self._listen()
+            self._kafka_metadata.enter()
+            if self._config.quorum.is_alone:
+                self._start_alone()
+            else:
+                self._start_member()
         except BaseException:
             self._close_metadata()
             self._log_manager.close()
             raise
 
-    def _start_services(self) -> None:
+    # -- alone
+
+    def _start_alone(self) -> None:
         config, runtime = self._config, self._runtime
-        self._kafka_metadata.enter()
+        self._refuse_voters_directory()
         metadata_log = LocalMetadataLog(self._disk, self._kafka_metadata.journal_directory, runtime)
         metadata_log.on_error = self._metadata_failed
         controller = Controller(metadata_log)
-        start_alone(controller, config, runtime, self._log_manager.online_ids())
+        if config.is_broker:
+            start_alone(controller, config, runtime, self._log_manager.online_ids())
+        else:
+            controller.open()
+            controller.serve()
         self._metadata = metadata_log, controller
         self._kafka_metadata.warn_of_carried(controller.image)
-        self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
+        self._compose(controller)
+        if config.is_broker:
+            self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
+            self._open_partitions()
+            self._listen()
+        if config.controller_listeners:
+            from barnabas.broker.member import ClusterMember
+
+            self._member = ClusterMember(self._disk, config, runtime, self._log_manager, self._kafka_metadata)
+            self._member.serve_alone(self.services, metadata_log)
+        runtime.call_soon(lambda: self.on_ready())
+
+    def _refuse_voters_directory(self) -> None:
+        """MetadataError where a quorum's metadata lies: what this node wrote before it was one of several is old."""
+        path = f"{self._kafka_metadata.journal_directory}/{QUORUM_STATE}"
+        if self._disk.exists(path):
+            raise MetadataError(
+                f"{path} says that this node is one of several voters. Start it with the controller.quorum.voters (or "
+                f"controller.quorum.bootstrap.servers) that it had"
+            )
+
+    # -- in a cluster
+
+    def _start_member(self) -> None:
+        from barnabas.broker.member import ClusterMember
+
+        member = ClusterMember(
+            self._disk, self._config, self._runtime, self._log_manager, self._kafka_metadata
+        )
+        self._member = member
+        member.on_fatal = lambda why: self.on_fatal(why)
+        member.start(self._metadata_found)
+
+    def _metadata_found(self, metadata_log: MetadataLog) -> None:
+        """The quorum stands, or can be followed."""
+        from barnabas.broker.lifecycle import BrokerLifecycle
+
+        member = self._member
+        assert member is not None
+        controller = Controller(metadata_log)
+        self._metadata = metadata_log, controller
+        try:
+            controller.open()
+        except (MetadataError, OSError) as error:
+            self.on_fatal(str(error))
+            return
+        controller.serve()
+        self._compose(controller)
+        member.attach(self.services)
+        if not self._config.is_broker:
+            member.when_active_known(lambda: self.on_ready())
+            return
+        if any(listener.port == 0 for listener in self._config.listeners):
+            self._listen_or_end()  # to know the port, which the registration tells
+        else:
+            for listener in self._config.listeners:
+                self._advertise(listener, listener.port)
+        lifecycle = BrokerLifecycle(
+            self.services, previous_broker_epoch=self._log_manager.previous_broker_epoch
+        )
+        lifecycle.on_caught_up = self._caught_up
+        lifecycle.on_serving = self._serving
+        lifecycle.on_fatal = lambda why: self.on_fatal(why)
+        self._lifecycle = lifecycle
+        self._directories.on_failed = lifecycle.heartbeat_now
+        member.on_controller_change(lifecycle.heartbeat_now)
+        lifecycle.start()
+
+    def _caught_up(self, opened: Callable[[], object]) -> None:
+        """The metadata says what this broker has: open it, and let clients come."""
+        self._open_partitions()
+        if not self._servers:
+            self._listen_or_end()
+        opened()
+
+    def _serving(self) -> None:
+        if not self._is_ready:
+            self._is_ready = True
+            self.on_ready()
+
+    def _listen_or_end(self) -> None:
+        try:
+            self._listen()
+        except OSError as error:
+            self.on_fatal(
+                f"cannot listen on {', '.join(each.name for each in self._config.listeners)}: {error}"
+            )
+
+    # -- both
+
+    def _compose(self, controller: Controller) -> None:
+        """Put the parts together. Nothing is opened yet."""
+        config, runtime = self._config, self._runtime
         partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties, runtime)
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
-        directories = Directories(
-            self._log_manager, partitions, controller, runtime, config, lambda why: self.on_fatal(why)
-        )
-        partitions.load(controller.image)
         groups = GroupCoordinator(
             CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime),
             config,
@@ -125,19 +240,61 @@ class Node:
             cluster_id=self.cluster_id,
             node_id=config.node_id,
         )
-        controller.add_listener(partitions.metadata_changed)
-        directories.start()
-        controller.answer_after(partitions.when_settled)
         controller.add_config_listener(self._configs_changed)
         self._partitions = partitions
-        groups.start()
-        if config.log_cleaner_enable:
-            self._cleaner.start()
-        self._connections = Connections(
+        replication = partitions.replication
+        replication.image = lambda: controller.image
+        replication.changes.send = self.services.to_controller.send
+        replication.changes.broker_epoch = lambda: self._log_manager.broker_epoch
+        if config.is_broker and (config.controller_listeners or not config.quorum.is_alone):
+            self._fetch_from_leaders(partitions, controller)
+        self._directories = Directories(
+            self._log_manager,
+            partitions,
+            controller,
+            self.services.to_controller,
             runtime,
-            Dispatcher(self.services),
             config,
+            lambda why: self.on_fatal(why),
         )
+        self._connections = Connections(runtime, Dispatcher(self.services), config)
+
+    def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
+        from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
+        from barnabas.broker.replica_fetcher_settings import FetcherSettings
+
+        config = self._config
+        fetchers = ReplicaFetcherManager(
+            self._runtime,
+            FetcherSettings(
+                config.node_id,
+                broker_epoch=lambda: self._log_manager.broker_epoch,
+                num_fetchers=config.num_replica_fetchers,
+                max_bytes=config.replica_fetch_max_bytes,
+                response_max_bytes=config.replica_fetch_response_max_bytes,
+                min_bytes=config.replica_fetch_min_bytes,
+                wait_max_ms=config.replica_fetch_wait_max_ms,
+                backoff_ms=config.replica_fetch_backoff_ms,
+                socket_timeout_ms=config.replica_socket_timeout_ms,
+            ),
+            self._log_manager,
+            lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
+        )
+        partitions.on_following = fetchers.on_following
+        partitions.on_not_following = fetchers.on_not_following
+        self._fetchers = fetchers
+
+    def _open_partitions(self) -> None:
+        controller, partitions = self.services.controller, self.services.partitions
+        partitions.replication.start(self._config.replica_lag_time_max_ms / 1000)
+        partitions.load(controller.image)
+        self._has_loaded = True
+        controller.add_listener(partitions.metadata_changed)
+        self._directories.start()
+        controller.answer_after(partitions.when_settled)
+        self.services.groups.start()
+        if self._config.log_cleaner_enable:
+            self._cleaner.start()
 
     def _metadata_failed(self, error: OSError) -> None:
         """As Kafka, a broker does not live on without its metadata; for room it waits."""
@@ -157,21 +314,38 @@ class Node:
                 self._partitions.defaults_changed(image)
             self._log_manager.producer_id_expiration_ms = self._config.producer_id_expiration_ms
 
+    def begin_stop(self, stopped: Callable[[], object]) -> None:
+        """Hand over what this broker leads, and call `stopped()`: then `stop` harms no client."""
+        if self._lifecycle is None or not self._config.controlled_shutdown_enable:
+            stopped()
+        else:
+            self._lifecycle.leave(stopped, LEAVE_S)
+
     def stop(self) -> None:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""
         for server in self._servers:
             server.close()
-        self._connections.close_all()
-        self.services.groups.stop()
+        if self._lifecycle is not None:
+            self._lifecycle.stop()
+        if self._metadata is not None:
+            self._connections.close_all()
+            if self._has_loaded:
+                self.services.groups.stop()
         self._close_metadata()
-        self._cleaner.stop()
+        if self._member is not None:
+            self._member.stop()
+        if self._fetchers is not None:
+            self._fetchers.stop()
+        if self._has_loaded:
+            self.services.partitions.replication.stop()
+            self._cleaner.stop()
         self._log_manager.close()
 
     def _close_metadata(self) -> None:
         """Nothing changes afterwards. Also after a start that has failed behind it: Kafka may start instead."""
         if self._metadata is not None:
             metadata_log, controller = self._metadata
-            at_rest = metadata_log.at_rest
+            at_rest = isinstance(metadata_log, LocalMetadataLog) and metadata_log.at_rest
             controller.close()
             if at_rest:
                 self._kafka_metadata.leave(controller.image)
@@ -194,12 +368,15 @@ class Node:
                 raise
             self._servers.append(server)
             self.endpoints.append(Endpoint(name, listener.security_protocol, listener.host, server.port))
-            self.services.endpoints[name] = Endpoint(
-                name,
-                listener.security_protocol,
-                listener.advertised_host,
-                listener.advertised_port or server.port,
-            )
+            self._advertise(listener, server.port)
+
+    def _advertise(self, listener: ListenerConfig, port: int) -> None:
+        self.services.endpoints[listener.name] = Endpoint(
+            listener.name,
+            listener.security_protocol,
+            listener.advertised_host,
+            listener.advertised_port or port,
+        )
 
     def _receive_buffer_bytes(self) -> int:
         # Kafka's default keeps the system from growing the buffer, which makes produce cost up to half as much
@@ -209,6 +386,14 @@ class Node:
 
     def _topic_properties(self, image: MetadataImage, topic: str) -> Mapping[str, str]:
         return self._config.topic_properties(image.topic_configs(topic))
+
+
+def inter_broker_address(image: MetadataImage, node_id: int, listener: str) -> tuple[str, int] | None:
+    """Where a broker is fetched from; None while it is not registered."""
+    broker = image.brokers.get(node_id)
+    if broker is None:
+        return None
+    return next(((each.host, each.port) for each in broker.endpoints if each.name == listener), None)
 
 
 def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:

@@ -194,6 +194,8 @@ class Partition:
         self, records: memoryview | bytes, header: BatchHeader | None, required_acks: int
     ) -> AppendResult:
         leadership = self.leadership
+        if self.log.offline:  # which has cost it the leadership, and says more
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.log.failure))
         if leadership is None:
             raise StorageError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,

@@ -28,6 +28,7 @@ from barnabas.controller.journal_format import (
     read_journal,
 )
 from barnabas.controller.metadata_log import Apply, Done, Replace
+from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.storage.disk import Disk, File, write_rest
 from barnabas.storage.runtime import Runtime
 
@@ -63,6 +64,8 @@ class LocalMetadataLog:
         self._failure: Exception | None = None
         self._apply: Apply
         self._snapshot: Callable[[], list[bytes]]
+        self._groups: CommittedGroups | None = None  # for those who follow from outside, if any may
+        self._commit_listeners: list[Callable[[], object]] = []
 
     @property
     def is_leader(self) -> bool:
@@ -80,6 +83,27 @@ class LocalMetadataLog:
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """The only node leads from the start and for ever: nothing will call back."""
+
+    # For brokers that follow this controller from outside (link/metadata_feed.py)
+
+    @property
+    def end_offset(self) -> int:
+        """Behind the last record that is committed."""
+        return self._next_offset
+
+    def on_commit(self, callback: Callable[[], object]) -> None:
+        """From now on what is committed is kept for `read_committed`, and `callback` called after each write."""
+        if self._groups is None:
+            self._groups = CommittedGroups(self._next_offset - 1)
+        self._commit_listeners.append(callback)
+
+    def read_committed(self, after_offset: int, bytes_max: int = 1 << 20) -> list[CommittedGroup] | None:
+        """Groups behind the record of this offset; None when only a snapshot leads there."""
+        return None if self._groups is None else self._groups.after(after_offset, bytes_max)
+
+    def read_snapshot(self) -> tuple[list[bytes], int]:
+        """Records that lead to the committed state, and the offset of the last record in it."""
+        return self._snapshot(), self._next_offset - 1
 
     def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:  # noqa: ARG002
         self._apply, self._snapshot = apply, snapshot
@@ -209,7 +233,11 @@ class LocalMetadataLog:
         self._next_offset += count
         for group, done in groups:
             self._apply(group)
+            if self._groups is not None:
+                self._groups.append(group)
             done(None)
+        for callback in self._commit_listeners:
+            callback()
         if self._position > max(self._journal_bytes_min, JOURNAL_TO_SNAPSHOT * self._snapshot_size):
             self._write_snapshot()
         else:
