@@ -101,6 +101,7 @@ class SimulatedNode:
         config = BrokerConfig.from_properties(self.properties)
         node = Node(config, process, self.disk)
         node.on_fatal = lambda why: self._fatal(process, why)
+        node.on_ready = lambda: self.on_started(self)
         process.node = node
         try:
             node.start()
@@ -108,7 +109,6 @@ class SimulatedNode:
             self._fatal(process, f"cannot start: {error}")
             return
         self.ended_cleanly = False
-        self.on_started(self)
 
     def _fatal(self, process: NodeProcess, why: str) -> None:
         """The process says that it can't go on: as the server does then, it stops."""
@@ -190,7 +190,7 @@ class SimulatedNode:
 
 def stop_cleanly(node: Node, done: Callable[[], object]) -> None:
     """What there is to do before `Node.stop`."""
-    leave = getattr(node, "shut_down", None)
+    leave = getattr(node, "begin_stop", None)
     if leave is None:
         done()
     else:
@@ -215,7 +215,6 @@ def properties_of(
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": DATA,
-        "metadata.log.dir": METADATA,
         "default.replication.factor": str(replicas),
         "min.insync.replicas": str(max(1, replicas - 1)),
         "offsets.topic.replication.factor": str(replicas),

@@ -158,9 +158,7 @@ class Simulation:
             node.killed_by_disk(owner)
 
     def _node_started(self, node: SimulatedNode) -> None:
-        assert node.node is not None
         self.note(f"{node.host} runs (start {node.starts})")
-        self.watch.follow(node.node.services.controller)
 
     def _node_down(self, node: SimulatedNode, why: str) -> None:
         self.note(f"{node.host} is down: {why}")
@@ -290,5 +288,7 @@ class Simulation:
         self.world.run_until(self.world.now + seconds)
         if self.errors:
             raise self.errors[0]
+        if self.watch.violations:
+            raise Violation(self.watch.violations[0])
         if self.watch.problems:
             raise Violation(f"a node's log tells of a bug: {self.watch.problems[0]}")

@@ -17,7 +17,7 @@ from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionS
 from barnabas.controller.records import encode_record
 from barnabas.storage.log import Log
 
-from compat_tests.simulation.history import History, Violation, name
+from compat_tests.simulation.history import History, name
 
 # Methods of the nodes' code whose calls are counted: (class, method, what for).
 COUNTED: tuple[tuple[Any, str, str], ...] = (
@@ -36,6 +36,7 @@ class Watch:
         self.leaders: dict[tuple[bytes, int, int], int] = {}  # (topic id, partition, leader epoch) -> leader
         self.states: dict[tuple[bytes, int, int], PartitionState] = {}  # ... partition epoch -> the state
         self.groups: dict[int, tuple[int, int]] = {}  # offset before a group -> (its records, their CRC)
+        self.violations: list[str] = []
         self.problems: list[str] = []  # that the nodes' own log told of
         self.newest: dict[tuple[bytes, int], PartitionState] = {}
         self.who: Callable[[], str] = lambda: ""
@@ -52,6 +53,7 @@ class Watch:
         try:
             with ExitStack() as stack:
                 stack.enter_context(mock.patch.object(Controller, "_apply", self._wrap(Controller._apply)))
+                stack.enter_context(mock.patch.object(Controller, "open", self._wrap_open(Controller.open)))
                 for owner, method, what in COUNTED:
                     if hasattr(owner, method):
                         counted = self._counted(getattr(owner, method), what)
@@ -64,11 +66,22 @@ class Watch:
 
     def _wrap(self, apply: Callable[[Controller, Sequence[bytes]], None]) -> Any:
         def applied(controller: Controller, records: Sequence[bytes]) -> None:
-            if controller._started:
+            if controller._started and records:
                 self._group(controller.image.offset, records)
             apply(controller, records)
 
         return applied
+
+    def _wrap_open(self, open_controller: Callable[[Controller], None]) -> Any:
+        def opened(controller: Controller) -> None:
+            open_controller(controller)
+            self._follow(controller)
+
+        return opened
+
+    def _violated(self, what: str) -> None:
+        """Told to whoever runs the simulation: the code under test would take an exception for its own."""
+        self.violations.append(f"{self.who()}: {what}")
 
     def _counted(self, method: Callable[..., Any], what: str) -> Any:
         def called(*arguments: Any, **named: Any) -> Any:
@@ -84,12 +97,12 @@ class Watch:
             crc = zlib.crc32(record, crc)
         found = self.groups.setdefault(offset, (len(records), crc))
         if found != (len(records), crc):
-            raise Violation(
+            self._violated(
                 f"{self.who()} applies {len(records)} records with CRC {crc:08x} behind metadata offset {offset}, "
                 f"another node applied {found[0]} with CRC {found[1]:08x}"
             )
 
-    def follow(self, controller: Controller) -> None:
+    def _follow(self, controller: Controller) -> None:
         """A node has started."""
         controller.add_listener(self._changed)
         controller.on_activity(self._activity)
@@ -114,20 +127,20 @@ class Watch:
             if known is state or known == state:
                 continue
             if known is not None:
-                raise Violation(
+                self._violated(
                     f"{self.who()}: {name(partition)} in partition epoch {state.partition_epoch} is {state}, elsewhere {known}"
                 )
             self.states[(*partition, state.partition_epoch)] = state
             if state.leader >= 0:
                 leader = self.leaders.setdefault((*partition, state.leader_epoch), state.leader)
                 if leader != state.leader:
-                    raise Violation(
+                    self._violated(
                         f"{name(partition)} has the leaders {leader} and {state.leader} in epoch {state.leader_epoch}"
                     )
                 if state.leader not in state.isr:
-                    raise Violation(f"{name(partition)} is led by {state.leader}, its ISR is {state.isr}")
+                    self._violated(f"{name(partition)} is led by {state.leader}, its ISR is {state.isr}")
             if not set(state.isr) <= set(state.replicas):
-                raise Violation(f"the ISR of {name(partition)} is {state.isr}, its replicas {state.replicas}")
+                self._violated(f"the ISR of {name(partition)} is {state.isr}, its replicas {state.replicas}")
             self._count(topic.name, partition, state)
 
     def _count(self, topic: str, partition: tuple[bytes, int], state: PartitionState) -> None:
