@@ -36,8 +36,7 @@ class Connection:
         self.on_malformed: Callable[[MalformedMessage], object] = self.abort
         self.reader = FrameReader(on_frame)
         self.seal: Seal | None = None  # of what is sent
-        self.peer_host = "?"
-        self.peer_name = "?"
+        self.peer_host = self.peer_name = "an unknown host"  # until the connection is there
         self.heard_at = runtime.monotonic()
         self.sent_at = self.heard_at
         self.closed = False

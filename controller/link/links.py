@@ -305,7 +305,7 @@ class Links:
 
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
         if dialer.failures == 1 and not isinstance(error, LinkRefused):
-            log.info("no link to %s yet: %s", dialer.name, error)
+            log.info("no link to %s yet: %s", dialer.name, str(error) or type(error).__name__)
         if dialer.node_id is not None and not isinstance(error, LinkRefused):
             self.on_unreachable(dialer.node_id, error)
         if isinstance(error, LinkRefused):
