@@ -1,0 +1,525 @@
+"""A leader and its followers: what is committed when, who is in sync, and what everybody is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.tests.leader import Call, Leader
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord
+from barnabas.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+
+LATEST = -1
+LAG_S = 30.0
+
+
+@pytest.fixture
+def leader() -> Leader:
+    made = Leader("/d", MemoryDisk())
+    made.register(2, 3)
+    return made
+
+
+def latest(leader: Leader, version: int = 10) -> tuple[int, int]:
+    """(error, offset) of the end that a consumer is told of."""
+    wanted = ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, LATEST)])
+    call = leader.ask(2, version, ListOffsetsRequest(replica_id=-1, topics=[wanted]))
+    answer = call.answer.topics[0].partitions[0]
+    return answer.error_code, answer.offset
+
+
+# -- what is committed
+
+
+def test_acks_all_waits_for_every_replica_in_sync(leader: Leader) -> None:
+    leader.create()
+    two, three = leader.follower(2), leader.follower(3)
+    two.fetch(0)
+    three.fetch(0)
+    call = leader.produce("a", "b")
+    assert not call.done
+    two.fetch(2)
+    assert not call.done
+    assert leader.partition().high_watermark == 0
+    three.fetch(2)
+    answer = leader.produced(call)
+    assert (answer.error_code, answer.base_offset) == (0, 0)
+    assert leader.partition().high_watermark == 2
+
+
+def test_one_acknowledgement_or_none_waits_for_nobody(leader: Leader) -> None:
+    leader.create()
+    assert leader.produced(leader.produce("a", acks=1)).error_code == 0
+    assert leader.produce("b", acks=0).outcome is not None
+    assert leader.partition().log.log_end_offset == 2
+    assert leader.partition().high_watermark == 0
+
+
+def test_consumers_see_what_is_committed_and_followers_everything(leader: Leader) -> None:
+    leader.create()
+    leader.produce("a")
+    assert leader.fetched(leader.fetch(0)).records == b""
+    two, three = leader.follower(2), leader.follower(3)
+    given = leader.fetched(two.fetch(0))
+    assert given.records
+    assert given.high_watermark == 0
+    waiting = leader.fetch(0, max_wait_ms=1000)
+    two.fetch(1)
+    three.fetch(0)
+    leader.run()
+    assert not waiting.done
+    three.fetch(1)
+    leader.run()
+    seen = leader.fetched(waiting)
+    assert seen.records
+    assert seen.high_watermark == 1
+
+
+def test_a_follower_that_waits_is_answered_at_once_by_an_append(leader: Leader) -> None:
+    leader.create()
+    waiting = leader.follower(2).fetch(0, wait=True)
+    assert not waiting.done
+    leader.produce("a")
+    leader.run()
+    assert leader.fetched(waiting).records
+
+
+def test_a_follower_hears_of_the_high_watermark_without_waiting_for_records(leader: Leader) -> None:
+    leader.create()
+    two, three = leader.follower(2), leader.follower(3)
+    two.begin_session(0)
+    waiting = two.go_on()
+    leader.produce("a")
+    leader.run()
+    assert leader.fetched(waiting).records
+    waiting = two.go_on(1)
+    leader.runtime.advance(0.1)
+    assert not waiting.done
+    three.fetch(0)
+    three.fetch(1)
+    leader.runtime.advance(0.01)
+    told = leader.fetched(waiting)
+    assert (told.high_watermark, told.records) == (1, b"")
+    waiting = two.go_on()
+    leader.runtime.advance(0.4)
+    assert not waiting.done, "it knows everything"
+
+
+def test_what_a_follower_commits_by_its_own_fetch_it_hears_of(leader: Leader) -> None:
+    leader.create(replicas=[1, 2])
+    two = leader.follower(2)
+    two.begin_session(0)
+    leader.produce("a")
+    assert leader.fetched(two.go_on(wait=False)).records
+    waiting = two.go_on(1)
+    assert leader.partition().high_watermark == 1
+    leader.runtime.advance(0.01)
+    assert leader.fetched(waiting).high_watermark == 1
+
+
+def test_a_produce_that_nobody_copies_times_out(leader: Leader) -> None:
+    leader.create()
+    call = leader.produce("a", timeout_ms=1500)
+    leader.runtime.advance(1.4)
+    assert not call.done
+    leader.runtime.advance(0.2)
+    answer = leader.produced(call)
+    assert (answer.error_code, answer.base_offset) == (E.REQUEST_TIMED_OUT, 0)
+    two, three = leader.follower(2), leader.follower(3)
+    two.fetch(1)
+    three.fetch(1)
+    assert leader.partition().high_watermark == 1
+
+
+def test_a_batch_of_acks_all_is_refused_while_too_few_are_in_sync() -> None:
+    leader = Leader("/d", MemoryDisk(), min_insync_replicas="2")
+    leader.register(2, 3)
+    leader.create(isr=[1])
+    assert leader.produced(leader.produce("a")).error_code == E.NOT_ENOUGH_REPLICAS
+    assert leader.partition().log.log_end_offset == 0
+    assert leader.produced(leader.produce("a", acks=1)).error_code == 0
+    assert leader.partition().high_watermark == 0, "below min.insync.replicas nothing is committed (KIP-966)"
+
+
+def test_the_high_watermark_stands_still_once_too_few_are_in_sync() -> None:
+    leader = Leader("/d", MemoryDisk(), min_insync_replicas="2")
+    leader.register(2, 3)
+    leader.create(replicas=[1, 2])
+    call = leader.produce("a", timeout_ms=1000)
+    leader.change(isr=[1])
+    assert not call.done
+    assert leader.partition().high_watermark == 0
+    leader.runtime.advance(1.1)
+    assert leader.produced(call).error_code == E.REQUEST_TIMED_OUT
+
+
+def test_with_one_replica_nothing_waits(leader: Leader) -> None:
+    leader.create(replicas=[1])
+    assert leader.produced(leader.produce("a")).error_code == 0
+    assert leader.partition().high_watermark == 1
+
+
+# -- who is in sync
+
+
+def test_a_replica_that_falls_behind_leaves_the_isr(leader: Leader) -> None:
+    leader.create()
+    two, three = leader.follower(2), leader.follower(3)
+    two.fetch(0)
+    three.fetch(0)
+    call = leader.produce("a", timeout_ms=120_000)
+    for _ in range(100):
+        two.fetch(1)
+        leader.runtime.advance(0.5)
+        if call.done:
+            break
+    assert leader.state.isr == [1, 2]
+    assert leader.produced(call).error_code == 0
+    assert LAG_S <= leader.runtime.monotonic() <= 2 * LAG_S + 1
+    three.fetch(0)
+    assert leader.state.isr == [1, 2]
+    three.fetch(1)
+    leader.run()
+    assert leader.state.isr == [1, 2, 3]
+    assert leader.partition().isr == [1, 2, 3]
+
+
+def test_a_replica_that_takes_in_everything_within_the_lag_stays(leader: Leader) -> None:
+    """Kafka's rule: at or behind the leader's end of its last fetch, it was caught up then."""
+    leader.create(replicas=[1, 2])
+    two = leader.follower(2)
+    for end in range(40):
+        leader.produce("a", acks=1)
+        two.fetch(end)  # always one behind
+        leader.runtime.advance(5)
+    assert leader.state.isr == [1, 2]
+
+
+def test_an_idle_replica_is_in_sync_until_its_last_fetch(leader: Leader) -> None:
+    leader.create(replicas=[1, 2])
+    two = leader.follower(2)
+    two.begin_session(0)
+    leader.produce("a", acks=1)
+    two.go_on(wait=False)
+    two.go_on(1, wait=False)
+    for _ in range(400):
+        two.go_on(wait=False)
+        leader.runtime.advance(0.5)
+    leader.produce("b", acks=1)
+    leader.runtime.advance(LAG_S - 1)
+    assert leader.state.isr == [1, 2], "it has fetched a moment before the append"
+    leader.runtime.advance(LAG_S)
+    assert leader.state.isr == [1], "and never again"
+
+
+def test_a_replica_joins_when_it_has_reached_the_high_watermark_and_the_epoch(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    two, three = leader.follower(2), leader.follower(3)
+    leader.produce("a", acks=1)
+    leader.produce("b", acks=1)
+    leader.change(leader=1)  # the same leader in another epoch, which begins at 2, while 0 is committed
+    assert leader.partition().knows_high_watermark is False
+    three.fetch(1)
+    leader.run()
+    assert leader.state.isr == [1, 2]
+    three.fetch(2)
+    leader.run()
+    assert leader.state.isr == [1, 2, 3]
+    two.fetch(2)
+    assert leader.partition().high_watermark == 2
+
+
+def test_what_is_proposed_is_waited_for(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    leader.node.services.partitions.replication.changes.send = lambda *_: None
+    two, three = leader.follower(2), leader.follower(3)
+    three.fetch(0)
+    leader.run()
+    leader.produce("a", acks=1)
+    two.fetch(1)
+    assert leader.partition().high_watermark == 0, "3 is being admitted"
+    three.fetch(1)
+    assert leader.partition().high_watermark == 1
+
+
+@pytest.mark.parametrize("how", ["fenced", "leaving", "of an older epoch"])
+def test_not_everybody_may_join(leader: Leader, how: str) -> None:
+    leader.create(isr=[1, 2])
+    three = leader.follower(3)
+    if how == "fenced":
+        leader.fence(3)
+        three.fetch(0)
+    elif how == "leaving":
+        leader.commit(BrokerRegistrationChangeRecord(broker_id=3, broker_epoch=103, in_controlled_shutdown=1))
+        three.fetch(0)
+    else:
+        leader.register(3, epoch=200)
+        assert leader.fetched(three.fetch(0)).error_code == E.NOT_LEADER_OR_FOLLOWER
+    leader.run()
+    assert leader.state.isr == [1, 2]
+    if how == "fenced":
+        leader.fence(3, False)
+        three.fetch(0)
+        leader.run()
+        assert leader.state.isr == [1, 2, 3], "the next fetch finds it eligible"
+
+
+def test_an_idle_session_does_not_keep_a_replica_out(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    leader.fence(3)
+    three = leader.follower(3)
+    three.begin_session(0)
+    leader.fence(3, False)
+    three.go_on(wait=False)
+    leader.run()
+    assert leader.state.isr == [1, 2, 3]
+
+
+def test_a_proposal_that_comes_too_late_changes_nothing(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    three = leader.follower(3)
+    three.fetch(0)  # proposed with partition epoch 0, sent on the next turn
+    leader.change(isr=[1])
+    leader.run()
+    assert leader.state.isr == [1]
+    assert leader.partition().isr == [1]
+    three.fetch(0)
+    leader.run()
+    assert leader.state.isr == [1, 3]
+
+
+def test_many_changes_go_to_the_controller_together(leader: Leader) -> None:
+    leader.create(isr=[1, 2], partitions=20)
+    asked: list[int] = []
+    changes = leader.node.services.partitions.replication.changes
+    send = changes.send
+    assert send is not None
+
+    def counted(key: int, request: Any, done: Any) -> None:
+        asked.append(sum(len(topic.partitions) for topic in request.topics))
+        send(key, request, done)
+
+    changes.send = counted
+    for index in range(20):
+        leader.follower(3).fetch(0, index=index)
+    leader.run()
+    assert asked == [20]
+    assert all(leader.partition(index).isr == [1, 2, 3] for index in range(20))
+
+
+def test_the_controller_may_be_out_of_reach_for_a_while(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    changes = leader.node.services.partitions.replication.changes
+    send = changes.send
+    changes.send = lambda _key, _request, done: done(None, E.REQUEST_TIMED_OUT)
+    leader.follower(3).fetch(0)
+    leader.runtime.advance(1)
+    assert leader.state.isr == [1, 2]
+    changes.send = send
+    leader.runtime.advance(1)
+    assert leader.state.isr == [1, 2, 3]
+
+
+# -- roles
+
+
+def test_leadership_goes_and_those_who_wait_hear_of_it(leader: Leader) -> None:
+    leader.create()
+    call = leader.produce("a")
+    reading = leader.fetch(0, max_wait_ms=1000, version=10)
+    leader.change(leader=2)
+    answer = leader.produced(call)
+    assert answer.error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (2, 1)
+    (endpoint,) = call.answer.node_endpoints
+    assert (endpoint.node_id, endpoint.host, endpoint.port) == (2, "h2", 9002)
+    assert leader.fetched(reading).error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert leader.told[-1] == ("following", "t", 0)
+    refused = leader.produced(leader.produce("b"))
+    assert (refused.error_code, refused.base_offset) == (E.NOT_LEADER_OR_FOLLOWER, -1)
+    assert refused.current_leader.leader_id == 2
+    late = leader.fetched(leader.follower(3).fetch(0, leader_epoch=1))
+    assert late.error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert late.current_leader.leader_id == 2
+    assert latest(leader) == (E.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_a_consumer_may_read_from_a_follower_what_it_knows_is_committed(leader: Leader) -> None:
+    leader.create()
+    leader.produce("a")
+    leader.change(leader=2)
+    assert leader.fetched(leader.fetch(0)).records == b""
+    waiting = leader.fetch(0, max_wait_ms=1000)
+    leader.partition().set_follower_high_watermark(1)
+    leader.run()
+    assert leader.fetched(waiting).records
+    assert leader.fetched(leader.fetch(0, version=10)).error_code == E.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_new_leader_does_not_say_what_it_does_not_know(leader: Leader) -> None:
+    leader.create()
+    two, three = leader.follower(2), leader.follower(3)
+    leader.produce("a")
+    leader.produce("b")
+    two.fetch(1)
+    three.fetch(1)
+    leader.change(leader=2)
+    leader.change(leader=1)
+    assert leader.told[-2:] == [("following", "t", 0), ("not following", "t", 0)]
+    assert leader.partition().high_watermark == 1
+    assert latest(leader) == (E.OFFSET_NOT_AVAILABLE, -1)
+    assert latest(leader, version=4) == (E.LEADER_NOT_AVAILABLE, -1)
+    two.fetch(2)
+    three.fetch(2)
+    assert latest(leader) == (0, 2)
+
+
+def test_epochs_begin_where_the_log_ends_then(leader: Leader) -> None:
+    leader.create()
+    leader.produce("a")
+    leader.change(leader=1)
+    leader.produce("b")
+    leader.change(leader=1)
+
+    def end_of(epoch: int, current: int = 2) -> tuple[int, int, int]:
+        wanted = OffsetForLeaderPartition(0, current, epoch)
+        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [wanted])])
+        answer = leader.ask(23, 4, request).answer.topics[0].partitions[0]
+        return answer.error_code, answer.leader_epoch, answer.end_offset
+
+    assert end_of(0) == (0, 0, 1)
+    assert end_of(1) == (0, 1, 2)
+    assert end_of(2) == (0, 2, 2)
+    assert end_of(0, current=1)[0] == E.FENCED_LEADER_EPOCH
+    assert end_of(0, current=3)[0] == E.UNKNOWN_LEADER_EPOCH
+
+
+def test_a_follower_whose_history_parted_is_told_where(leader: Leader) -> None:
+    leader.create()
+    leader.produce("a")
+    leader.change(leader=1)
+    two = leader.follower(2)
+    told = leader.fetched(two.fetch(3, last_epoch=0))
+    assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
+    told = leader.fetched(two.fetch(2, last_epoch=0))
+    assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
+    leadership = leader.partition().leadership
+    assert leadership is not None
+    assert leadership.replicas[2].end_offset == -1, "it does not have this"
+    assert leader.fetched(two.fetch(1, last_epoch=0)).error_code == 0
+    assert leadership.replicas[2].end_offset == 1
+
+
+def test_whom_a_leader_refuses(leader: Leader) -> None:
+    leader.create(replicas=[1, 2])
+    leader.register(4)
+    assert leader.fetched(leader.follower(4).fetch(0)).error_code == E.UNKNOWN_LEADER_EPOCH
+    old = leader.follower(4).fetch(0, leader_epoch=-1)
+    assert leader.fetched(old).error_code == E.NOT_LEADER_OR_FOLLOWER
+    two = leader.follower(2)
+    assert leader.fetched(two.fetch(0, leader_epoch=1)).error_code == E.UNKNOWN_LEADER_EPOCH
+    leader.change(leader=1)
+    fenced = leader.fetched(two.fetch(0, leader_epoch=0))
+    assert fenced.error_code == E.FENCED_LEADER_EPOCH
+    assert fenced.current_leader.leader_epoch == 1
+    assert leader.fetched(two.fetch(5)).error_code == E.OFFSET_OUT_OF_RANGE
+    assert leader.fetched(two.fetch(0, version=13)).error_code == 0, "before broker epochs were told"
+
+
+def test_a_replica_comes_and_goes_by_reassignment(leader: Leader) -> None:
+    leader.create(replicas=[1])
+    assert leader.produced(leader.produce("a")).error_code == 0
+    leader.change(replicas=[1, 2], adding_replicas=[2])
+    call = leader.produce("b")
+    assert leader.produced(call).error_code == 0, "2 is not in sync yet"
+    two = leader.follower(2)
+    two.fetch(0)
+    two.fetch(2)
+    leader.run()
+    assert leader.state.isr == [1, 2]
+    waiting = leader.produce("c")
+    assert not waiting.done
+    leader.change(replicas=[1], isr=[1])
+    assert leader.produced(waiting).error_code == 0
+    assert leader.produced(leader.produce("d")).error_code == 0
+    leader.change(replicas=[2], isr=[2], leader=2)
+    assert leader.node.services.partitions.get("t", 0) is None
+    assert leader.node.services.log_manager.get("t", 0) is None
+    assert leader.told[-1] == ("not following", "t", 0)
+    gone = leader.produced(leader.produce("e"))
+    assert (gone.error_code, gone.current_leader.leader_id) == (E.NOT_LEADER_OR_FOLLOWER, 2)
+    assert leader.fetched(leader.fetch(0)).error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert latest(leader)[0] == E.NOT_LEADER_OR_FOLLOWER
+    leader.change(replicas=[2, 1])
+    assert leader.partition().log.log_end_offset == 0
+    assert leader.told[-1] == ("following", "t", 0)
+
+
+def test_the_high_watermark_survives_a_restart(tmp_path: Path) -> None:
+    leader = Leader(tmp_path)
+    leader.register(2, 3)
+    leader.create()
+    for value in "abc":
+        leader.produce(value)
+    leader.follower(2).fetch(2)
+    leader.follower(3).fetch(2)
+    assert leader.partition().high_watermark == 2
+    again = leader.restart(tmp_path)
+    assert again.partition().high_watermark == 2
+    assert again.partition().log.log_end_offset == 3
+    again.node.stop()
+
+
+# -- deleting records
+
+
+def delete(leader: Leader, offset: int, timeout_ms: int = 1000) -> Call:
+    wanted = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, offset)])
+    return leader.ask(21, 2, DeleteRecordsRequest([wanted], timeout_ms))
+
+
+def test_records_are_deleted_when_every_replica_alive_has_gone_on(leader: Leader) -> None:
+    leader.create()
+    two, three = leader.follower(2), leader.follower(3)
+    for value in "abc":
+        leader.produce(value)
+    two.fetch(2)
+    three.fetch(2)
+    assert delete(leader, 3).answer.topics[0].partitions[0].error_code == E.OFFSET_OUT_OF_RANGE
+    call = delete(leader, 2)
+    assert not call.done
+    assert leader.partition().log.log_start_offset == 2
+    two.fetch(2, start=2)
+    assert not call.done
+    leader.fence(3)
+    two.fetch(3, start=2)
+    late = delete(leader, -1)
+    assert late.answer.topics[0].partitions[0].low_watermark == 2
+    three.fetch(2, start=2)
+    answer = call.answer.topics[0].partitions[0]
+    assert (answer.error_code, answer.low_watermark) == (0, 2)
+
+
+def test_a_deletion_that_a_replica_does_not_follow_times_out(leader: Leader) -> None:
+    leader.create()
+    leader.produce("a")
+    leader.follower(2).fetch(1)
+    leader.follower(3).fetch(1)
+    call = delete(leader, 1)
+    leader.runtime.advance(1.1)
+    answer = call.answer.topics[0].partitions[0]
+    assert (answer.error_code, answer.low_watermark) == (E.REQUEST_TIMED_OUT, -1)
+    assert leader.partition().log.log_start_offset == 1
