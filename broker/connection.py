@@ -84,7 +84,7 @@ class Connection(BufferedProtocol):
 
     __slots__ = (
         "_abandoned", "_admitted", "_buffer", "_closing", "_filled", "_granted", "_hungry", "_last_active", "_out",
-        "_out_regions", "_paused", "_pending", "_processing", "_shared", "_transport", "_writer", "client_host",
+        "_out_regions", "_overtaken", "_paused", "_pending", "_processing", "_shared", "_transport", "_writer", "client_host",
         "listener", "peer",
     )  # fmt: skip
 
@@ -105,6 +105,7 @@ class Connection(BufferedProtocol):
         self._paused = False
         self._closing = False
         self._abandoned: Callable[[], object] | None = None  # told when the client of a waiting request goes
+        self._overtaken: Callable[[], object] | None = None  # told when more comes behind a waiting request
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -150,6 +151,8 @@ class Connection(BufferedProtocol):
             rest = data if self._writer.blocked else self._process(data)
             if rest:
                 self._stash(rest)
+                if self._overtaken is not None:
+                    self._tell_overtaken()
             return
         self._filled += count
         self._process_own()
@@ -167,6 +170,7 @@ class Connection(BufferedProtocol):
         self._out.clear()
         self._buffer = None
         abandoned, self._abandoned = self._abandoned, None
+        self._overtaken = None
         if abandoned is not None:
             abandoned()
 
@@ -188,7 +192,7 @@ class Connection(BufferedProtocol):
             return
         assert self._pending, f"API {context.api_key} was answered twice"
         self._pending = False
-        self._abandoned = None
+        self._abandoned = self._overtaken = None
         try:
             if isinstance(response, Outcome):
                 self._take(response)
@@ -206,6 +210,15 @@ class Connection(BufferedProtocol):
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Call back should the client go before the waiting request is answered."""
         self._abandoned = callback
+
+    def when_overtaken(self, callback: Callable[[], object]) -> None:
+        """Call back should more bytes arrive before the waiting request is answered. It must not answer at once."""
+        self._overtaken = callback
+
+    def _tell_overtaken(self) -> None:
+        overtaken, self._overtaken = self._overtaken, None
+        if overtaken is not None and self._pending:
+            overtaken()
 
     def close(self, reason: str = "") -> None:
         """Close now. `reason` is logged, with the peer."""
@@ -299,6 +312,7 @@ class Connection(BufferedProtocol):
             return
         if self._pending or self._writer.blocked:
             self._make_room()
+            self._tell_overtaken()
             return
         view = memoryview(buffer)
         rest = self._process(view[: self._filled])

@@ -23,6 +23,8 @@ class Reply(Protocol):
 
     def when_abandoned(self, callback: Callable[[], object]) -> None: ...
 
+    def when_overtaken(self, callback: Callable[[], object]) -> None: ...
+
 
 class RequestContext(msgspec.Struct, gc=False):
     """One request in flight. Made for every request, so it holds references only."""
@@ -49,3 +51,8 @@ class RequestContext(msgspec.Struct, gc=False):
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Call back should the client go before this request is answered; at most once."""
         self.reply.when_abandoned(callback)
+
+    def when_overtaken(self, callback: Callable[[], object]) -> None:
+        """Call back should the client send more before this request is answered, at most once; the callback must not
+        answer in the same turn."""
+        self.reply.when_overtaken(callback)

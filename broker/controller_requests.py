@@ -63,6 +63,9 @@ class LocalReply:
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Whoever waits on the other side goes on waiting."""
 
+    def when_overtaken(self, callback: Callable[[], object]) -> None:
+        """Nothing comes behind it."""
+
 
 class ControllerRequests:
     """Serves them, where this node's controller is the active one."""

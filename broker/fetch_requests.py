@@ -85,6 +85,8 @@ class Fetch:
         self._waiter = waiter = context.services.purgatory.wait(missing_bytes, max_wait_s, self._answer_late)
         waiter.committed = request.isolation_level == READ_COMMITTED
         context.when_abandoned(self._abandon)
+        if reader.follower_id >= 0:
+            context.when_overtaken(waiter.wake)  # it has something new to ask
         self._watch(waiter)
         self._let_go()
         return PENDING
@@ -241,8 +243,8 @@ class FullFetch(Fetch):
         image = self._context.services.controller.image
         name = None if self._by_id else topic.topic
         error = why_absent(image, self._by_id, name, topic.topic_id, wanted.partition)
-        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return self._reader.failure(wanted, error)
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER or self._reader.follower_id >= 0:
+            return self._reader.failure(wanted, error)  # a follower asks again soon: news is on its way
         return absent_answer(wanted, error)
 
     def _can_grow(self) -> bool:
@@ -366,7 +368,8 @@ class IncrementalFetch(Fetch):
             known = image.topic_by_id(one.topic_id)
             one.topic = known.name if known is not None else None
         error = why_absent(image, self._by_id, one.topic, one.topic_id, one.wanted.partition)
-        if error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        at_once = error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if at_once or self._reader.follower_id >= 0:
             return self._reader.failure(one.wanted, error)
         return absent_answer(one.wanted, error)
 

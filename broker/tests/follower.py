@@ -24,7 +24,7 @@ class FollowedPartition:
         self.leader_epoch = epoch
         self.log = log
 
-    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:  # noqa: ARG002
+    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
         self.log.set_high_watermark(offset)
 
 
