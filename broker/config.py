@@ -197,6 +197,9 @@ class BrokerConfig(_Values):
         self.dynamic_node: dict[str, str] = {}
         self._read_all()
         self._check_roles()
+        self.notes.extend(
+            ("warning", text) for text in warnings_about(self.given, is_alone=self.quorum.is_alone)
+        )
         self.log_dirs = self._log_dirs()
         self.listeners = self._listeners()
 
@@ -268,7 +271,6 @@ class BrokerConfig(_Values):
         for name in self.given:
             if name in BROKER_CONFIGS:
                 check_value(name, self.given[name])
-        self.notes.extend(("warning", text) for text in warnings_about(self.given))
         for name in PROPERTY_OF_ATTRIBUTE.values():
             self._read(name)
 

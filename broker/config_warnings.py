@@ -35,8 +35,9 @@ _REPLICATION: Final = {
 }
 
 
-def warnings_about(given: Mapping[str, str]) -> Iterator[str]:
-    """The lines to warn with about the properties somebody set. Their values must have parsed already."""
+def warnings_about(given: Mapping[str, str], *, is_alone: bool) -> Iterator[str]:
+    """The lines to warn with about the properties somebody set. Their values must have parsed already. `is_alone`: this
+    node is the only controller, so it may well be the only broker."""
     if given.get("authorizer.class.name", "").strip():
         yield (
             "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
@@ -54,7 +55,7 @@ def warnings_about(given: Mapping[str, str]) -> Iterator[str]:
     if old:
         yield f"{', '.join(old)}: belongs to ZooKeeper mode, ignored"
     beyond = [name for name in _REPLICATION if name in given and _number(name, given[name]) > 1]
-    if beyond:
+    if beyond and is_alone:
         what = "; ".join(f"with {name}={given[name].strip()} {_REPLICATION[name]}" for name in beyond)
         yield f"one node has one replica: {what}"
     yield from _unknown(name for name in given if not _is_known(name))

@@ -85,6 +85,18 @@ class KafkaMetadata:
         text = None if found is None else self._log_manager.directory_id(found.log_dir)
         return decode_uuid(text) if text else None
 
+    @property
+    def directory_id(self) -> bytes:
+        """Of the directory that the metadata lies in."""
+        if self._own_directory is not None:
+            return decode_uuid(self._own_directory.directory_id or "")
+        return decode_uuid(self._log_manager.directory_id(self.directory))
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """The node has learned which cluster it belongs to. LogDirectoryError when it is of another already."""
+        if self._own_directory is not None:
+            self._own_directory.adopt(cluster_id, self._config.node_id, self._runtime)
+
     def _voter(self) -> Voter | None:
         """The quorum as Kafka would find it in the log: not there when the properties name it."""
         if self._config.controller_quorum_voters:
@@ -92,15 +104,8 @@ class KafkaMetadata:
         from barnabas.broker.listener_config import controller_endpoint
         from barnabas.controller.kraft_format import Voter
 
-        directory_id = (
-            self._own_directory.directory_id
-            if self._own_directory is not None
-            else self._log_manager.directory_id(self.directory)
-        )
         endpoint = controller_endpoint(
             self._config.controller_listener_names,
             *(self._config.given.get(name, "").split(",") for name in ("advertised.listeners", "listeners")),
         )
-        return Voter(
-            self._config.node_id, decode_uuid(directory_id or ""), *(endpoint or _SHIPPED_CONTROLLER)
-        )
+        return Voter(self._config.node_id, self.directory_id, *(endpoint or _SHIPPED_CONTROLLER))

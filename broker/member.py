@@ -31,7 +31,6 @@ from barnabas.controller.link.quorum_state import (
 )
 from barnabas.controller.operations.features import begin_cluster
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.storage.directory import decode_uuid
 from barnabas.storage.errors import LogDirectoryError
 
 if TYPE_CHECKING:
@@ -65,8 +64,9 @@ class ClusterMember:
         self._config = config
         self._runtime = runtime
         self._log_manager = log_manager
+        self._kafka_metadata = kafka_metadata
         self._directory = kafka_metadata.journal_directory
-        self._directory_id = decode_uuid(log_manager.directory_id(kafka_metadata.directory) or "")
+        self._directory_id = kafka_metadata.directory_id
         self._links: Links | None = None
         self._found: Callable[[MetadataLog], object] = lambda _: None
         self._sessions: BrokerSessions | None = None
@@ -130,6 +130,7 @@ class ClusterMember:
     def _belong_to(self, cluster_id: str) -> bool:
         try:
             self._log_manager.join_cluster(cluster_id)
+            self._kafka_metadata.join_cluster(cluster_id)
         except (LogDirectoryError, OSError) as error:
             self.on_fatal(str(error))
             return False
