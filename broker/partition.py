@@ -8,7 +8,6 @@ watermark. A follower's high watermark is what its leader has told.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.isr import Leadership
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from barnabas.wire.record_batch import BatchHeader
 
     Waiters = dict[PartitionListener, None]  # told in the order in which they came
-
-log = logging.getLogger("barnabas.partitions")
 
 NO_LEADER: Final = -1
 ACKS_ALL: Final = -1
@@ -95,8 +92,10 @@ class Partition:
         else:
             self._alone = False
             self.log.replicate(anew=not had_role)
-            if is_new_epoch:
-                self._begin_epoch()
+            if (
+                is_new_epoch
+            ):  # followers may have records of epochs that this log has none of, and are to cut them
+                self.log.assign_epoch_start_offset(self.leader_epoch)
             if leadership is None:
                 leadership = self.leadership = Leadership(self, shared)
             leadership.take(state, is_new_epoch=is_new_epoch, is_new_leader=is_new_leader)
@@ -104,14 +103,6 @@ class Partition:
             self.interrupt_waiters()
         elif self.replica_waiters:
             self._interrupt_replicas()
-
-    def _begin_epoch(self) -> None:
-        """Note where the epoch begins before anything is appended: followers may have records of epochs that this
-        log has none of, and are told to cut them off."""
-        try:
-            self.log.assign_epoch_start_offset(self.leader_epoch)
-        except OSError as error:  # the next append tries again
-            log.error("%s-%d: the leader epoch is not noted: %s", self.topic, self.partition, error)
 
     def follow(self, state: PartitionState) -> None:
         """Another broker leads from now on, or nobody. What is older than what is known changes nothing."""

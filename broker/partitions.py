@@ -59,6 +59,7 @@ class PartitionManager:
         self.on_following: Callable[[list[Partition]], object] = lambda _: None
         self.on_not_following: Callable[[list[Partition]], object] = lambda _: None
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
+        self._begun: list[Partition] = []  # whose leader epoch has to be written down
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
         self.on_opened: Callable[[Partition, PartitionState], object] | None = None
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
@@ -142,6 +143,16 @@ class PartitionManager:
                 self._take_role(partition, state)
             yield
 
+    def _save_epochs(self) -> Iterator[None]:
+        begun, self._begun = self._begun, []
+        for partition in begun:
+            try:
+                partition.log.save_epochs()
+            except OSError as error:  # the next sync tries again
+                log.error("%s: its leader epoch is not noted: %s", partition.log.name, error)
+                partition.log.io_failed(error)
+            yield
+
     def _take_role(self, partition: Partition, state: PartitionState) -> None:
         was_leader, epoch_before, leader_before = (
             partition.is_leader,
@@ -152,6 +163,10 @@ class PartitionManager:
             if not was_leader:
                 self.on_not_following([partition])
             partition.lead(state, self.replication)
+            if partition.log.has_unsaved_epochs:
+                self._begun.append(partition)
+                if len(self._begun) == 1:  # when all have their roles
+                    self._roles.when_done(lambda: self._work.add(self._save_epochs()))
             return
         partition.follow(state)
         if was_leader:

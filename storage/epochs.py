@@ -1,7 +1,8 @@
 """Which leader epoch began at which offset (KIP-101), kept in `leader-epoch-checkpoint`.
 
-The file is written without fsync as epochs begin; it is synced with the batches (log_sync.py). What lies
-beyond the recovery point is found again, because every batch carries its epoch.
+The file is written without fsync as epochs begin, or soon after: a broker that leads a thousand partitions more from
+one moment to the next serves them first. It is synced with the batches (log_sync.py). What lies beyond the
+recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet is nobody's loss.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs."""
 
-    __slots__ = ("_disk", "_epochs", "_path", "_starts")
+    __slots__ = ("_disk", "_epochs", "_path", "_starts", "unsaved")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self.unsaved = False  # whether the file lacks what `assign_unsaved` has taken
 
     def load(self) -> bool:
         """Read the file; empty when it is missing or damaged. Whether it could be read."""
@@ -58,6 +60,12 @@ class LeaderEpochCache:
             except OSError:  # the next append tries again
                 self._epochs, self._starts = before
                 raise
+
+    def assign_unsaved(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, but the file is written by the `save` that follows."""
+        if epoch > self.latest_epoch:
+            self._insert(epoch, start_offset)
+            self.unsaved = True
 
     def recover(self, epoch: int, start_offset: int) -> None:
         """A batch of that epoch stands there, while a log is scanned: the caller saves at the end. What the file
@@ -105,6 +113,7 @@ class LeaderEpochCache:
 
     def save(self, *, sync: bool = False) -> None:
         self._disk.write_file(self._path, format_checkpoint(self.entries), sync=sync)
+        self.unsaved = False
 
     def _insert(self, epoch: int, start_offset: int) -> None:
         # A leader that began and ended without a record leaves its start to its successor.

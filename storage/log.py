@@ -150,10 +150,14 @@ class Log(ReplicaLog):
 
     # --- leader epochs
 
+    @property
+    def has_unsaved_epochs(self) -> bool:
+        """Whether an epoch has begun that `save_epochs` has to write down."""
+        return self._epochs.unsaved
+
     def assign_epoch_start_offset(self, leader_epoch: int) -> None:
-        """A new leader's reign begins at the log's end. OSError when that can't be noted."""
-        self._epochs.assign(leader_epoch, self.log_end_offset)
-        self._new_names += 1
+        """A new leader's reign begins at the log's end. `save_epochs` has to follow soon."""
+        self._epochs.assign_unsaved(leader_epoch, self.log_end_offset)
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch answers; (-1, -1) when undefined."""

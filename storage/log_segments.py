@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from operator import is_
 
 from barnabas.storage.deletion import set_aside
-from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import OffsetOutOfRange, StorageError
 from barnabas.storage.log_watermark import WatermarkedLog
 from barnabas.storage.segment import Segment, offset_file_name
@@ -23,9 +22,8 @@ logger = logging.getLogger("barnabas.storage")
 class SegmentedLog(WatermarkedLog):
     """The part of `Log` that changes its list of segments. `Log` sets these attributes."""
 
-    __slots__ = ("_epochs", "_roll_after_ms", "_time_ms")
+    __slots__ = ("_roll_after_ms", "_time_ms")
 
-    _epochs: LeaderEpochCache
     _time_ms: Callable[[], int]
     _roll_after_ms: int
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from barnabas.storage.directory import PARTITION_METADATA
 from barnabas.storage.disk import Disk
+from barnabas.storage.epochs import LeaderEpochCache
 from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log_reader import ReadableLog
@@ -60,6 +61,7 @@ class SyncedLog(ReadableLog):
 
     __slots__ = (
         "_disk",
+        "_epochs",
         "_events",
         "_flush_pending",
         "_held_from",
@@ -88,6 +90,7 @@ class SyncedLog(ReadableLog):
     failure: str | None  # set when the disk has lost what it had taken; only a restart heals
     recovery_point: int
     _disk: Disk
+    _epochs: LeaderEpochCache
     _events: LogEvents | None
     _new_names: int  # how often names, or the small files beside the segments, have changed
     _names_synced: int  # how many of these changes a power failure could not undo
@@ -187,8 +190,17 @@ class SyncedLog(ReadableLog):
 
         return work
 
+    def save_epochs(self) -> None:
+        """Write the leader epochs that have begun, if they are not in their file. OSError."""
+        if self._epochs.unsaved and not self._released:
+            self._epochs.save()
+            self._new_names += 1
+
     def _names_work(self) -> Callable[[], object]:
-        """The blocking part of bringing the names to the medium: a synced file whose name is lost is lost."""
+        """The blocking part of bringing the names to the medium: a synced file whose name is lost is lost. OSError when
+        the leader epochs, which are to be synced along with them, can't be written."""
+        if self._epochs.unsaved:
+            self.save_epochs()
         if self._names_synced == self._new_names:
             return _nothing
         disk, directory, log_dir = self._disk, self.directory, self.log_dir

@@ -92,6 +92,13 @@ class OfflineLog(Log):
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:  # noqa: ARG002
         return -1, -1
 
+    @property
+    def has_unsaved_epochs(self) -> bool:
+        return False
+
+    def assign_epoch_start_offset(self, leader_epoch: int) -> None:
+        """There is nowhere to note it."""
+
     def epoch_for_offset(self, offset: int) -> int:  # noqa: ARG002
         return -1
 

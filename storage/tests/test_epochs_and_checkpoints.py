@@ -71,7 +71,17 @@ def test_a_reign_without_records_leaves_its_place(workshop: Any) -> None:
     log = workshop.log()
     for epoch in (0, 1, 2):
         log.assign_epoch_start_offset(epoch)
+    assert log.has_unsaved_epochs
+    log.save_epochs()
     assert workshop.disk.read_file("/logs/t-0/leader-epoch-checkpoint") == b"0\n1\n2 0\n"
+
+
+def test_a_reign_is_written_down_before_its_records_are_synced(workshop: Any) -> None:
+    log = workshop.log()
+    log.assign_epoch_start_offset(3)
+    log.append_as_leader(workshop.batch(1), 3)
+    log.flush()
+    assert workshop.disk.read_file("/logs/t-0/leader-epoch-checkpoint") == b"0\n1\n3 0\n"
 
 
 @given(
