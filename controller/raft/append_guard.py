@@ -28,8 +28,9 @@ class Fitted(NamedTuple):
     next_index: int | None
 
 
-def fit_append(message: Append, journal: RaftJournal, applied_index: int) -> Fitted:
-    """Contradiction when it would undo what has been applied."""
+def fit_append(message: Append, journal: RaftJournal, applied_index: int) -> Fitted | int:
+    """What may be passed on; or, when it does not follow what is here, the index from which it might.
+    Contradiction when it would undo what has been applied."""
     verified = message.previous_index + len(message.entries)
     commit_index = min(message.commit_index, verified)
     previous, previous_term, entries = message.previous_index, message.previous_term, message.entries
@@ -38,9 +39,10 @@ def fit_append(message: Append, journal: RaftJournal, applied_index: int) -> Fit
         # All up to the first entry kept is committed, so the leader has the same.
         entries = entries[first - previous :]
         previous = min(first, verified)
-    elif previous > last or journal.entries[previous - first][2] != previous_term:
-        # The library asks for what comes before.
-        return Fitted(0, previous, previous_term, [], None)
+    elif previous > last:
+        return last + 1
+    elif journal.entries[previous - first][2] != previous_term:
+        return _start_of_term(journal, previous, applied_index)
     held = 0
     for entry in entries:
         own = journal.entry_at(entry.index)
@@ -57,3 +59,13 @@ def fit_append(message: Append, journal: RaftJournal, applied_index: int) -> Fit
             )
         return Fitted(commit_index, previous, journal.entries[previous - first][2], entries[held:], None)
     return Fitted(commit_index, last, journal.entries[-1][2], [], verified + 1)
+
+
+def _start_of_term(journal: RaftJournal, index: int, applied_index: int) -> int:
+    """The first entry of the run of one term that `index` lies in, among those that are not committed: from one
+    term to the next is a few steps, from entry to entry may be thousands."""
+    first = journal.first_index
+    term = journal.entries[index - first][2]
+    while index - 1 > max(applied_index, first) and journal.entries[index - 1 - first][2] == term:
+        index -= 1
+    return index

@@ -52,7 +52,7 @@ from barnabas.controller.raft.messages import (
 )
 from barnabas.controller.raft.outbox import Outbox
 from barnabas.controller.raft.peers import RaftPeers
-from barnabas.controller.raft.snapshots import KEPT_BYTES, RaftSnapshots
+from barnabas.controller.raft.snapshots import RaftSnapshots
 from barnabas.controller.raft.transport import GuardedTransport
 from barnabas.storage.runtime import Runtime, Timer
 
@@ -95,9 +95,8 @@ class RaftEngine:
         self._apply = apply
         self._install = install
         self.journal = RaftJournal(loaded.content)
-        if loaded.journal_is_stale:
-            self.journal.write_anew()
-        self.snapshots = RaftSnapshots(self.journal, loaded.snapshot, loaded.encoded, take)
+        self.journal.write_anew()
+        self.snapshots = RaftSnapshots(self.journal, loaded.snapshot, loaded.encoded, take, journal_bytes_min)
         self._outbox = Outbox(self._send_now)
         transport = GuardedTransport(self.journal, self.snapshots, self._put, self._install_snapshot)
         self._now = 0.0
@@ -141,10 +140,9 @@ class RaftEngine:
                 self._inside = False
         if self.failure is not None:
             raise self.failure
-        if self.journal.has_changes:
-            changes = self.journal.take_changes()
-            self._files.write(changes)
-            self._outbox.synced(changes.number)
+        changes = self.journal.take_changes()
+        self._files.write(changes)
+        self._outbox.synced(changes.number)
 
     def serve(self) -> None:
         self._serving = True
@@ -299,7 +297,9 @@ class RaftEngine:
     def _consider_snapshot(self) -> None:
         """Shorten the journal where it has outgrown its bound: of entries, by a snapshot; of what else is written
         into it, by writing it anew."""
-        bound = max(self.journal_bytes_min, JOURNAL_TO_SNAPSHOT * self.snapshots.size) + KEPT_BYTES
+        bound = (
+            max(self.journal_bytes_min, JOURNAL_TO_SNAPSHOT * self.snapshots.size) + self.journal_bytes_min
+        )
         if self.journal.bytes > bound and not self.snapshots.is_writing:
             self.library.force_compaction()
         elif self._files.journal_size > 2 * (bound + self.journal.bytes) and not self._syncing:

@@ -1,6 +1,7 @@
 """A voter's two files: `raft.journal` and `raft.snapshot` (journal_bytes.py says what is in them).
 
-A start compares the two. The journal must reach back to the entry that the snapshot ends with; one that ends before
+A start compares the two, and writes the journal anew: what was read may stand in the system's cache alone, when a
+sync has failed before, and would be promised again. The journal must reach back to the entry that the snapshot ends with; one that ends before
 it, or has another entry in its place, was overtaken by a snapshot from the leader and not replaced before the end
 came, and starts anew behind it. Anything else is refused.
 """
@@ -38,12 +39,12 @@ Genesis = tuple[Sequence[bytes], int]  # records, and the offset of the last
 
 
 class Loaded(NamedTuple):
-    """What a voter starts from. `encoded` is the snapshot's file."""
+    """What a voter starts from: it must be written anew before anything is promised. `encoded` is the snapshot's
+    file."""
 
     content: JournalContent
     snapshot: Snapshot
     encoded: bytes
-    journal_is_stale: bool
 
 
 class Written(NamedTuple):
@@ -87,19 +88,16 @@ class RaftFiles:
             self._begin_snapshot(genesis, content)
         encoded = disk.read_file(self.snapshot_path)
         snapshot = decode_snapshot(encoded, self.snapshot_path)
-        stale = self._meet(content, snapshot)
-        self._file = disk.open(self.journal_path, writable=True)
-        self._sequence, self._position = content.sequence, content.end
+        self._meet(content, snapshot)
+        self._sequence = content.sequence
         if content.end < len(encoded_journal):
             log.warning(
-                "%s: the last %d bytes were not completely written; cutting them off at %d",
+                "%s: the last %d bytes, from %d, were not completely written; they are dropped",
                 self.journal_path,
                 len(encoded_journal) - content.end,
                 content.end,
             )
-            self._file.truncate(content.end)
-            self._file.sync()
-        return Loaded(content, snapshot, encoded, stale)
+        return Loaded(content, snapshot, encoded)
 
     def _begin_journal(self, genesis: Genesis | None) -> None:
         if genesis is None:
@@ -126,8 +124,8 @@ class RaftFiles:
             self.snapshot_path, encode_snapshot(Snapshot(previous, last, 0, offset, list(records)))
         )
 
-    def _meet(self, content: JournalContent, snapshot: Snapshot) -> bool:
-        """Bring the journal's content into line with the snapshot; whether that took a change."""
+    def _meet(self, content: JournalContent, snapshot: Snapshot) -> None:
+        """Bring the journal's content into line with the snapshot."""
         first, last = content.entries[0].index, content.entries[-1].index
         end = snapshot.last
         if first > end.index:
@@ -136,7 +134,7 @@ class RaftFiles:
                 f"lies between them is lost. Take the node out of service and bring it back as a new one"
             )
         if last >= end.index and content.entries[end.index - first].term == end.term:
-            return False
+            return
         log.warning(
             "%s ends with entry %d and was overtaken by a snapshot up to entry %d: it starts anew behind that",
             self.journal_path,
@@ -145,7 +143,6 @@ class RaftFiles:
         )
         content.entries = [snapshot.previous, end]
         content.term = max(content.term, end.term)
-        return True
 
     def write(self, changes: Changes) -> Written:
         """Blocking: all of it is on disk when this returns. After an OSError nothing is known: write anew."""
@@ -161,7 +158,7 @@ class RaftFiles:
         return Written(changes, encoded)
 
     def _append(self, frame: Frame) -> None:
-        assert self._file is not None, "load comes first"
+        assert self._file is not None, "the first frame starts the file anew"
         data = encode_frame(self._sequence, frame)
         write_rest(self._file, data, 0, self._position)
         self._file.sync()

@@ -17,7 +17,6 @@ from barnabas.controller.raft.messages import Chunk, Entry
 from pysyncobj.config import SERIALIZER_STATE
 
 CHUNK_BYTES: Final = 1 << 20
-KEPT_BYTES: Final = 1 << 20  # entries before the snapshot that stay in the journal
 KEPT_ENTRIES: Final = 2000
 SNAPSHOT_BYTES_MAX: Final = 1 << 30  # refuse to collect more from a peer
 
@@ -46,10 +45,13 @@ class RaftSnapshots:
         snapshot: Snapshot,
         encoded: bytes,
         take: Callable[[Entry, Entry], Snapshot],
+        kept_bytes: int,
     ) -> None:
-        """`take(previous, last)` gives the metadata as it is now, right behind the entry `last`."""
+        """`take(previous, last)` gives the metadata as it is now, right behind the entry `last`. Entries of about
+        `kept_bytes` stay in the journal before a snapshot."""
         self._journal = journal
         self._take = take
+        self._kept_bytes = kept_bytes
         self._last, self._encoded = snapshot.last, encoded
         self._writing: Snapshot | None = None
         self._written = False
@@ -153,7 +155,7 @@ class RaftSnapshots:
         while first > self._journal.first_index and index - first < KEPT_ENTRIES:
             entry = self._journal.entry_at(first - 1)
             size += len(entry[0]) if entry is not None else 0
-            if size > KEPT_BYTES:
+            if size > self._kept_bytes:
                 break
             first -= 1
         return first

@@ -64,6 +64,9 @@ class GuardedTransport(Transport):
         self._answer_term = 0  # of the message that is being answered
         self._next_index: int | None = None  # what a success may say
         self._voted: dict[int, int] = {}  # node id -> the last term in which its vote was counted
+        self._reset_to: dict[
+            int, int
+        ] = {}  # node id -> how far back it has asked us to go, since its last success
 
     def serve(self, library: RaftLibrary) -> None:
         self._library = library
@@ -167,6 +170,10 @@ class GuardedTransport(Transport):
 
     def _append(self, node_id: int, message: Append) -> None:
         fitted = fit_append(message, self._journal, self._library.applied_index)
+        if isinstance(fitted, int):
+            self._pass_append(node_id, message.term, {"commit_index": 0, "serialized": None})
+            self._send_message(node_id, Progress(message.term, fitted, False, True))
+            return
         content = {
             "commit_index": fitted.commit_index,
             "prevLogIdx": fitted.previous_index,
@@ -218,14 +225,21 @@ class GuardedTransport(Transport):
         if message.success and message.next_index > end:
             log.warning("node %d claims entries that its leader does not have", node_id)
             return
+        next_index = min(message.next_index, end)
+        reset = message.reset and next_index > self._library.match_index(node_id)  # or it is an old one
         self._pass_on(
             node_id,
             {
                 "type": "next_node_idx",
-                "next_node_idx": max(1, min(message.next_index, end)),
-                "reset": message.reset,
+                "next_node_idx": max(1, next_index),
+                "reset": reset,
                 "success": message.success,
             },
         )
-        if message.reset:
+        if message.success:
+            self._reset_to.pop(node_id, None)
+        elif reset and next_index < self._reset_to.get(node_id, end + 1):
+            # Go on at once; but what is asked for again waits for the next heartbeat, or each doubled answer would
+            # make two questions.
+            self._reset_to[node_id] = next_index
             self._library.send_soon()

@@ -28,6 +28,7 @@ class Voter:
         self.node_id = node_id
         self.disk = MemoryDisk()
         self.starts = 0
+        self.is_serving = False
         self.log: RaftMetadataLog | None = None
         self.groups: list[tuple[bytes, ...]] = []
         self.offset = -1
@@ -40,6 +41,7 @@ class Voter:
 
     def start(self) -> None:
         self.starts += 1
+        self.is_serving = False
         self.runtime = VirtualRuntime(
             self.world.seed * 1000 + self.node_id * 100 + self.starts,
             network=self.world.network,
@@ -61,6 +63,7 @@ class Voter:
         self.log.on_error = self.errors.append
         assert self.log.open(self.apply, self.snapshot, self.replace) == self.offset
         self.log.serve()
+        self.is_serving = True
         for other in self.world.node_ids:
             self.world.connect(self.node_id, other)
 
