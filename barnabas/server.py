@@ -175,8 +175,9 @@ def _is_local(host: str) -> bool:
 
 
 def _ready_line(node: Node, config: BrokerConfig) -> str:
-    listeners = ",".join(
-        f"{each.listener}://{format_address(each.host or '0.0.0.0', each.port)}" for each in node.endpoints
-    )
+    opened = [(each.listener, each.host, each.port) for each in node.endpoints] or [
+        (each.name, each.host, each.port) for each in config.controller_listeners
+    ]
+    listeners = ",".join(f"{name}://{format_address(host or '0.0.0.0', port)}" for name, host, port in opened)
     logs = ",".join(config.log_dirs)
     return f"ready {listeners} node={config.node_id} cluster={node.cluster_id} logs={logs}"

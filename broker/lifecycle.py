@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.lifecycle")
 
 RETRY_S: Final = 0.1
+DESERTED_S: Final = 2.0  # a broker that leaves waits so long for a controller: longer than an election takes
+LEAVING_TIMEOUT_S: Final = 1.5  # for the answer to a heartbeat of a broker that leaves
+LEAVING_UNANSWERED_MAX: Final = 2  # in a row: there is nobody left to hand anything over
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 BROKER_REGISTRATION: Final = 62
 BROKER_HEARTBEAT: Final = 63
@@ -51,9 +54,11 @@ class BrokerLifecycle:
         self.is_fenced = True
         self._is_open = False  # whether the partitions are open and clients can come
         self._leaving: Callable[[], object] | None = None
+        self._unanswered = 0  # heartbeats in a row, while leaving
         self._gone = False
         self._asking = False  # a heartbeat is under way
         self._ask_again = False  # things have changed since it left
+        self._answered_at = 0.0  # when a controller last answered
         self._timer: Timer | None = None
         self._told_of_duplicate = False
         self.on_caught_up: Callable[[Callable[[], object]], object] = lambda opened: opened()
@@ -157,7 +162,10 @@ class BrokerLifecycle:
             ],
         )
         self._services.to_controller.send(
-            BROKER_HEARTBEAT, request, self._answered, timeout_s=max(self._interval_s, 1.0)
+            BROKER_HEARTBEAT,
+            request,
+            self._answered,
+            timeout_s=max(self._interval_s, 1.0) if self._leaving is None else LEAVING_TIMEOUT_S,
         )
 
     def _answered(self, response: Any, failure: ErrorCode) -> None:
@@ -175,8 +183,14 @@ class BrokerLifecycle:
             return
         if error:
             log.warning("a heartbeat was not answered: %s", error.name)
+            if failure and self._leaving is not None:
+                self._unanswered += 1
+                if self._unanswered >= LEAVING_UNANSWERED_MAX:
+                    self._leave_anyway()
+                    return
             self._later(RETRY_S, self.heartbeat_now)
             return
+        self._unanswered = 0
         self._follow(response)
         if self._leaving is not None and response.should_shut_down:
             self._go()
@@ -208,11 +222,12 @@ class BrokerLifecycle:
 
     def leave(self, gone: Callable[[], object], timeout_s: float) -> None:
         """Controlled shutdown: others take over what this broker leads, then `gone()` is called; also after
-        `timeout_s`, when nobody does."""
+        `timeout_s`, when nobody does, and sooner when no controller answers."""
         if self._gone or self.broker_epoch < 0 or not self._is_open:
             gone()
             return
         self._leaving = gone
+        self._answered_at = self._runtime.monotonic()
         self._runtime.call_later(timeout_s, self._leave_anyway)
         self.heartbeat_now()
 

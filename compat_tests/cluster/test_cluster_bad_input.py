@@ -67,6 +67,17 @@ def _wait_for_text(nodes: list[ClusterNode], *words: str, timeout: float = 15) -
         raise AssertionError(f"nobody said {words}:\n{logs}") from None
 
 
+def _bystander(cluster: Cluster) -> ClusterNode:
+    """A stopped node: the last one that is not the active controller."""
+    node = next(one for one in (3, 2) if one != cluster.active_controller())
+    cluster.stop(node)
+    return cluster.nodes[node]
+
+
+def _id(node: ClusterNode) -> int:
+    return int(node.settings["node.id"])
+
+
 def _refused(node: ClusterNode, *words: str) -> None:
     """The node does not get to serve; it says why, with these words, and says it in words."""
     node.launch()
@@ -97,20 +108,16 @@ def test_a_node_of_another_cluster(cluster: Cluster, fresh_cluster: ClusterFacto
 
 def test_a_voter_of_another_cluster(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
     """A voter's place taken by a node whose directory belongs to another cluster."""
-    other = fresh_cluster({3: "broker,controller"}, settings={"min.insync.replicas": "1"})
-    stranger = other.nodes[3]
+    node = _bystander(cluster)
+    other = fresh_cluster({_id(node): "broker,controller"}, settings={"min.insync.replicas": "1"})
+    stranger = other.nodes[_id(node)]
     other.stop()
-    cluster.stop(3)
-    kept = dict(stranger.settings)
-    stranger.settings.update(
-        {name: cluster.nodes[3].settings[name] for name in ("controller.quorum.voters", "listeners")}
-    )
-    stranger.settings["advertised.listeners"] = cluster.nodes[3].settings["advertised.listeners"]
+    for name in ("controller.quorum.voters", "listeners", "advertised.listeners"):
+        stranger.settings[name] = node.settings[name]
     try:
         _refused(stranger, "cluster")
     finally:
-        stranger.settings.update(kept)
-        cluster.start(3)
+        cluster.start(_id(node))
 
 
 def test_a_broker_id_that_is_taken(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
@@ -129,16 +136,15 @@ def test_a_controller_that_is_no_voter(cluster: Cluster, fresh_cluster: ClusterF
 
 
 def test_a_wrong_voter_list(cluster: Cluster) -> None:
-    """Node 3 comes back with a list of other voters: refused, and welcome again with the right one."""
-    cluster.stop(3)
-    node = cluster.nodes[3]
+    """A node comes back with a list of other voters: refused, and welcome again with the right one."""
+    node = _bystander(cluster)
     voters = node.settings["controller.quorum.voters"]
     node.settings["controller.quorum.voters"] = voters.replace("1@", "7@", 1)
     try:
         _refused(node, "controller.quorum.voters")
     finally:
         node.settings["controller.quorum.voters"] = voters
-        cluster.start(3)
+        cluster.start(_id(node))
 
 
 def test_no_voter_list(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
@@ -150,8 +156,7 @@ def test_no_voter_list(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
 
 def test_a_damaged_journal(cluster: Cluster) -> None:
     """A bit flipped in the middle of what a voter has kept: it refuses to start; with its files back it does."""
-    cluster.stop(3)
-    node = cluster.nodes[3]
+    node = _bystander(cluster)
     folder = node.log_dir / "__cluster_metadata-0"
     journals = sorted((one for one in folder.iterdir() if one.is_file()), key=lambda one: one.stat().st_size)
     kept = cluster.directory / "kept"
@@ -166,21 +171,20 @@ def test_a_damaged_journal(cluster: Cluster) -> None:
         shutil.rmtree(folder)
         shutil.copytree(kept, folder)
         shutil.rmtree(kept)
-        cluster.start(3)
+        cluster.start(_id(node))
 
 
 def test_a_wiped_voter(cluster: Cluster) -> None:
     """Its vote in elections past is gone with its disk: it is not counted under its old id."""
-    cluster.stop(3)
-    node = cluster.nodes[3]
+    node = _bystander(cluster)
     kept = cluster.directory / "kept"
     shutil.move(node.log_dir, kept)
     try:
-        _refused(node, "3")
+        _refused(node, f"{_id(node)}")
     finally:
         shutil.rmtree(node.log_dir, ignore_errors=True)
         shutil.move(kept, node.log_dir)
-        cluster.start(3)
+        cluster.start(_id(node))
 
 
 @pytest.mark.parametrize(

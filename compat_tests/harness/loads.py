@@ -15,6 +15,8 @@ from kafka import KafkaProducer
 
 PARTITIONS = 2
 KEYS = 20
+# A broker that stands still is given up after seconds, not after librdkafka's minute.
+IMPATIENT = {"socket.timeout.ms": 5_000, "request.timeout.ms": 5_000}
 
 
 class Bootstrapped(Protocol):
@@ -88,6 +90,7 @@ def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
                 "reconnect.backoff.max.ms": 300,
                 "retry.backoff.max.ms": 300,
                 "compression.type": codec,
+                **IMPATIENT,
             }
         )
 
@@ -112,7 +115,11 @@ def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
 def kafka_python(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
     """kafka-python, acks=all, idempotent."""
     producer = KafkaProducer(
-        bootstrap_servers=broker.bootstrap, acks="all", reconnect_backoff_max_ms=300, retry_backoff_ms=50
+        bootstrap_servers=broker.bootstrap,
+        acks="all",
+        reconnect_backoff_max_ms=300,
+        retry_backoff_ms=50,
+        request_timeout_ms=5_000,
     )
 
     def send(number: int) -> None:
@@ -134,7 +141,7 @@ def group_commits(group: str) -> Make:
 
     def make(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0}
+            {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0, **IMPATIENT}
         )
 
         def send(number: int) -> None:
