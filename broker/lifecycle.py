@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.lifecycle")
 
 RETRY_S: Final = 0.1
-DESERTED_S: Final = 2.0  # a broker that leaves waits so long for a controller: longer than an election takes
 LEAVING_TIMEOUT_S: Final = 1.5  # for the answer to a heartbeat of a broker that leaves
 LEAVING_UNANSWERED_MAX: Final = 2  # in a row: there is nobody left to hand anything over
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -58,7 +57,6 @@ class BrokerLifecycle:
         self._gone = False
         self._asking = False  # a heartbeat is under way
         self._ask_again = False  # things have changed since it left
-        self._answered_at = 0.0  # when a controller last answered
         self._timer: Timer | None = None
         self._told_of_duplicate = False
         self.on_caught_up: Callable[[Callable[[], object]], object] = lambda opened: opened()
@@ -227,7 +225,6 @@ class BrokerLifecycle:
             gone()
             return
         self._leaving = gone
-        self._answered_at = self._runtime.monotonic()
         self._runtime.call_later(timeout_s, self._leave_anyway)
         self.heartbeat_now()
 

@@ -30,6 +30,7 @@ from barnabas.controller.link.quorum_state import (
     read_quorum_state,
 )
 from barnabas.controller.operations.features import begin_cluster
+from barnabas.controller.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.storage.errors import LogDirectoryError
 
@@ -73,6 +74,7 @@ class ClusterMember:
         self._upkeep: LeaderUpkeep | None = None
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
+        self._voters: list[Voter] = []  # of the quorum that has formed
         self.on_fatal: Callable[[str], object] = lambda _: (
             None
         )  # the node can't be a member and must be stopped
@@ -109,6 +111,7 @@ class ClusterMember:
         )
         raft.on_error = lambda error: self.on_fatal(f"the metadata can't be written: {error}")
         self._raft = raft
+        self._voters = state.voters
         self._found(raft)
 
     def _follow(self) -> None:
@@ -213,6 +216,7 @@ class ClusterMember:
             return
         self._feed = MetadataFeed(links, raft, lambda: services.controller.image.offset + 1)
         controller.on_activity(partial(self._activity_changed, services))
+        services.quorum = partial(self._quorum, raft)
         links.raft = raft
         for peer in links.peers():
             if peer.identity.is_controller:
@@ -221,6 +225,41 @@ class ClusterMember:
     def _offset_of(self, broker_id: int) -> int:
         """Up to where a broker that is no voter has been sent the metadata; -1 when this node sends it nothing."""
         return -1 if self._feed is None else self._feed.offsets().get(broker_id, -1)
+
+    def _quorum(self, raft: RaftMetadataLog) -> QuorumInfo:
+        view = raft.describe()
+        directories = {voter.node_id: voter.directory_id for voter in self._voters}
+        listener = self._config.controller_listeners[0].name
+        return QuorumInfo(
+            view.leader_id,
+            view.term,
+            view.high_watermark,
+            [
+                QuorumReplica(
+                    voter.node_id,
+                    voter.log_end_offset,
+                    directories[voter.node_id],
+                    voter.last_fetch_ms,
+                    voter.last_caught_up_ms,
+                )
+                for voter in view.voters
+            ],
+            self._observers(view.high_watermark),
+            {voter.node_id: [QuorumListener(listener, voter.host, voter.port)] for voter in self._voters},
+        )
+
+    def _observers(self, high_watermark: int) -> list[QuorumReplica]:
+        now = self._runtime.time_ms()
+        offsets = {} if self._feed is None else self._feed.offsets()
+        return [
+            QuorumReplica(
+                node_id,
+                offset + 1,
+                last_fetch_ms=now,
+                last_caught_up_ms=now if offset + 1 >= high_watermark else -1,
+            )
+            for node_id, offset in sorted(offsets.items())
+        ]
 
     def _activity_changed(self, services: Services, is_active: bool) -> None:
         assert self._raft is not None
