@@ -4,16 +4,20 @@ levels of this broker's loggers are set here, and the answer leaves when both ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.logger_levels import change_logger_levels
 from barnabas.controller.operations.configs import ResourceChange, ResourceResult, alter_configs
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages import alter_configs as whole
+from barnabas.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
-    from barnabas.wire.errors import ErrorCode
 
 BROKER_LOGGER_RESOURCE: Final = 8
+ALTER_CONFIGS: Final = 33
+INCREMENTAL_ALTER_CONFIGS: Final = 44
 
 
 def change_configs(
@@ -41,6 +45,64 @@ def change_configs(
     def failed(error: ErrorCode, message: str) -> None:
         merge([ResourceResult(each.resource_type, each.resource_name, error, message) for each in others])
 
-    services.controller.run(
-        lambda image: alter_configs(image, others, services.config, validate_only), merge, failed
+    if services.controller.is_active or not others:
+        services.controller.run(
+            lambda image: alter_configs(image, others, services.config, validate_only), merge, failed
+        )
+        return
+
+    def answered(response: Any, error: ErrorCode) -> None:
+        if response is None:
+            failed(error, error.message or "")
+            return
+        merge(
+            [
+                ResourceResult(
+                    each.resource_type,
+                    each.resource_name,
+                    ErrorCode(each.error_code),
+                    each.error_message,
+                )
+                for each in response.responses
+            ]
+        )
+
+    if others[0].replace:
+        services.to_controller.send(ALTER_CONFIGS, _whole(others, validate_only), answered)
+    else:
+        services.to_controller.send(INCREMENTAL_ALTER_CONFIGS, _incremental(others, validate_only), answered)
+
+
+def _whole(changes: Sequence[ResourceChange], validate_only: bool) -> whole.AlterConfigsRequest:
+    return whole.AlterConfigsRequest(
+        resources=[
+            whole.AlterConfigsResource(
+                resource_type=change.resource_type,
+                resource_name=change.resource_name,
+                configs=[whole.AlterableConfig(name=each.name, value=each.value) for each in change.changes],
+            )
+            for change in changes
+        ],
+        validate_only=validate_only,
+    )
+
+
+def _incremental(
+    changes: Sequence[ResourceChange], validate_only: bool
+) -> incremental.IncrementalAlterConfigsRequest:
+    return incremental.IncrementalAlterConfigsRequest(
+        resources=[
+            incremental.AlterConfigsResource(
+                resource_type=change.resource_type,
+                resource_name=change.resource_name,
+                configs=[
+                    incremental.AlterableConfig(
+                        name=each.name, config_operation=each.operation, value=each.value
+                    )
+                    for each in change.changes
+                ],
+            )
+            for change in changes
+        ],
+        validate_only=validate_only,
     )

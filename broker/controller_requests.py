@@ -63,6 +63,9 @@ class LocalReply:
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Whoever waits on the other side goes on waiting."""
 
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
     def when_overtaken(self, callback: Callable[[], object]) -> None:
         """Nothing comes behind it."""
 
@@ -92,7 +95,7 @@ class ControllerRequests:
         served = REGISTRATIONS.get(asked.api_key)
         if (
             served is None
-            or not served.controller
+            or not (served.controller or served.shared)
             or (served.internal and asked.for_client)
             or not served.min_version <= asked.api_version <= served.max_version
         ):

@@ -56,6 +56,7 @@ class Registration(msgspec.Struct, frozen=True):
     usual: Usual | None = None
     controller: bool = False
     internal: bool = False
+    shared: bool = False
 
 
 REGISTRATIONS: Final[dict[int, Registration]] = {}
@@ -70,13 +71,15 @@ def api(
     usual: Usual | None = None,
     controller: bool = False,
     internal: bool = False,
+    shared: bool = False,
 ) -> Callable[[H], H]:
     """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive.
 
     `usual` is asked first, in flexible versions: a shorter way for the shape that most requests have.
     `controller`: the active controller answers, whichever broker is asked; the handler may run on a node that
     is no broker, and uses no more of the services than the controller, the configuration and the runtime.
-    `internal`: between nodes only; clients are not told of it and not served.
+    `internal`: between nodes only; clients are not told of it and not served. `shared`: the broker that is asked does its
+    own part, and may have the active controller do the rest.
     """
 
     def register(handler: H) -> H:
@@ -91,6 +94,7 @@ def api(
             usual=usual,
             controller=controller,
             internal=internal,
+            shared=shared,
         )
         return handler
 

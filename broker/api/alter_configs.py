@@ -15,7 +15,7 @@ from barnabas.wire.messages.alter_configs import (
 )
 
 
-@api(33, 0, 2)
+@api(33, 0, 2, shared=True)
 def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Outcome:
     requested = [
         ResourceChange(

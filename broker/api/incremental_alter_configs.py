@@ -15,7 +15,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
 )
 
 
-@api(44, 0, 1)
+@api(44, 0, 1, shared=True)
 def incremental_alter_configs(context: RequestContext, request: IncrementalAlterConfigsRequest) -> Outcome:
     requested = [
         ResourceChange(
