@@ -5,7 +5,9 @@ The rules:
   that waits for an answer while more requests arrive, has a buffer of its own, grown no faster than bytes
   arrive; so nobody makes us allocate what he has not sent.
 - One request at a time per connection, as Kafka: while one waits (PENDING), later ones stay in the buffer,
-  and reading pauses when that is full. That keeps answers in order without a queue.
+  and reading pauses when that is full. That keeps answers in order without a queue. Except that produces which wait
+  for other replicas let produces behind them on: they have appended, and their answers wait in line. (In Kafka a
+  producer has one batch per round trip of the replicas under way, whatever max.in.flight says.)
 - Small answers to the requests of one read leave together, large ones and those with regions at once. A
   connection that has served much ends its turn, so that the others come in between. While the socket does not take our answers, no further
   request is served: a client that sends and never reads costs a bounded amount.
@@ -17,6 +19,7 @@ from __future__ import annotations
 import logging
 import struct
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,6 +42,7 @@ log = logging.getLogger("barnabas.connection")
 
 SHARED_BUFFER_BYTES = 128 * 1024  # larger reads hold the loop too long (a full 256 KB is 10 ms of requests)
 STASH_LIMIT_BYTES = 128 * 1024  # pipelined requests kept while one waits, before reading pauses
+LINE_MAX = 128  # produces of one connection that may wait for other replicas at once
 _unpack_size = struct.Struct(">i").unpack_from
 KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
@@ -79,12 +83,20 @@ class Connections:
             connection.close()
 
 
+class _Waiting(msgspec.Struct):
+    """A request in line: its answer, once it is there. Of one that was answered at once nobody needs the context."""
+
+    context: RequestContext | None
+    answer: Answer | Outcome | None
+
+
 class Connection(BufferedProtocol):
     """One client. Called by the event loop; the loop itself stays behind the runtime."""
 
     __slots__ = (
-        "_abandoned", "_admitted", "_buffer", "_closing", "_filled", "_granted", "_hungry", "_last_active", "_out",
-        "_out_regions", "_overtaken", "_paused", "_pending", "_processing", "_shared", "_transport", "_writer", "client_host",
+        "_abandoned", "_admitted", "_buffer", "_closing", "_filled", "_granted", "_hungry", "_last_active", "_line", "_out",
+        "_out_regions", "_overtaken", "_paused", "_pending", "_processing", "_shared", "_stuck", "_transport", "_writer",
+        "client_host",
         "listener", "peer",
     )  # fmt: skip
 
@@ -103,8 +115,10 @@ class Connection(BufferedProtocol):
         self._pending = False  # a handler said PENDING
         self._processing = False
         self._paused = False
+        self._stuck = False  # behind answers in line, with a request that may not be served before
         self._closing = False
         self._abandoned: Callable[[], object] | None = None  # told when the client of a waiting request goes
+        self._line: deque[_Waiting] | None = None  # answers in order, of which the first is not there yet
         self._overtaken: Callable[[], object] | None = None  # told when more comes behind a waiting request
 
     # -- called by the event loop ---------------------------------------------------------------------
@@ -168,6 +182,7 @@ class Connection(BufferedProtocol):
             self._shared.memory.leave(self, self._granted)
             self._shared.limits.leave(self, was_admitted=self._admitted)
         self._out.clear()
+        self._line = None
         self._buffer = None
         abandoned, self._abandoned = self._abandoned, None
         self._overtaken = None
@@ -190,6 +205,11 @@ class Connection(BufferedProtocol):
         """The answer of the pending request. Sends it, then goes on with what has arrived meanwhile."""
         if self._closing:
             return
+        if self._line:
+            for waiting in self._line:
+                if waiting.context is context:
+                    self._complete_in_line(waiting, context, response)
+                    return
         assert self._pending, f"API {context.api_key} was answered twice"
         self._pending = False
         self._abandoned = self._overtaken = None
@@ -204,6 +224,48 @@ class Connection(BufferedProtocol):
             return
         if self._processing:
             return  # completed before its handler returned: the loop in _process goes on
+        self._flush()
+        self._continue()
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """The request at hand waits, but produces behind it need not: its answer goes out before theirs. To be called
+        before its handler returns PENDING."""
+        self._queue_in_line(_Waiting(context, None))
+        self._pending = False
+
+    def _queue_in_line(self, waiting: _Waiting) -> None:
+        if self._line is None:
+            self._line = deque()
+        self._line.append(waiting)
+
+    def _complete_in_line(
+        self, waiting: _Waiting, context: RequestContext, response: msgspec.Struct | Outcome
+    ) -> None:
+        try:
+            if isinstance(response, Outcome):
+                waiting.answer = response
+            else:
+                waiting.answer = self._shared.dispatcher.encode(context, response)
+        except Exception:
+            log.exception("an answer for %s on %s cannot be sent; closing", self.peer, self.listener)
+            self.close()
+            return
+        line = self._line
+        if line is None or line[0] is not waiting:
+            return
+        while line and line[0].answer is not None:
+            answer = line.popleft().answer
+            if not line:
+                self._line = None
+            if answer is Outcome.CLOSE:
+                self._flush()
+                self.close()
+                return
+            if not isinstance(answer, Outcome):
+                assert answer is not None
+                self._queue_now(answer)
+        if self._processing:
+            return
         self._flush()
         self._continue()
 
@@ -245,6 +307,7 @@ class Connection(BufferedProtocol):
         request_max_bytes = self._shared.request_max_bytes
         dispatch = self._shared.dispatcher.dispatch
         self._processing = True
+        self._stuck = False
         try:
             while go_on:
                 start = position + 4
@@ -258,10 +321,13 @@ class Connection(BufferedProtocol):
                     break
                 if stop > end:
                     break
+                if self._line and not self._may_join_line(data, start, stop):
+                    self._stuck = True
+                    break
                 position = stop
                 self._pending = True  # so that a handler may complete before it returns
                 answer = dispatch(self, data, start, stop)
-                if type(answer) is bytes:
+                if type(answer) is bytes and not self._line:
                     self._pending = False
                     self._out.append(answer)
                     is_large = len(answer) > LARGE_ANSWER_BYTES
@@ -293,12 +359,35 @@ class Connection(BufferedProtocol):
             return
         self._pending = False
         if answer is Outcome.CLOSE:
+            if self._line:
+                self._line.append(
+                    _Waiting(None, answer)
+                )  # it waits for its turn, and nothing behind it is served
+                return
             self._flush()
             self.close()
         elif not isinstance(answer, Outcome):
             self._queue(answer)
 
+    def _may_join_line(self, data: memoryview, start: int, stop: int) -> bool:
+        """Whether a request may be served while the answers of earlier produces wait."""
+        line = self._line
+        assert line is not None
+        last = line[-1].answer
+        return (
+            len(line) < LINE_MAX
+            and last is not Outcome.CLOSE
+            and stop - start >= 2
+            and data[start] == 0 == data[start + 1]  # Produce
+        )
+
     def _queue(self, answer: Answer) -> None:
+        if self._line:
+            self._line.append(_Waiting(None, answer))
+        else:
+            self._queue_now(answer)
+
+    def _queue_now(self, answer: Answer) -> None:
         if isinstance(answer, bytes):
             self._out.append(answer)
         else:
@@ -370,7 +459,7 @@ class Connection(BufferedProtocol):
         """An empty get_buffer() is fatal to the loop: grow, or pause reading while requests wait."""
         buffer = self._buffer
         assert buffer is not None
-        if self._pending or self._writer.blocked:
+        if self._pending or self._stuck or self._writer.blocked:
             if self._filled >= STASH_LIMIT_BYTES and not self._paused:
                 self._paused = True
                 if not self._hungry:
@@ -448,7 +537,13 @@ class Connection(BufferedProtocol):
             return
         if self._buffer is not None and self._filled:
             self._process_own()
-        if self._paused and not self._closing and not self._pending and not self._writer.blocked:
+        if (
+            self._paused
+            and not self._closing
+            and not self._pending
+            and not self._stuck
+            and not self._writer.blocked
+        ):
             self._paused = False
             if not self._hungry:
                 self._transport.resume_reading()

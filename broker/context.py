@@ -25,6 +25,8 @@ class Reply(Protocol):
 
     def when_overtaken(self, callback: Callable[[], object]) -> None: ...
 
+    def let_produces_on(self, context: RequestContext) -> None: ...
+
 
 class RequestContext(msgspec.Struct, gc=False):
     """One request in flight. Made for every request, so it holds references only."""
@@ -56,3 +58,8 @@ class RequestContext(msgspec.Struct, gc=False):
         """Call back should the client send more before this request is answered, at most once; the callback must not
         answer in the same turn."""
         self.reply.when_overtaken(callback)
+
+    def let_produces_on(self) -> None:
+        """Have produces behind this request served before it is answered; theirs go out after its answer. To be called
+        by a handler that is about to return PENDING."""
+        self.reply.let_produces_on(self)

@@ -232,6 +232,8 @@ def _when_due(
         when(partial(due, answer))
     if missing and any(of_replicas for _, _, of_replicas in held):
         timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, time_is_up)
+        if all(of_replicas for _, _, of_replicas in held):
+            context.let_produces_on()
     return PENDING
 
 

@@ -69,6 +69,9 @@ class Call:
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Nobody leaves here."""
 
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
     def when_overtaken(self, callback: Callable[[], object]) -> None:
         """Nobody sends more meanwhile."""
 

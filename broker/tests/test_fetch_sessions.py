@@ -52,6 +52,12 @@ class Reply:
     def when_abandoned(self, callback: Any) -> None:
         self.abandoned = callback
 
+    def when_overtaken(self, callback: Any) -> None:
+        """Nobody sends more meanwhile."""
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
 
 class Broker:
     """A whole node under a virtual clock, asked without a socket."""

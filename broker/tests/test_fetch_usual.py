@@ -88,6 +88,12 @@ class Side:
     def when_abandoned(self, callback: Any) -> None:
         """Nobody leaves here."""
 
+    def when_overtaken(self, callback: Any) -> None:
+        """Nobody sends more meanwhile."""
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
     def context(self, version: int) -> RequestContext:
         return RequestContext(self.node.services, self, 1, version, 1, "c", self.listener, self.client_host)
 

@@ -35,6 +35,12 @@ class Client:
     def when_abandoned(self, callback: Any) -> None:
         """Nobody goes."""
 
+    def when_overtaken(self, callback: Any) -> None:
+        """Nobody sends more meanwhile."""
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
     def ask(self, key: int, version: int, request: Any) -> None:
         context = RequestContext(self._node.services, self, key, version, 0, None, "PLAINTEXT", "127.0.0.1")
         answer = REGISTRATIONS[key].handler(context, request)

@@ -40,6 +40,12 @@ class Asker:
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Nobody leaves here."""
 
+    def when_overtaken(self, callback: Callable[[], object]) -> None:
+        """Nobody sends more meanwhile."""
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
     def __init__(self, directory: Path, **properties: str) -> None:
         self.runtime = VirtualRuntime()
         config = BrokerConfig.from_properties(

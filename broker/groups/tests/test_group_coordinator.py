@@ -70,6 +70,12 @@ class Reply:
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Nobody leaves here."""
 
+    def when_overtaken(self, callback: Callable[[], object]) -> None:
+        """Nobody sends more meanwhile."""
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
     def __init__(self) -> None:
         self.responses: list[Any] = []
 
