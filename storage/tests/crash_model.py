@@ -7,6 +7,7 @@ what lies below `promised` is certain, and the rest is there up to some batch bo
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 from barnabas.storage.errors import StorageError
@@ -49,8 +50,9 @@ class Model:
         self.epoch = 0
         self.doubtful = False  # a sync has failed: what the page cache shows may never reach the medium
 
-    def append(self, sent: bytes) -> None:
-        batch = Batch(sent, self.end, self.epoch)
+    def append(self, sent: bytes, gap: int = 0) -> None:
+        """`gap`: so many offsets that a follower's leader has nothing at."""
+        batch = Batch(sent, self.end + gap, self.epoch)
         self.batches.append(batch)
         self.history.append(batch)
         self.end = self.sure = batch.last + 1
@@ -59,6 +61,13 @@ class Model:
         """Killed before the answer: there or not."""
         sure = self.end
         self.append(sent)
+        self.sure = sure
+
+    def may_follow(self, batches: Sequence[tuple[bytes, int]]) -> None:
+        """Killed while several were appended, each behind a gap: some of the first are there."""
+        sure = self.end
+        for sent, gap in batches:
+            self.append(sent, gap)
         self.sure = sure
 
     def may_truncate(self, offset: int) -> None:

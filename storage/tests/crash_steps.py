@@ -8,7 +8,7 @@ from collections.abc import Callable
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import Log
 from barnabas.storage.memory_file import ProcessKilled
-from barnabas.storage.tests.crash_model import Model, check, check_duplicates
+from barnabas.storage.tests.crash_model import Batch, Model, check, check_duplicates
 from barnabas.storage.tests.crash_world import PRODUCERS, TOPICS, World
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
@@ -20,6 +20,56 @@ Steps = dict[str, tuple[int, Callable[[World, Log, Model], object]]]
 def append(world: World, log: Log, model: Model) -> None:
     for _ in range(world.random.randrange(1, 6)):
         append_one(world, log, model)
+
+
+def follow(world: World, log: Log, model: Model) -> None:
+    """Append what another broker has, several batches at once."""
+    random = world.random
+    model.epoch += random.random() < 0.1
+    batches: list[tuple[bytes, int]] = []
+    end = model.end
+    data = b""
+    sequences: dict[int, int] = {}
+    for _ in range(random.randrange(1, 7)):
+        sent = _batch(world, model, sequences)
+        gap = random.choice([0, 0, 0, 0, 3])
+        batch = Batch(sent, end + gap, model.epoch)
+        data += batch.stored
+        end = batch.last + 1
+        batches.append((sent, gap))
+    cut = data + data[: random.randrange(40)]
+    try:
+        log.append_as_follower(memoryview(bytearray(cut)))
+    except StorageError:
+        while batches and model.end < log.log_end_offset:
+            model.append(*batches.pop(0))
+        assert model.end == log.log_end_offset
+        return
+    except ProcessKilled:
+        model.may_follow(batches)
+        raise
+    for sent, gap in batches:
+        model.append(sent, gap)
+    assert log.log_end_offset == model.end
+
+
+def _batch(world: World, model: Model, sequences: dict[int, int]) -> bytes:
+    """`sequences`: those of producers whose batches are not in the model yet."""
+    random = world.random
+    count = random.randrange(1, 5)
+    timestamp = world.runtime.time_ms() + random.randrange(-3000, 3000)
+    records = [
+        Record(index, timestamp, b"k", random.randbytes(random.randrange(60))) for index in range(count)
+    ]
+    producer_id = random.randrange(-1, PRODUCERS)
+    sequence = sequences.get(producer_id, model.next_sequence(producer_id)) if producer_id >= 0 else -1
+    sequences[producer_id] = sequence + count
+    return build_batch(
+        records,
+        producer_id=producer_id,
+        producer_epoch=0 if producer_id >= 0 else -1,
+        base_sequence=sequence,
+    )
 
 
 def append_one(world: World, log: Log, model: Model) -> None:
@@ -76,12 +126,26 @@ def roll(world: World, log: Log, model: Model) -> None:
 
 def truncate(world: World, log: Log, model: Model) -> None:
     offset = model.boundary(world.random.random())
+    # In front of a gap: that a log ended behind one, without a batch there, no start can know, nor Kafka's.
+    before_gap = max((batch.last + 1 for batch in model.batches if batch.last < offset), default=offset)
+    offset = max(before_gap, model.start)
     if world.disk.fault or world.disk.capacity:
         return
     model.may_truncate(offset)
     before = model.doubtful
     model.doubtful = True  # what is cut but not synced is not there, until power fails
-    log.truncate_to(offset)
+    if world.random.random() < 0.5:
+        log.truncate_to(offset)
+    else:
+        told: list[BaseException | None] = []
+        world.manager.when_truncatable([(log, offset)], told.append)
+        while not told:
+            world.runtime.run_until_idle()
+        while log.is_sealing_from(offset):
+            world.runtime.run_until_idle()
+        make_last = log.cut_to(offset)
+        if make_last is not None:
+            make_last()
     model.doubtful = before
     model.truncate(offset)
     model.opened_at = model.end  # its producers are those of the last snapshot again
@@ -195,7 +259,8 @@ def look(world: World, log: Log, model: Model) -> None:
 
 # name -> (how often, what)
 STEPS: Steps = {
-    "append": (40, append),
+    "append": (30, append),
+    "follow": (15, follow),
     "roll": (4, roll),
     "flush": (6, flush),
     "turn": (8, turn),
