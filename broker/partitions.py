@@ -59,6 +59,7 @@ class PartitionManager:
         self.on_following: Callable[[list[Partition]], object] = lambda _: None
         self.on_not_following: Callable[[list[Partition]], object] = lambda _: None
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
+        self._lost_logs: set[tuple[bytes, int]] = set()  # those in a directory that is not here
         self._begun: list[Partition] = []  # whose leader epoch has to be written down
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
         self.on_opened: Callable[[Partition, PartitionState], object] | None = None
@@ -182,6 +183,7 @@ class PartitionManager:
         """Other brokers have the partition now: out of service at once, the log goes later."""
         topic_id, index = partition.topic_id, partition.partition
         self._unmade.discard((topic_id, index))
+        self._lost_logs.discard((topic_id, index))
         self._forget_keys()
         partitions = self._by_id[topic_id]
         del partitions[index]
@@ -205,7 +207,7 @@ class PartitionManager:
             if self._node_id not in state.replicas:
                 continue
             existing = self.by_id(topic.topic_id, index)
-            if existing is not None and (topic.topic_id, index) not in self._unmade:
+            if existing is not None and not self._may_be_made(topic.topic_id, index, state):
                 continue
             config = self._log_config(image, topic.name)
             opened = None if new else self._lost(topic, index, state, config)
@@ -214,10 +216,21 @@ class PartitionManager:
             self._put(topic, index, state, opened)
             yield
 
+    def _may_be_made(self, topic_id: bytes, index: int, state: PartitionState) -> bool:
+        """Whether a log that is not here may come to be."""
+        key = topic_id, index
+        return key in self._unmade or (key in self._lost_logs and not self._counts(state))
+
+    def _counts(self, state: PartitionState) -> bool:
+        """Whether the cluster relies on what this broker's replica holds: an empty one must not take its place."""
+        counting = (*state.isr, *state.eligible_leader_replicas, *state.last_known_elr)
+        return len(state.replicas) == 1 or self._node_id in counting
+
     def _lost(self, topic: TopicImage, index: int, state: PartitionState, config: LogConfig) -> Log | None:
         """What stands for a log that lies, or may lie, in a directory that is not here. None for others.
 
-        Never a new one in another directory: it would be acknowledged what the old one's return hides."""
+        Never a new one in another directory while the old one counts: it would be acknowledged what the old one's
+        return hides. One that does not count any more is fetched again from the others."""
         manager = self._log_manager
         if manager.get(topic.name, index) is not None:
             return None
@@ -226,12 +239,13 @@ class PartitionManager:
             is_lost = bool(manager.offline)
         else:
             is_lost = directory not in manager.online_ids()
-        if not is_lost:
+        if not is_lost or not self._counts(state):
             return None
         if manager.offline:
             return self._offline(topic, index, config, "its log directory is offline")
         reason = f"its log directory {encode_uuid(directory)} is not in log.dirs"
         self._missing.setdefault(directory, []).append(f"{topic.name}-{index}")
+        self._lost_logs.add((topic.topic_id, index))
         return manager.offline_log(topic.name, topic.topic_id, index, config, reason)
 
     def _warn_of_missing(self) -> None:
@@ -254,6 +268,7 @@ class PartitionManager:
 
     def _open_or_offline(self, topic: TopicImage, index: int, config: LogConfig) -> Log:
         self._unmade.discard((topic.topic_id, index))
+        self._lost_logs.discard((topic.topic_id, index))
         try:
             return self._open_log(topic, index, config)
         except StorageError as error:  # the other partitions live on
@@ -308,6 +323,7 @@ class PartitionManager:
     def _remove_topic(self, topic_id: bytes) -> None:
         """Out of service at once; the logs go one by one."""
         self._unmade = {each for each in self._unmade if each[0] != topic_id}
+        self._lost_logs = {each for each in self._lost_logs if each[0] != topic_id}
         partitions = self._by_id.pop(topic_id, None)
         if not partitions:
             return

@@ -48,11 +48,15 @@ def create_topic(
     configs: Mapping[str, str] | None = None,
     assignment: list[list[int]] | None = None,
 ) -> str:
-    """Create a topic and wait until every broker knows it and every replica is in sync; returns `name`."""
+    """Create a topic and wait until every broker knows it and every replica is in sync; returns `name`.
+
+    Unless `configs` says so nothing is removed by age: the samples' timestamps are old."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     where = {"replica_assignment": assignment} if assignment else {"replication_factor": replicas}
     count = len(assignment) if assignment else partitions
-    admin.create_topics([NewTopic(name, count, config=dict(configs or {}), **where)])[name].result(30)
+    admin.create_topics([NewTopic(name, count, config={"retention.ms": "-1", **(configs or {})}, **where)])[
+        name
+    ].result(30)
 
     def whole() -> bool:
         views = [cluster.metadata(node).partitions for node in cluster.live]
@@ -79,7 +83,7 @@ class Work:
         self.group = f"{prefix}group"
         self.writers = {f"{prefix}{name}": writer for name, writer in writers.items()}
         for name in self.writers:
-            create_topic(cluster, name, PARTITIONS, configs={"retention.ms": "-1"})
+            create_topic(cluster, name, PARTITIONS)
         self.loads = {name: Load(cluster, name, writer.make) for name, writer in self.writers.items()}
         first = next(iter(self.writers))
         self.commits = Load(cluster, first, group_commits(f"{self.group}-commits"))
