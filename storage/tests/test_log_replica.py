@@ -296,7 +296,7 @@ def test_who_waits_for_a_sync_of_what_is_cut_is_told(workshop: Any) -> None:
 
 def test_nothing_stays_hidden_when_all_that_was_held_back_is_cut(workshop: Any) -> None:
     log = workshop.log(flush_messages=3)
-    for offset in range(3):
+    for _ in range(3):
         log.append_as_leader(workshop.batch(), 0)
     workshop.runtime.run_in_thread = lambda work, done: None
     for _ in range(3):
