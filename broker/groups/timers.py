@@ -3,27 +3,34 @@
 Setting it again while it is armed only writes the new deadline; the armed timer looks at the deadline when
 it fires and goes to sleep for the rest. So a member that heartbeats every second under a 45 s session costs
 one runtime timer in 45 s.
+
+One that fires much too late says that this process stood still and heard nobody, not that somebody was silent: it
+starts anew. What came meanwhile is read first, and so is, in a cluster, that others coordinate the group by now.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime, Timer
 
 
+LATE_S: Final = 1.0
+
+
 class DeadlineTimer:
     """Calls `expired` once the deadline set last has passed. Not armed until `set` is called."""
 
-    __slots__ = ("_armed_until", "_deadline", "_expired", "_runtime", "_timer")
+    __slots__ = ("_armed_until", "_deadline", "_delay_s", "_expired", "_runtime", "_timer")
 
     def __init__(self, runtime: Runtime, expired: Callable[[], object]) -> None:
         self._runtime = runtime
         self._expired = expired
         self._deadline = 0.0
         self._armed_until = 0.0
+        self._delay_s = 0.0
         self._timer: Timer | None = None
 
     @property
@@ -34,6 +41,7 @@ class DeadlineTimer:
         """Expire `delay_ms` from now, whatever was set before."""
         deadline = self._runtime.monotonic() + delay_ms / 1000
         self._deadline = deadline
+        self._delay_s = delay_ms / 1000
         if self._timer is not None:
             if deadline >= self._armed_until:
                 return
@@ -51,8 +59,12 @@ class DeadlineTimer:
 
     def _fired(self) -> None:
         self._timer = None
-        remaining_s = self._deadline - self._runtime.monotonic()
+        now = self._runtime.monotonic()
+        remaining_s = self._deadline - now
         if remaining_s > 0.0005:
             self._arm(remaining_s)
+        elif now - self._armed_until > LATE_S and self._delay_s:
+            self._deadline = now + self._delay_s
+            self._arm(self._delay_s)
         else:
             self._expired()
