@@ -30,11 +30,12 @@ from barnabas.controller.image import (
     MetadataImage,
 )
 from barnabas.controller.operations.broker_configs import UPDATABLE, check_broker_change
+from barnabas.controller.operations.features import MIN_ISR, with_elr
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.controller.refused import Refused
 from barnabas.controller.topic_configs import TOPIC_CONFIGS, validate_topic_configs
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.metadata_records import ConfigRecord
+from barnabas.wire.messages.metadata_records import ClearElrRecord, ConfigRecord
 
 SET: Final = 0
 DELETE: Final = 1
@@ -91,14 +92,15 @@ def alter_configs(
 ) -> Decision[list[ResourceResult]]:
     """One result per requested resource, in order; no records when only validating."""
     seen = Counter((change.resource_type, change.resource_name) for change in requested)
-    records: list[ConfigRecord] = []
+    records: list[msgspec.Struct] = []
     results: list[ResourceResult] = []
     for change in requested:
         resource = (change.resource_type, change.resource_name)
         try:
             if seen[resource] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            records += _decide(image, change, config)
+            decided = _decide(image, change, config)
+            records += [*decided, *_forget_eligible(image, change, decided)]
         except Refused as refusal:
             results.append(ResourceResult(*resource, refusal.error, refusal.message))
         except ConfigError as error:
@@ -114,7 +116,7 @@ def _decide(image: MetadataImage, change: ResourceChange, config: NodeConfig) ->
     if change.resource_type not in _TABLES:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {change.resource_type}")
     if change.resource_type == BROKER_RESOURCE:
-        _check_broker_name(change.resource_name, config)
+        _check_broker_name(change.resource_name, image, config)
     current = image.configs.get(resource, {})
     wanted = _wanted(change, current, config)
     _validate(change, wanted, image, config)
@@ -135,14 +137,25 @@ def _check_entries(change: ResourceChange) -> None:
         raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
 
 
-def _check_broker_name(name: str, config: NodeConfig) -> None:
+def _forget_eligible(
+    image: MetadataImage, change: ResourceChange, decided: Sequence[ConfigRecord]
+) -> list[ClearElrRecord]:
+    """Who is eligible to lead has all that was committed under one min.insync.replicas (KIP-966)."""
+    if not with_elr(image) or all(record.name != MIN_ISR for record in decided):
+        return []
+    is_topic = change.resource_type == TOPIC_RESOURCE
+    return [ClearElrRecord(topic_name=change.resource_name if is_topic else "")]
+
+
+def _check_broker_name(name: str, image: MetadataImage, config: NodeConfig) -> None:
+    """The broker that was asked, or another of the cluster: the controller may be on neither of them."""
     if not name:
         return
     try:
         broker_id = int(name)
     except ValueError:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
-    if broker_id != config.node_id:
+    if broker_id != config.node_id and broker_id not in image.brokers:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {config.node_id}, but received {broker_id}",
