@@ -1,0 +1,44 @@
+"""Random networks, disks and deaths. BARNABAS_RAFT_SEEDS=2000 runs more of them, =n:n+1 replays seed n."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from barnabas.controller.raft.tests.chaos_world import run_seed
+
+DEFAULT_SEEDS = "0:30"
+MUST_HAPPEN = (
+    "committed",
+    "failed",
+    "elections",
+    "power failures",
+    "kills",
+    "killed in the start",
+    "disk refuses",
+    "stopped",
+    "hand-overs",
+    "snapshots from the leader",
+    "shortened journals",
+)
+
+
+def seeds() -> range:
+    first, _, last = os.environ.get("BARNABAS_RAFT_SEEDS", DEFAULT_SEEDS).rpartition(":")
+    return range(int(first or 0), int(last))
+
+
+def test_nothing_committed_is_lost_whatever_happens() -> None:
+    counters: Counter[str] = Counter()
+    for seed in seeds():
+        try:
+            counters += run_seed(seed)
+        except Exception as error:
+            raise AssertionError(f"BARNABAS_RAFT_SEEDS={seed}:{seed + 1} shows it") from error
+    print(dict(counters))
+    if len(seeds()) == 30:
+        assert not [what for what in MUST_HAPPEN if not counters[what]]
+
+
+def test_a_seed_replays_exactly() -> None:
+    assert run_seed(5, 3.0) == run_seed(5, 3.0)
