@@ -138,7 +138,7 @@ def _listener(
     if protocol != "PLAINTEXT" and not (is_controller and protocol == "SSL"):
         uses = name if name == protocol else f"{name} uses {protocol}"
         raise ConfigError(f"listeners: {uses}, which this version does not serve; PLAINTEXT listeners only")
-    host, port = shown if shown is not None else (endpoint[0], 0)
+    host, port = shown if shown is not None else endpoint
     if host in ("0.0.0.0", "::"):
         raise ConfigError(
             f"advertised.listeners cannot use the nonroutable meta-address {host}. Use a routable IP address."

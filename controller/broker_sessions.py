@@ -281,7 +281,12 @@ class BrokerSessions:
 
     def _is_serving(self, session: _Session) -> bool:
         broker = self._controller.image.brokers.get(session.broker_id)
-        return broker is not None and broker.broker_epoch == session.broker_epoch and not broker.fenced
+        return (
+            broker is not None
+            and broker.broker_epoch == session.broker_epoch
+            and not broker.fenced
+            and broker.broker_id != self._settings.node_id  # this very process, which lives
+        )
 
     def _fence(self, session: _Session, reason: str) -> None:
         if session.fencing or not self._is_serving(session):

@@ -149,7 +149,7 @@ def test_named_listeners_each_have_their_own_address() -> None:
     assert [(each.host, each.advertised_host, each.advertised_port) for each in config.listeners] == [
         ("", "broker", 1000),
         ("127.0.0.1", "localhost", 2000),
-        ("::1", "::1", 0),
+        ("::1", "::1", 9095),
     ]
 
 
