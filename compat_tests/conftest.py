@@ -20,7 +20,12 @@ if str(_ROOT) not in sys.path:
 from compat_tests.harness.apache_broker import ApacheBroker  # noqa: E402
 from compat_tests.harness.barnabas_broker import BarnabasBroker  # noqa: E402
 from compat_tests.harness.broker import Broker, ExternalBroker  # noqa: E402
-from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory  # noqa: E402
+from compat_tests.harness.cluster import THREE, Cluster  # noqa: E402
+from compat_tests.harness.fixture_types import (  # noqa: E402
+    BrokerFactory,
+    ClusterFactory,
+    TopicFactory,
+)
 from compat_tests.harness.java_tools import JavaTools  # noqa: E402
 
 # what the shared broker adds to the defaults: sessions short enough to watch them expire
@@ -105,6 +110,44 @@ def fresh_broker(
     for one in made:
         if one.alive():
             one.kill()
+
+
+@pytest.fixture
+def fresh_cluster(
+    request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterFactory]:
+    """Makes a cluster, started unless told otherwise; killed in the end."""
+    if broker_kind not in ("barnabas", "apache"):
+        pytest.skip("needs a cluster of its own; this broker is run by somebody else")
+    tools = request.getfixturevalue("java_tools") if broker_kind == "apache" else None
+    made: list[Cluster] = []
+
+    def make(
+        roles: Mapping[int, str] = THREE,
+        *,
+        settings: Mapping[str, str] | None = None,
+        node_settings: Mapping[int, Mapping[str, str]] | None = None,
+        proxied: bool = False,
+        start: bool = True,
+    ) -> Cluster:
+        one = Cluster(
+            tmp_path_factory.mktemp("cluster"),
+            broker_kind,
+            roles,
+            settings,
+            node_settings,
+            proxied=proxied,
+            tools=tools,
+            loop=request.config.getoption("--loop"),
+        )
+        made.append(one)
+        if start:
+            one.start()
+        return one
+
+    yield make
+    for one in made:
+        one.close()
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness import raw
 from compat_tests.harness.broker import BrokerFailed
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ClusterNode
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.topics import eventually
 
 pytestmark = pytest.mark.barnabas_only

@@ -12,8 +12,8 @@ from itertools import combinations
 
 import pytest
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness.cluster_work import Work
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.topics import eventually
 
 LONG = "BARNABAS_CHAOS_ROUNDS" in os.environ

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness import raw
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.raw import RawConnection
 from compat_tests.harness.topics import eventually
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness import raw
 from compat_tests.harness.clients import CLIENTS
 from compat_tests.harness.cluster import COMBINED, Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.raw import RawConnection
 from compat_tests.harness.topics import eventually
 

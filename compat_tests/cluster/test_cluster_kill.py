@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import Work
+from compat_tests.harness.fixture_types import ClusterFactory
 
 ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
 VICTIMS = ("leader", "follower", "active controller", "two of three", "all three")

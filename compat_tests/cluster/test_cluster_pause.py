@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness.cluster_work import Work
+from compat_tests.harness.fixture_types import ClusterFactory
 
 LONG = "BARNABAS_CHAOS_ROUNDS" in os.environ
 SETTINGS = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300"}

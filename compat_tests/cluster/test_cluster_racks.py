@@ -6,9 +6,9 @@ import json
 
 import confluent_kafka
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster_work import QUIET, create_topic
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.topics import eventually
 
 RACKS = {1: "east", 2: "west", 3: "west"}

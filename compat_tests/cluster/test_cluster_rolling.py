@@ -14,8 +14,8 @@ import confluent_kafka
 import pytest
 from kafka import KafkaProducer
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness.cluster_work import QUIET, Work, Writer, create_topic
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.loads import PARTITIONS, Acknowledge, Bootstrapped, Send
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import THREE, Cluster
 
 
 class BrokerFactory(Protocol):
@@ -26,3 +27,17 @@ class UniqueName(Protocol):
     """`unique(prefix)` -> a name that no other test uses."""
 
     def __call__(self, prefix: str) -> str: ...
+
+
+class ClusterFactory(Protocol):
+    """`fresh_cluster(roles, settings=..., proxied=...)`."""
+
+    def __call__(
+        self,
+        roles: Mapping[int, str] = THREE,
+        *,
+        settings: Mapping[str, str] | None = None,
+        node_settings: Mapping[int, Mapping[str, str]] | None = None,
+        proxied: bool = False,
+        start: bool = True,
+    ) -> Cluster: ...

@@ -8,11 +8,10 @@ import confluent_kafka
 import pytest
 from pyspark.sql import SparkSession
 
-from compat_tests.cluster.conftest import ClusterFactory
 from compat_tests.harness.cluster_work import QUIET, create_topic
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.spark.streams import Job, numbered, once
 from compat_tests.spark.topics import Topics
-from spark_examples.spark_session import local_spark
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
 
@@ -32,29 +31,30 @@ def _produce(bootstrap: str, topic: str, values: list[str]) -> None:
     assert not failures, failures[0]
 
 
-def test_a_stream_reads_through_a_failover(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
+def test_a_stream_reads_through_a_failover(
+    spark: SparkSession, fresh_cluster: ClusterFactory, tmp_path: Path
+) -> None:
     cluster = fresh_cluster()
     create_topic(cluster, "numbers", 2)
     before, during, after = numbered("before", 500), numbered("during", 500), numbered("after", 500)
-    with local_spark("cluster", tmp_path) as spark:
-        job = Job(spark, Topics(cluster.bootstrap), tmp_path / "job", {"subscribe": "numbers"})
-        _produce(cluster.bootstrap, "numbers", before)
-        query = job.writer().start()
-        try:
-            query.processAllAvailable()
-            dead = cluster.leader("numbers")
-            cluster.kill(dead)
-            _produce(cluster.bootstrap, "numbers", during)
-            query.processAllAvailable()
-            cluster.start(dead)
-            cluster.wait_until_whole()
-            cluster.restart(cluster.leader("numbers"))
-            _produce(cluster.bootstrap, "numbers", after)
-            query.processAllAvailable()
-        finally:
-            query.stop()
-        assert job.values() == once(*before, *during, *after)
-        assert _sums(spark, cluster.bootstrap) == {"before": 500, "during": 500, "after": 500}
+    job = Job(spark, Topics(cluster.bootstrap), tmp_path / "job", {"subscribe": "numbers"})
+    _produce(cluster.bootstrap, "numbers", before)
+    query = job.writer().start()
+    try:
+        query.processAllAvailable()
+        dead = cluster.leader("numbers")
+        cluster.kill(dead)
+        _produce(cluster.bootstrap, "numbers", during)
+        query.processAllAvailable()
+        cluster.start(dead)
+        cluster.wait_until_whole()
+        cluster.restart(cluster.leader("numbers"))
+        _produce(cluster.bootstrap, "numbers", after)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert job.values() == once(*before, *during, *after)
+    assert _sums(spark, cluster.bootstrap) == {"before": 500, "during": 500, "after": 500}
 
 
 def _sums(spark: SparkSession, bootstrap: str) -> dict[str, int]:
