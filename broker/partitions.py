@@ -243,6 +243,8 @@ class PartitionManager:
             return None
         if manager.offline:
             return self._offline(topic, index, config, "its log directory is offline")
+        if len(state.replicas) > 1 and self._node_id not in state.isr and state.leader != self._node_id:
+            return None
         reason = f"its log directory {encode_uuid(directory)} is not in log.dirs"
         self._missing.setdefault(directory, []).append(f"{topic.name}-{index}")
         self._lost_logs.add((topic.topic_id, index))
