@@ -211,13 +211,18 @@ def _produced_is_there(history: History, partition: Partition, held: Held) -> No
             _is_acknowledged_right(batch, found)
         if batch.is_idempotent and any(len(places) > 1 for places in found):
             raise Violation(f"{name(partition)}: {batch} is there more than once: {found}")
-        if found[0]:
+        # Without sequence numbers a batch that was given up may still come, late; what is acknowledged is in order.
+        if batch.is_idempotent:
+            place = found[0][0] if found[0] else -1
+        else:
+            place = batch.offset if batch.acks == -1 and is_safe and batch.outcome == "acked" else -1
+        if place >= 0:
             offset, number = last.get(batch.producer, (-1, -1))
-            if found[0][0] <= offset:
+            if place <= offset:
                 raise Violation(
                     f"{name(partition)}: {batch.producer}'s batch {batch.number} stands before {number}"
                 )
-            last[batch.producer] = found[0][0], batch.number
+            last[batch.producer] = place, batch.number
 
 
 def _is_acknowledged_right(batch: Batch, found: list[list[int]]) -> None:

@@ -103,7 +103,8 @@ class Consumer:
                     partition[1],
                     epoch,
                     self.positions.get(partition, 0),
-                    self._last_epochs.get(partition, -1),
+                    # A follower may be behind, and would call that a divergence.
+                    -1 if partition in self._replicas else self._last_epochs.get(partition, -1),
                     partition_max_bytes=client.random.choice((200, 5000, 1 << 20)),
                 )
             )
@@ -211,9 +212,9 @@ class Consumer:
         partition = client.random.choice(partitions)
         address, epoch = client.leader(*partition)
         topic = next(topic for topic in history.topics.values() if topic.topic_id == partition[0])
-        if address is None:
+        if address is None or epoch < 0:
             return
-        before = history.high_watermarks.get(partition, -1)
+        before = history.end_before(partition, epoch)
         request = ListOffsetsRequest(
             -1,
             0,
@@ -232,6 +233,6 @@ class Consumer:
             return
         if found.offset < before and history.is_safe(partition) and not topic.is_deleted:
             raise Violation(
-                f"{client.name}: {name(partition)} ends at {found.offset}, and ended at {before} before"
+                f"{client.name}: {name(partition)} ends at {found.offset} in epoch {epoch}, and ended at {before} before"
             )
-        history.saw_end(partition, found.offset)
+        history.saw_end(partition, epoch, found.offset)

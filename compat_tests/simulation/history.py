@@ -60,7 +60,7 @@ class History:
         self.commits: list[Commit] = []
         self.topics: dict[str, Topic] = {}  # by name: a name is used once
         self.seen: dict[Partition, dict[int, tuple[int, int, str, float]]] = {}
-        self.high_watermarks: dict[Partition, int] = {}
+        self.ends: dict[Partition, dict[int, int]] = {}  # by leader epoch: the largest end that was told
         self.producer_ids: dict[tuple[int, int], str] = {}
         self.log: list[str] = []  # what happened, in words
         self.counts: dict[str, int] = {}
@@ -88,10 +88,16 @@ class History:
                 f"{before[2]} at {before[3]:.3f} saw {base_offset}-{before[0]} with CRC {before[1]:08x}"
             )
 
-    def saw_end(self, partition: Partition, end: int) -> None:
-        """Somebody was told that this is the end of what is committed."""
-        if end > self.high_watermarks.get(partition, -1):
-            self.high_watermarks[partition] = end
+    def end_before(self, partition: Partition, epoch: int) -> int:
+        """The largest end of what is committed that leaders up to this epoch have told. (A leader that does not know
+        yet that it was deposed may lag behind its successors.)"""
+        ends = self.ends.get(partition, {})
+        return max((end for other, end in ends.items() if other <= epoch), default=-1)
+
+    def saw_end(self, partition: Partition, epoch: int, end: int) -> None:
+        """Somebody was told so by the leader of that epoch."""
+        ends = self.ends.setdefault(partition, {})
+        ends[epoch] = max(end, ends.get(epoch, -1))
 
     def got_producer_id(self, producer: str, producer_id: int, epoch: int) -> None:
         """Producer ids without a transactional id are given out once."""

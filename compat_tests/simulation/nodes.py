@@ -166,7 +166,8 @@ class SimulatedNode:
             self.kill()
             return
         process.dying = True
-        stop_cleanly(process.node, lambda: self._stopped(process))
+        # As the server does: the loop ends its turn first.
+        stop_cleanly(process.node, lambda: process.call_soon(lambda: self._stopped(process)))
 
     def _stopped(self, process: NodeProcess) -> None:
         if self.process is process and not process.ended:

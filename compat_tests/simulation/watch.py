@@ -183,9 +183,13 @@ class _Problems(logging.Handler):
     def __init__(self, watch: Watch) -> None:
         super().__init__(logging.WARNING)
         self._watch = watch
+        self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{self._watch.who()} {record.levelname} {record.name}: {record.getMessage()}"
-        self._watch.history.log.append(text)
+        short = record.getMessage()[:60]
+        if short != self._last:  # a full disk says the same thing very often
+            self._watch.history.log.append(text)
+        self._last = short
         if record.exc_info and record.exc_info[0] is not None:
             self._watch.problems.append(f"{text}\n{logging.Formatter().formatException(record.exc_info)}")
