@@ -1,0 +1,87 @@
+"""Replicas are spread over racks, then over brokers, and fenced brokers come last."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection
+
+import pytest
+from barnabas.controller.errors import Refusal
+from barnabas.controller.image import MetadataDelta, MetadataImage
+from barnabas.controller.operations.placement import place
+from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def image(racks: dict[int, str | None], fenced: Collection[int] = ()) -> MetadataImage:
+    made = MetadataImage()
+    for broker_id, rack in racks.items():
+        record = RegisterBrokerRecord(
+            broker_id=broker_id,
+            broker_epoch=1,
+            rack=rack,
+            fenced=broker_id in fenced,
+            log_dirs=[bytes([broker_id + 100]) * 16],
+        )
+        made.replay(record, MetadataDelta())
+    return made
+
+
+@given(
+    st.dictionaries(st.integers(0, 20), st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=9),
+    st.sets(st.integers(0, 20)),
+    st.integers(1, 5),
+    st.integers(1, 30),
+    st.integers(0, 99),
+)
+def test_whatever_the_cluster_looks_like(
+    racks: dict[int, str | None], fenced: set[int], factor: int, count: int, seed: int
+) -> None:
+    made = image(racks, fenced)
+    alive = [broker for broker in racks if broker not in fenced]
+    if not alive or factor > len(racks):
+        with pytest.raises(Refusal):
+            place(made, count, factor, random.Random(seed).randrange)
+        return
+    placed = place(made, count, factor, random.Random(seed).randrange)
+    assert placed == place(made, count, factor, random.Random(seed).randrange)
+    assert len(placed) == count
+    rack_count = len(set(racks.values()))
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert replicas[0] in alive
+        if factor <= rack_count and not fenced:
+            assert len({racks[replica] for replica in replicas}) == factor
+    if not fenced and len(set(racks.values())) == 1:
+        leaders = Counter(replicas[0] for replicas in placed)
+        assert max(leaders.values()) - min(leaders[broker] for broker in racks) <= 1
+
+
+def test_the_stripes() -> None:
+    made = image({1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"})
+    assert place(made, 3, 3, lambda _: 0) == [[1, 2, 3], [5, 6, 4], [3, 1, 2]]
+    assert place(image({1: None, 2: None, 3: None}), 4, 2, lambda _: 0) == [[1, 2], [2, 3], [3, 1], [1, 2]]
+    assert place(image({1: None, 2: None, 3: None}, {2}), 2, 3, lambda _: 0) == [[1, 3, 2], [3, 1, 2]]
+
+
+def test_where_it_begins_is_drawn() -> None:
+    made = image({1: None, 2: None, 3: None})
+    assert {tuple(place(made, 1, 3, random.Random(seed).randrange)[0]) for seed in range(50)} == {
+        (1, 2, 3),
+        (2, 3, 1),
+        (3, 1, 2),
+    }
+
+
+def test_a_broker_that_leaves_or_takes_nothing_new_is_passed_over() -> None:
+    made = image({1: None, 2: None, 3: None})
+    for change in (
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, in_controlled_shutdown=1),
+        BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=1, cordoned_log_dirs=[bytes([102]) * 16]),
+    ):
+        made.replay(change, MetadataDelta())
+    assert place(made, 2, 1, lambda _: 0) == [[3], [3]]
+    with pytest.raises(Refusal, match="only 1 broker"):
+        place(made, 1, 2, lambda _: 0)
