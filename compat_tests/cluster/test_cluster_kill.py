@@ -50,7 +50,7 @@ def test_kill_under_load_loses_nothing_acknowledged(
             started = time.monotonic()
             cluster.kill(*dead)
             if len(dead) == 1:
-                work.await_progress()
+                work.await_progress(100)
             outage = time.monotonic() - started
             cluster.start(*dead)
             cluster.wait_until_whole()
