@@ -223,8 +223,10 @@ class ClusterMember:
                 raft.peer_connected(peer.node_id, peer.number)
 
     def _offset_of(self, broker_id: int) -> int:
-        """Up to where a broker that is no voter has been sent the metadata; -1 when this node sends it nothing."""
-        return -1 if self._feed is None else self._feed.offsets().get(broker_id, -1)
+        """Up to where a broker has the metadata, as a voter or because it has been sent it; -1 when that is not known."""
+        sent = -1 if self._feed is None else self._feed.offsets().get(broker_id, -1)
+        voters = () if self._raft is None else self._raft.describe().voters
+        return max([sent, *(each.log_end_offset - 1 for each in voters if each.node_id == broker_id)])
 
     def _quorum(self, raft: RaftMetadataLog) -> QuorumInfo:
         view = raft.describe()
