@@ -55,6 +55,6 @@ def test_the_selector_is_named_by_its_class() -> None:
     assert selector_of(BrokerConfig.from_properties(named(f"{package}LeaderSelector"))) is None
     properties = named(f"{package}RackAwareReplicaSelector")
     assert selector_of(BrokerConfig.from_properties(properties)) is rack_aware
-    assert not list(warnings_about(properties))
-    (warning,) = warnings_about(named("com.example.Nearest"))
+    assert not list(warnings_about(properties, is_alone=True))
+    (warning,) = warnings_about(named("com.example.Nearest"), is_alone=False)
     assert warning.startswith("replica.selector.class has no effect")
