@@ -20,7 +20,7 @@ from typing import Final
 
 from barnabas.broker.config_sources import parse_properties, parse_settings, properties_from_environment
 from barnabas.broker.config_warnings import check_value, warnings_about
-from barnabas.broker.listener_config import ListenerConfig, resolve_listeners
+from barnabas.broker.listener_config import ListenerConfig, parse_protocol_map, resolve_listeners
 from barnabas.broker.quorum_config import QuorumConfig, quorum_config
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_def import READ_ONLY, Value
@@ -198,7 +198,12 @@ class BrokerConfig(_Values):
         self._read_all()
         self._check_roles()
         self.notes.extend(
-            ("warning", text) for text in warnings_about(self.given, is_alone=self.quorum.is_alone)
+            ("warning", text)
+            for text in warnings_about(
+                self.given,
+                is_alone=self.quorum.is_alone,
+                has_controller_tls=self.controller_protocol == "SSL",
+            )
         )
         self.log_dirs = self._log_dirs()
         self.listeners = self._listeners()
@@ -350,6 +355,16 @@ class BrokerConfig(_Values):
     def inter_broker_listener(self) -> str:
         """The name of the listener where brokers fetch from each other."""
         return (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
+
+    @property
+    def controller_listener(self) -> str:
+        """The name of the listener where controllers are reached."""
+        return self.controller_listener_names[0].upper() if self.controller_listener_names else "CONTROLLER"
+
+    @property
+    def controller_protocol(self) -> str:
+        """What is spoken there: PLAINTEXT or SSL."""
+        return parse_protocol_map(self._protocol_map()).get(self.controller_listener, "PLAINTEXT")
 
     def _protocol_map(self) -> str:
         text = self.static_value("listener.security.protocol.map") or ""

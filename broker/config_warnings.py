@@ -28,6 +28,7 @@ _WITHOUT_EFFECT: Final = frozenset(
     ]
 )
 _WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.", "delegation.token.")
+_OF_TLS: Final = "ssl."
 _REPLICATION: Final = {
     "default.replication.factor": "topics created without a replication factor fail with INVALID_REPLICATION_FACTOR",
     "offsets.topic.replication.factor": "__consumer_offsets can't be created, so consumer groups fail",
@@ -35,9 +36,11 @@ _REPLICATION: Final = {
 }
 
 
-def warnings_about(given: Mapping[str, str], *, is_alone: bool) -> Iterator[str]:
+def warnings_about(
+    given: Mapping[str, str], *, is_alone: bool, has_controller_tls: bool = False
+) -> Iterator[str]:
     """The lines to warn with about the properties somebody set. Their values must have parsed already. `is_alone`: this
-    node is the only controller, so it may well be the only broker."""
+    node is the only controller, so it may well be the only broker. `has_controller_tls`: ssl.* counts for its links."""
     if given.get("authorizer.class.name", "").strip():
         yield (
             "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
@@ -48,7 +51,11 @@ def warnings_about(given: Mapping[str, str], *, is_alone: bool) -> Iterator[str]
             "replica.selector.class has no effect: this version has Kafka's RackAwareReplicaSelector and "
             "LeaderSelector; consumers read from leaders"
         )
-    idle = [name for name, text in given.items() if _is_without_effect(name, text)]
+    idle = [
+        name
+        for name, text in given.items()
+        if _is_without_effect(name, text) and not (has_controller_tls and _OF_TLS in name)
+    ]
     if idle:
         yield f"no effect in this version: {', '.join(sorted(idle))}"
     old = sorted(name for name in given if name.startswith("zookeeper."))

@@ -74,7 +74,7 @@ def controller_endpoint(names: list[str], *sources: list[str]) -> tuple[str, str
     return None
 
 
-def _parse_protocol_map(text: str) -> dict[str, str]:
+def parse_protocol_map(text: str) -> dict[str, str]:
     mapping: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = entry.rpartition(":")
@@ -97,7 +97,7 @@ def resolve_listeners(
 
     ConfigError naming the property when one of them can't be.
     """
-    protocols = _parse_protocol_map(protocol_map)
+    protocols = parse_protocol_map(protocol_map)
     wanted = _parse_endpoints("listeners", listeners)
     shown = _parse_endpoints("advertised.listeners", advertised or [])
     controllers = {name.upper() for name in controller_listener_names}

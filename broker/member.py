@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.controller_requests import ControllerRequests
+from barnabas.broker.controller_tls import ControllerTls, controller_tls
 from barnabas.controller.broker_sessions import BrokerSessions
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.leader_upkeep import LeaderUpkeep
@@ -69,6 +70,7 @@ class ClusterMember:
         self._directory = kafka_metadata.journal_directory
         self._directory_id = kafka_metadata.directory_id
         self._links: Links | None = None
+        self._tls: ControllerTls | None = None
         self._found: Callable[[MetadataLog], object] = lambda _: None
         self._sessions: BrokerSessions | None = None
         self._upkeep: LeaderUpkeep | None = None
@@ -94,8 +96,7 @@ class ClusterMember:
         state = read_quorum_state(self._disk, self._directory)
         check_configuration(state, config.node_id, sorted(config.quorum.voters), self._directory)
         links = self._make_links(state.voters if state is not None and state.is_formed else [])
-        for listener in config.controller_listeners:
-            links.listen(listener.host, listener.port)
+        self._listen(links)
         formation = Formation(
             self._runtime, self._disk, self._directory, links, self._formed, lambda why: self.on_fatal(why)
         )
@@ -144,8 +145,7 @@ class ClusterMember:
         listener = self._config.controller_listeners[0]
         own = Voter(self._config.node_id, listener.advertised_host, listener.port, self._directory_id)
         links = self._make_links([own])
-        for each in self._config.controller_listeners:
-            links.listen(each.host, each.port)
+        self._listen(links)
         links.leader.announce(metadata_log.term, self._config.node_id)
         self._feed = MetadataFeed(links, metadata_log, lambda: metadata_log.end_offset)
         self.attach(services)
@@ -164,10 +164,22 @@ class ClusterMember:
             journalled,
             bool(config.quorum.bootstrap),
         )
-        links = Links(self._runtime, identity, secret=_read_secret(config.barnabas_controller_secret_file))
+        self._tls = None
+        if config.controller_protocol == "SSL":
+            self._tls = controller_tls(config, config.controller_listener)
+        links = Links(
+            self._runtime,
+            identity,
+            secret=_read_secret(config.barnabas_controller_secret_file),
+            tls=self._tls.client if self._tls is not None else None,
+        )
         links.add_listener(self._connected, self._disconnected)
         self._links = links
         return links
+
+    def _listen(self, links: Links) -> None:
+        listener = self._config.controller_listeners[0]
+        links.listen(listener.host, listener.port, self._tls.server if self._tls is not None else None)
 
     def _targets(self) -> list[tuple[str, int, int | None]]:
         quorum = self._config.quorum

@@ -1,0 +1,104 @@
+"""Mutual TLS on the controller listener, with certificates of one authority and of a stranger (tls/*.pem, for tests only)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from barnabas.broker.asyncio_runtime import AsyncioRuntime
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.controller_tls import ControllerTls, controller_tls
+from barnabas.controller.config_validators import ConfigError
+
+FILES = Path(__file__).parent / "tls"
+
+
+def tls(certificate: str, **properties: str) -> ControllerTls:
+    config = BrokerConfig.from_properties(
+        {
+            "listener.security.protocol.map": "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
+            "ssl.keystore.type": "PEM",
+            "ssl.truststore.type": "PEM",
+            "ssl.keystore.location": str(FILES / certificate),
+            "ssl.truststore.location": str(FILES / "ca.pem"),
+            **properties,
+        }
+    )
+    assert config.controller_protocol == "SSL"
+    return controller_tls(config, config.controller_listener)
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def runtime(request: pytest.FixtureRequest) -> Iterator[AsyncioRuntime]:
+    runtime = AsyncioRuntime(prefer_uvloop=request.param)
+    yield runtime
+    runtime.close()
+
+
+class Side:
+    def __init__(self, heard: list[bytes], say: bytes) -> None:
+        self._heard, self._say = heard, say
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(self._say)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard.append(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Seen by what was heard."""
+
+
+@pytest.mark.parametrize(("caller", "is_heard"), [("node.pem", True), ("stranger.pem", False)])
+def test_only_who_shows_a_certificate_of_the_authority_is_heard(
+    runtime: AsyncioRuntime, caller: str, is_heard: bool
+) -> None:
+    served: list[bytes] = []
+    called: list[bytes] = []
+    server = runtime.listen(
+        "127.0.0.1", 0, lambda: Side(served, b"from the server"), tls=tls("node.pem").server
+    )
+    runtime.connect(
+        "127.0.0.1", server.port, lambda: Side(called, b"hello"), lambda _: None, tls=tls(caller).client
+    )
+    runtime.call_later(0.3, runtime.stop)
+    runtime.run()
+    server.close()
+    assert (served == [b"hello"], called == [b"from the server"]) == (is_heard, is_heard)
+
+
+def test_a_server_that_the_authority_does_not_know_is_told_nothing(runtime: AsyncioRuntime) -> None:
+    served: list[bytes] = []
+    failures: list[OSError] = []
+    server = runtime.listen("127.0.0.1", 0, lambda: Side(served, b""), tls=tls("stranger.pem").server)
+    runtime.connect(
+        "127.0.0.1", server.port, lambda: Side([], b"hello"), failures.append, tls=tls("node.pem").client
+    )
+    runtime.call_later(0.3, runtime.stop)
+    runtime.run()
+    server.close()
+    assert served == []
+    assert len(failures) == 1
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type must be PEM"),
+        ({"ssl.truststore.location": ""}, "ssl.truststore.location is needed"),
+        ({"ssl.keystore.location": "/nowhere.pem"}, "ssl.keystore.location: /nowhere.pem must hold"),
+        (
+            {"ssl.keystore.location": str(FILES / "ca.pem")},
+            "must hold a private key and its certificate",
+        ),
+        ({"listener.name.controller.ssl.keystore.location": "/own.pem"}, "/own.pem must hold"),
+    ],
+)
+def test_what_is_missing_is_named(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
+        tls("node.pem", **properties)
