@@ -216,6 +216,7 @@ class ClusterMember:
             services.cluster_id,
             self._probe,
             self._offset_of,
+            is_alone=self._raft is None,
         )
         services.broker_sessions = self._sessions
         for peer in links.peers():

@@ -72,14 +72,18 @@ class BrokerSessions:
         cluster_id: str,
         probe: Probe | None = None,
         known_offset: Callable[[int], int] = lambda _broker_id: -1,
+        *,
+        is_alone: bool = False,
     ) -> None:
-        """`known_offset(broker_id)`: up to where a broker has the metadata, as far as its link tells."""
+        """`known_offset(broker_id)`: up to where a broker has the metadata, as far as its link tells. `is_alone`: this is
+        the only controller, whose own broker is there as long as it is and tells it nothing."""
         self._controller = controller
         self._settings = settings
         self._runtime = runtime
         self._cluster_id = cluster_id
         self._probe = probe
         self._known_offset = known_offset
+        self._is_alone = is_alone
         self._sessions: dict[int, _Session] = {}
         self._links: dict[
             int, set[int]
@@ -285,7 +289,7 @@ class BrokerSessions:
             broker is not None
             and broker.broker_epoch == session.broker_epoch
             and not broker.fenced
-            and broker.broker_id != self._settings.node_id  # this very process, which lives
+            and not (self._is_alone and broker.broker_id == self._settings.node_id)
         )
 
     def _fence(self, session: _Session, reason: str) -> None:
