@@ -22,6 +22,7 @@ not matter in which order things come, or where a process has ended before.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -249,11 +250,10 @@ class Formation:
             or state.voters != voters
             or state.genesis != self._genesis.fingerprint
         ):
-            attempt = self._runtime.random_bytes(16)
             self._write(
                 QuorumState(
                     stage=FORMING,
-                    attempt=attempt,
+                    attempt=self._new_attempt(voters, self._genesis),
                     cluster_id=self._cluster_id(),
                     seed_id=self._node_id,
                     voters=voters,
@@ -276,6 +276,11 @@ class Formation:
             if voter.node_id != self._node_id
         ):
             self._write(state.at(FORMED), self._genesis.content)
+
+    def _new_attempt(self, voters: list[Voter], genesis: Genesis) -> bytes:
+        """Never the same for another proposal, even where a generator of random numbers repeats itself."""
+        content = self._runtime.random_bytes(16) + b"".join(map(encode, voters)) + b"%d" % genesis.fingerprint
+        return hashlib.sha256(content).digest()[:16]
 
     def _read_genesis(self) -> None:
         """In a thread."""

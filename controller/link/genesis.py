@@ -55,5 +55,4 @@ def install_genesis(disk: Disk, directory: str, content: bytes) -> None:
     files = RaftFiles(disk, directory)
     disk.remove(files.snapshot_path)
     disk.remove(files.journal_path)
-    disk.sync_directory(directory)
     files.load((snapshot.records, snapshot.offset))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from barnabas.controller.journal_format import Entry, encode_entry, journal_header
 from barnabas.controller.link.formation import Formation
 from barnabas.controller.link.links import Links
@@ -41,13 +43,14 @@ class Voter:
         bootstrap: bool = False,
         directory_id: bytes | None = None,
         targets: list[tuple[str, int, int | None]] | None = None,
-        seed: int = 0,
     ) -> None:
         self.node_id = node_id
         self.disk = disk
         self.formed: QuorumState | None = None
         self.failures: list[str] = []
-        self.runtime = VirtualRuntime(seed * 100 + node_id, network=network, host=f"n{node_id}")
+        self.runtime = VirtualRuntime(
+            network.world.random.getrandbits(32), network=network, host=f"n{node_id}"
+        )
         targets = targets if targets is not None else ADDRESSES if bootstrap else TARGETS
         identity = Identity(
             cluster_id,
@@ -82,11 +85,12 @@ class Voters:
     """Three of them, on hosts n1 to n3."""
 
     def __init__(self, seed: int = 0, *, shuffles: bool = False) -> None:
-        self.seed = seed
         self.world = VirtualWorld(seed, shuffles=shuffles)
         self.network = VirtualNetwork(self.world)
         self.disks = {node_id: MemoryDisk() for node_id in (1, 2, 3)}
         self.running: dict[int, Voter] = {}
+        self.directory_ids = {node_id: directory_of(node_id) for node_id in (1, 2, 3)}
+        self.thread_delay_s: Callable[[], float] | None = None
 
     def start(self, *node_ids: int, **options: object) -> None:
         for node_id in node_ids:
@@ -94,9 +98,14 @@ class Voters:
                 self.network,
                 node_id,
                 self.disks[node_id],
-                seed=self.seed,
-                **options,  # type: ignore[arg-type]
+                **({"directory_id": self.directory_ids[node_id]} | options),  # type: ignore[arg-type]
             )
+            self.running[node_id].runtime.thread_delay_s = self.thread_delay_s
+
+    def wipe(self, node_id: int) -> None:
+        """Everything on its disk goes; call when it does not run."""
+        self.disks[node_id] = MemoryDisk()
+        self.directory_ids[node_id] = self.world.random.randbytes(16)
 
     def end(self, node_id: int) -> None:
         self.running.pop(node_id).runtime.end()

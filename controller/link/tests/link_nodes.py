@@ -97,12 +97,22 @@ class LinkWorld:
         return Identity(**(fields | changes))  # type: ignore[arg-type]
 
     def node(
-        self, node_id: int, *, host: str | None = None, secret: bytes | str | None = "", **changes: object
+        self,
+        node_id: int,
+        *,
+        host: str | None = None,
+        secret: bytes | str | None = "",
+        settings: LinkSettings | None = None,
+        **changes: object,
     ) -> LinkedNode:
         """Not started yet. `changes` are of its identity."""
         chosen = self.secret if isinstance(secret, str) else secret
         return LinkedNode(
-            self.network, self.identity(node_id, **changes), host or f"n{node_id}", chosen, self.settings
+            self.network,
+            self.identity(node_id, **changes),
+            host or f"n{node_id}",
+            chosen,
+            settings or self.settings,
         )
 
     def start(

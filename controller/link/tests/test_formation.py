@@ -254,3 +254,46 @@ def test_a_broker_learns_the_cluster_when_the_quorum_has_formed() -> None:
     voters.run(1)
     assert told == [(voters.check_formed().cluster_id, [1, 2, 3])]
     assert broker.linked == [1, 2, 3]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_voters_that_are_replaced_meanwhile_split_nothing(seed: int) -> None:
+    """Directories are wiped, and come back empty or with metadata, so that attempts are given up and the seed changes."""
+    voters = Voters(seed, shuffles=True)
+    choose = voters.world.random
+    voters.network.delay_s = lambda _source, _target: choose.uniform(0.0002, 0.01)
+    voters.thread_delay_s = lambda: choose.choice([0.0, 0.002, 0.05])
+    holder = 0
+    voters.start(1, 2, 3)
+    for _ in range(choose.randint(2, 8)):
+        voters.run(choose.choice([0.01, 0.03, 0.05, 0.07, 0.1]))
+        victim = choose.randint(1, 3)
+        voters.end(victim)
+        if choose.random() < 0.7 and victim != holder:
+            voters.wipe(victim)
+            if choose.random() < 0.5 and not holder:
+                holder = victim
+                give_metadata(voters.disks[victim], [[b"of %d" % victim]])
+        voters.start(victim)
+        check_agreement(voters)
+    voters.run(3)
+    for node_id in (1, 2, 3):
+        voters.end(node_id)
+    voters.start(1, 2, 3)
+    voters.run(3)
+    state = check_agreement(voters)
+    assert state is not None, {n: voter.failures for n, voter in voters.running.items()}
+    for voter in state.voters:
+        if voter.directory_id == voters.directory_ids[voter.node_id]:
+            assert voters.running[voter.node_id].formed == state, "whoever was counted on is there"
+
+
+def check_agreement(voters: Voters) -> QuorumState | None:
+    """What the disks say: one quorum at most, with one beginning."""
+    found = []
+    for node_id, disk in voters.disks.items():
+        state = read_quorum_state(disk, DIRECTORY)
+        if state is not None and state.is_formed:
+            found.append((state, voters.running[node_id].genesis))
+    assert all(one == found[0] for one in found)
+    return found[0][0] if found else None

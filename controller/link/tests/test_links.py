@@ -203,6 +203,18 @@ def test_a_node_that_was_stopped_for_ten_seconds_comes_back() -> None:
     assert [node.linked for node in nodes] == [[2, 3], [1, 3], [1, 2]]
 
 
+def test_who_has_stood_still_itself_takes_nobody_for_silent() -> None:
+    world = LinkWorld()
+    one = world.start(world.node(1, settings=LinkSettings(silence_s=60)))
+    two = world.started(2)
+    for hold_s in (3.0, 4.1, 5.3, 8.7):
+        world.run(1)
+        two.runtime.hold_until(world.world.now + hold_s)
+        world.run(hold_s)
+    world.run(2)
+    assert (one.events, two.events) == (["+2"], ["+1"])
+
+
 def test_addresses_without_ids_are_learned() -> None:
     world = LinkWorld()
     targets: list[tuple[str, int, int | None]] = [(f"n{n}", PORT, None) for n in (1, 2, 3)]
