@@ -523,3 +523,30 @@ def test_a_deletion_that_a_replica_does_not_follow_times_out(leader: Leader) -> 
     answer = call.answer.topics[0].partitions[0]
     assert (answer.error_code, answer.low_watermark) == (E.REQUEST_TIMED_OUT, -1)
     assert leader.partition().log.log_start_offset == 1
+
+
+def test_a_replica_that_is_being_admitted_counts_even_while_it_lags(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    two, three = leader.follower(2), leader.follower(3)
+    for value in "abc":
+        leader.produce(value, acks=1)
+    two.fetch(1)
+    leader.node.services.partitions.replication.changes.send = lambda *_: None
+    three.fetch(1)
+    leader.run()
+    two.fetch(3)
+    assert leader.partition().high_watermark == 1
+    three.fetch(2)
+    assert leader.partition().high_watermark == 2
+
+
+def test_a_new_reign_knows_nothing_of_followers(leader: Leader) -> None:
+    leader.create()
+    leader.produce("a")
+    leader.produce("b")
+    leader.follower(2).fetch(2)
+    leader.change(leader=2)
+    leader.change(leader=1, isr=[1, 2])
+    assert leader.partition().high_watermark == 0, "2 may have cut its log meanwhile"
+    leader.follower(2).fetch(2)
+    assert leader.partition().high_watermark == 2

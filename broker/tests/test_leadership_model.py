@@ -1,0 +1,192 @@
+"""Whatever happens to a leader: what it calls committed is with everybody in sync, and what it promised is kept.
+
+The model is what the followers have fetched and what the metadata says; the rules are checked after every step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from barnabas.broker.tests.leader import Call, Leader
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode as E
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FOLLOWERS = (2, 3)
+LATE_S = 50.0  # replica.lag.time.max.ms, and half of it until somebody looks, and some
+
+
+class World:
+    """A leader, two followers that keep what they have fetched, and a controller that may be out of reach."""
+
+    def __init__(self, min_isr: int) -> None:
+        self.min_isr = min_isr
+        self.leader = Leader("/d", MemoryDisk(), min_insync_replicas=str(min_isr))
+        self.leader.register(*FOLLOWERS)
+        self.leader.create()
+        self.ends = dict.fromkeys(FOLLOWERS, 0)  # of the followers' logs
+        self.known = dict.fromkeys(FOLLOWERS, -1)  # as this leader has heard in its reign
+        self.high_watermark = 0
+        self.epoch_start = 0
+        self.is_late = False  # whether nobody has fetched for longer than anybody may lag
+        self.calls: list[tuple[int, Call]] = []  # (end offset, acks=all)
+        self.proposed: tuple[tuple[int, int], set[int]] = ((-1, -1), set())  # epochs, and the ISR
+        changes = self.leader.node.services.partitions.replication.changes
+        self.send, self.reachable = changes.send, True
+        changes.send = self._send
+
+    def _send(self, key: int, request: Any, done: Any) -> None:
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                isr = {state.broker_id for state in wanted.new_isr_with_epochs}
+                self.proposed = ((wanted.leader_epoch, wanted.partition_epoch), isr)
+                self._check_proposal(isr)
+        if self.reachable and self.send is not None:
+            self.send(key, request, done)
+        else:
+            done(None, E.REQUEST_TIMED_OUT)
+
+    def _check_proposal(self, isr: set[int]) -> None:
+        """Who is to join has what was committed before this reign and in it, and serves."""
+        for broker_id in isr - set(self.leader.state.isr):
+            assert self.known[broker_id] >= self.epoch_start
+            assert self.known[broker_id] >= self.leader.partition().high_watermark
+            if self.reachable:
+                assert not self.leader.node.services.controller.image.brokers[broker_id].fenced
+
+    def fetch(self, broker_id: int, session: bool) -> None:
+        leader = self.leader
+        if not leader.partition().is_leader:
+            return
+        end = self.ends[broker_id]
+        follower = leader.follower(broker_id)
+        follower.broker_epoch = leader.node.services.controller.image.brokers[broker_id].broker_epoch
+        call = follower.begin_session(end) if session else follower.fetch(end)
+        answer = call.answer.responses[0].partitions[0]
+        assert answer.error_code == 0
+        self.known[broker_id] = end
+        assert answer.high_watermark <= leader.partition().log.log_end_offset
+        if answer.records:
+            self.ends[broker_id] = leader.partition().log.log_end_offset
+        leader.run()
+
+    def produce(self, acks: int) -> None:
+        before = self.leader.partition().log.log_end_offset
+        leads = self.leader.partition().is_leader
+        has_enough = len(self.leader.partition().isr) >= self.min_isr
+        call = self.leader.produce("v", acks=acks, timeout_ms=10**9)
+        end = self.leader.partition().log.log_end_offset
+        if not leads:
+            assert self.leader.produced(call).error_code == E.NOT_LEADER_OR_FOLLOWER
+        elif acks == -1 and not has_enough:
+            assert self.leader.produced(call).error_code == E.NOT_ENOUGH_REPLICAS
+        elif acks == -1:
+            self.calls.append((end, call))
+        assert end - before == int(leads and (acks != -1 or has_enough))
+
+    def turn(self, leader_id: int) -> None:
+        """Somebody leads in a new epoch. When it is another one, it has what is committed, and ours follows it."""
+        was_leader = self.leader.partition().is_leader
+        for _, call in self.calls if leader_id != 1 else []:
+            assert call.done or was_leader
+        self.leader.change(leader=leader_id)
+        if leader_id != 1:
+            for end, call in self.calls:
+                error = self.leader.produced(call).error_code
+                assert error == (E.NONE if end <= self.high_watermark else E.NOT_LEADER_OR_FOLLOWER)
+            self.calls.clear()
+            self.known = dict.fromkeys(FOLLOWERS, -1)
+        else:
+            self.epoch_start = self.leader.partition().log.log_end_offset
+            if not was_leader:
+                self.known = dict.fromkeys(FOLLOWERS, -1)
+
+    def remove_from_isr(self, isr: list[int]) -> None:
+        """As the controller does with a broker that goes."""
+        if self.leader.state.leader in isr and len(self.leader.state.isr) > len(isr):
+            self.leader.change(isr=isr)
+
+    def check(self) -> None:
+        leader, partition = self.leader, self.leader.partition()
+        state, high_watermark = leader.state, partition.high_watermark
+        end = partition.log.log_end_offset
+        assert self.high_watermark <= high_watermark <= end
+        moved = high_watermark > self.high_watermark
+        self.high_watermark = high_watermark
+        assert (partition.leader_id, partition.leader_epoch) == (state.leader, state.leader_epoch)
+        assert 1 in state.isr
+        seen = leader.fetched(leader.fetch(0))
+        assert bool(seen.records) == (high_watermark > 0)
+        if not partition.is_leader:
+            return
+        in_sync = [self.known[each] for each in state.isr if each != 1]
+        epochs, proposed = self.proposed
+        if epochs == (state.leader_epoch, state.partition_epoch):
+            in_sync += [self.known[each] for each in sorted(proposed - {1})]
+        assert partition.isr == state.isr
+        if moved:
+            assert len(state.isr) >= self.min_isr
+            assert all(known >= high_watermark for known in in_sync)
+        if self.is_late:
+            assert in_sync == [end] * len(in_sync), "who has not caught up for so long is out"
+        if len(state.isr) == 3 and self.reachable:
+            assert high_watermark >= min(in_sync)
+        for end_offset, call in self.calls:
+            if call.done:
+                assert leader.produced(call).error_code == 0
+            assert call.done == (end_offset <= high_watermark)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("produce"), st.sampled_from([-1, 1])),
+        st.tuples(st.just("fetch"), st.sampled_from(FOLLOWERS), st.booleans()),
+        st.tuples(st.just("fetch"), st.sampled_from(FOLLOWERS), st.booleans()),
+        st.tuples(st.just("wait"), st.sampled_from([0.1, 10.0, LATE_S])),
+        st.tuples(st.just("fence"), st.sampled_from(FOLLOWERS), st.booleans()),
+        st.tuples(st.just("reach"), st.booleans()),
+        st.tuples(st.just("turn"), st.sampled_from([1, 1, 2])),
+        st.tuples(st.just("isr"), st.sampled_from([[1, 2], [1, 3]])),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=150)
+@given(steps=steps, min_isr=st.integers(1, 2))
+def test_what_a_leader_says_holds(steps: list[tuple[Any, ...]], min_isr: int) -> None:
+    world = World(min_isr)
+    for step in steps:
+        match step:
+            case ("produce", acks):
+                world.produce(acks)
+            case ("fetch", broker_id, session):
+                world.fetch(broker_id, session)
+            case ("wait", seconds):
+                world.leader.runtime.advance(seconds)
+            case ("fence", broker_id, fenced):
+                world.leader.fence(broker_id, fenced)
+            case ("reach", reachable):
+                world.reachable = reachable
+            case ("turn", leader_id):
+                world.turn(leader_id)
+            case ("isr", isr):
+                world.remove_from_isr(isr)
+        world.is_late = step == ("wait", LATE_S) and world.reachable
+        world.check()
+    # In the end everybody comes back, and nothing is left that waits.
+    world.reachable = True
+    world.turn(1)
+    for broker_id in FOLLOWERS:
+        world.leader.fence(broker_id, False)
+    world.leader.runtime.advance(1)
+    for _ in range(4):
+        for broker_id in FOLLOWERS:
+            world.fetch(broker_id, False)
+    world.is_late = False
+    world.check()
+    assert sorted(world.leader.state.isr) == [1, 2, 3]
+    assert world.leader.partition().high_watermark == world.leader.partition().log.log_end_offset
+    assert all(call.done for _, call in world.calls)
+    world.leader.node.stop()
