@@ -56,7 +56,8 @@ _METADATA_TELLS: Final = frozenset(
 
 
 class Leadership:
-    """See the module. It exists while this broker leads a partition that has other replicas."""
+    """See the module. It exists while this broker leads a partition that has other replicas, so a new reign knows nothing
+    of what followers told in an earlier one."""
 
     __slots__ = (
         "_deletions",
@@ -90,7 +91,7 @@ class Leadership:
 
     # -- the metadata
 
-    def take(self, state: PartitionState, *, is_new_epoch: bool, is_new_leader: bool) -> None:
+    def take(self, state: PartitionState, *, is_new_epoch: bool) -> None:
         """Follow a committed state of the partition."""
         log_end = self._partition.log.log_end_offset
         for broker_id in [each for each in self.replicas if each not in state.replicas]:
@@ -102,7 +103,7 @@ class Leadership:
             now = self._shared.now()
             self.epoch_start_offset = log_end
             for replica in self.replicas.values():
-                replica.reset(now, log_end, in_sync=replica.broker_id in state.isr, forget=is_new_leader)
+                replica.reset(now, log_end, in_sync=replica.broker_id in state.isr)
         self._settle(state.isr)
         self.advance()
         self._low_watermark_moved()

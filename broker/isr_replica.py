@@ -38,17 +38,10 @@ class RemoteReplica:
         self.last_fetch = NEVER
         self.leader_end_at_last_fetch = UNKNOWN
 
-    def reset(self, now: float, leader_end_offset: int, *, in_sync: bool, forget: bool) -> None:
-        """A new leader epoch has begun. `in_sync`: the follower is in the ISR; `forget`: another broker led before,
-        so nothing is known of the follower any more."""
-        if forget:
-            self.start_offset = self.end_offset = self.leader_end_at_last_fetch = UNKNOWN
-            self.broker_epoch = None
-            self.last_fetch = NEVER
-        else:
-            self.leader_end_at_last_fetch = leader_end_offset
-            self.last_fetch = now if in_sync else NEVER
-        self.last_caught_up = now if in_sync else NEVER
+    def reset(self, now: float, leader_end_offset: int, *, in_sync: bool) -> None:
+        """A new leader epoch has begun. `in_sync`: the follower is in the ISR."""
+        self.leader_end_at_last_fetch = leader_end_offset
+        self.last_fetch = self.last_caught_up = now if in_sync else NEVER
 
     def fetched(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> bool:
         """It asks for what comes from `offset` on, while the leader's log ends at `leader_end`. Whether its end has

@@ -74,8 +74,7 @@ class Partition:
         changes nothing."""
         if state.partition_epoch < self.partition_epoch:
             return
-        is_new_leader = not self.is_leader
-        is_new_epoch = is_new_leader or state.leader_epoch > self.leader_epoch
+        is_new_epoch = not self.is_leader or state.leader_epoch > self.leader_epoch
         if not is_new_epoch and state.partition_epoch == self.partition_epoch:
             self.state = state  # its own proposal, whose answer came first
             return
@@ -98,7 +97,7 @@ class Partition:
                 self.log.assign_epoch_start_offset(self.leader_epoch)
             if leadership is None:
                 leadership = self.leadership = Leadership(self, shared)
-            leadership.take(state, is_new_epoch=is_new_epoch, is_new_leader=is_new_leader)
+            leadership.take(state, is_new_epoch=is_new_epoch)
         if is_new_epoch:
             self.interrupt_waiters()
         elif self.replica_waiters:

@@ -166,6 +166,24 @@ def test_the_high_watermark_stands_still_once_too_few_are_in_sync() -> None:
     assert leader.produced(call).error_code == E.REQUEST_TIMED_OUT
 
 
+def test_what_the_leader_has_not_synced_is_not_committed() -> None:
+    leader = Leader("/d", MemoryDisk(), log_flush_interval_messages="1")
+    leader.register(2)
+    leader.create(replicas=[1, 2])
+    leader.runtime.thread_delay_s = lambda: 0.5
+    two = leader.follower(2)
+    call = leader.produce("a")
+    quick = leader.produce("b", acks=1)
+    assert leader.fetched(two.fetch(0)).records, "followers need not wait for it"
+    two.fetch(2)
+    assert not call.done
+    assert not quick.done
+    assert leader.partition().high_watermark == 0
+    leader.runtime.advance(2)
+    assert leader.produced(call).error_code == leader.produced(quick).error_code == 0
+    assert leader.partition().high_watermark == 2
+
+
 def test_with_one_replica_nothing_waits(leader: Leader) -> None:
     leader.create(replicas=[1])
     assert leader.produced(leader.produce("a")).error_code == 0
@@ -190,7 +208,8 @@ def test_a_replica_that_falls_behind_leaves_the_isr(leader: Leader) -> None:
     assert leader.produced(call).error_code == 0
     assert LAG_S <= leader.runtime.monotonic() <= 2 * LAG_S + 1
     three.fetch(0)
-    assert leader.state.isr == [1, 2]
+    leader.run()
+    assert leader.state.isr == [1, 2], "it lacks what is committed"
     three.fetch(1)
     leader.run()
     assert leader.state.isr == [1, 2, 3]
