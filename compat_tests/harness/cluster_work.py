@@ -109,10 +109,10 @@ class Work:
         try:
             eventually(all_did, timeout)
         except AssertionError:
-            stuck = {
-                load.topic: (len(load.acknowledged) - was, load.failed[:2])
+            stuck = [
+                (load.topic, len(load.acknowledged) - was, load.failed[:2])
                 for load, was in zip(all_loads, before, strict=True)
-            }
+            ]
             logs = "\n".join(
                 f"--- {id_}: {one.log_text()[-2500:]}" for id_, one in self.cluster.nodes.items()
             )
