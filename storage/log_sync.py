@@ -218,7 +218,10 @@ class SyncedLog(ReadableLog):
         return work
 
     def _synced(self, end: int) -> None:
-        """All below `end` is on the medium: show it, and tell who waits for it."""
+        """All below `end` is on the medium: show it, and tell who waits for it. Not after another sync has failed: what
+        that one has lost, a later one can't know."""
+        if self.failure is not None:
+            return
         self.recovery_point = max(self.recovery_point, end)
         if self._held_from >= 0:
             # What has been shown stays so: a rolled segment may be synced sooner than what lies in front of this.

@@ -127,7 +127,7 @@ def roll(world: World, log: Log, model: Model) -> None:
 def truncate(world: World, log: Log, model: Model) -> None:
     offset = model.boundary(world.random.random())
     # In front of a gap: that a log ended behind one, without a batch there, no start can know, nor Kafka's.
-    before_gap = max((batch.last + 1 for batch in model.batches if batch.last < offset), default=offset)
+    before_gap = max((batch.last + 1 for batch in model.batches if batch.last < offset), default=0)
     offset = max(before_gap, model.start)
     if world.disk.fault or world.disk.capacity:
         return
