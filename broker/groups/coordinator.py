@@ -92,6 +92,7 @@ class GroupCoordinator:
         self._expiry: Timer | None = None
         self._outbox: list[Callable[[], None]] = []
         self._creating: list[Callable[[ErrorCode], None]] = []
+        self._creation_error = ErrorCode.NONE  # that has been told
 
     # -- life
 
@@ -229,7 +230,9 @@ class GroupCoordinator:
     def _created(self, error: ErrorCode) -> None:
         waiting, self._creating = self._creating, []
         if error:
-            log.warning("%s could not be created: %s", GROUP_METADATA_TOPIC, error.name)
+            if error != self._creation_error:  # clients ask again and again
+                log.warning("%s could not be created: %s", GROUP_METADATA_TOPIC, error.name)
+            self._creation_error = error
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
         for callback in waiting:
             callback(error)
