@@ -1,0 +1,94 @@
+"""What the active controller does about leaders by itself."""
+
+from __future__ import annotations
+
+from barnabas.controller.controller import Controller
+from barnabas.controller.decision import Decision
+from barnabas.controller.image import PartitionState, partition_record
+from barnabas.controller.leader_upkeep import LeaderUpkeep
+from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord, TopicRecord
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+TOPIC = b"t" * 16
+
+
+class Settings:
+    """The controller's configuration."""
+
+    node_id = 1
+
+    def __init__(self, *, balances: bool) -> None:
+        self._balances = balances
+
+    def value(self, name: str) -> str | None:
+        return {
+            "auto.leader.rebalance.enable": str(self._balances).lower(),
+            "leader.imbalance.check.interval.seconds": "300",
+            "min.insync.replicas": "1",
+            "unclean.leader.election.enable": "false",
+        }.get(name)
+
+
+class Cluster:
+    """Brokers 1 and 2; t-0 led by 2 although 1 is preferred, t-1 by nobody, as 3, which was in sync, is gone."""
+
+    def __init__(self, *, balances: bool = True) -> None:
+        self.runtime = VirtualRuntime(1)
+        self.controller = Controller(LocalMetadataLog(MemoryDisk(), "/m", self.runtime))
+        self.controller.open()
+        self.controller.serve()
+        brokers = [
+            RegisterBrokerRecord(broker_id=each, broker_epoch=each, fenced=each == 3) for each in (1, 2, 3)
+        ]
+        partitions = [
+            PartitionState([1, 2], [1, 2], leader=2, leader_epoch=1, partition_epoch=1),
+            PartitionState([3, 2], [3], leader=-1, leader_epoch=1, partition_epoch=1),
+        ]
+        records = [
+            *brokers,
+            TopicRecord(name="t", topic_id=TOPIC),
+            *(partition_record(TOPIC, index, state) for index, state in enumerate(partitions)),
+        ]
+        self.controller.run(lambda _: Decision(records, None), lambda _: None)
+        self.runtime.run_until_idle()
+        self.upkeep = LeaderUpkeep(self.controller, Settings(balances=balances), self.runtime)
+        self.upkeep.start()
+
+    @property
+    def leaders(self) -> list[int]:
+        return [state.leader for state in self.controller.image.topics["t"].partitions.values()]
+
+    def configure(self, name: str, value: str) -> None:
+        record = ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
+        self.controller.run(lambda _: Decision([record], None), lambda _: None)
+        self.runtime.advance(0.1)
+
+
+def test_preferred_replicas_lead_again_after_a_while() -> None:
+    cluster = Cluster()
+    cluster.runtime.advance(299)
+    assert cluster.leaders == [2, -1]
+    cluster.runtime.advance(2)
+    assert cluster.leaders == [1, -1]
+
+
+def test_not_where_that_is_switched_off_or_the_controller_is_not_active() -> None:
+    cluster = Cluster(balances=False)
+    cluster.runtime.advance(1000)
+    assert cluster.leaders == [2, -1]
+    cluster = Cluster()
+    cluster.upkeep.close()
+    cluster.runtime.advance(1000)
+    assert cluster.leaders == [2, -1]
+
+
+def test_a_partition_without_a_leader_gets_one_when_unclean_elections_are_allowed() -> None:
+    cluster = Cluster()
+    cluster.configure("retention.ms", "1")
+    assert cluster.leaders == [2, -1]
+    cluster.configure("unclean.leader.election.enable", "true")
+    assert cluster.leaders == [2, 2]
+    assert cluster.controller.image.topics["t"].partitions[1].isr == [2]
