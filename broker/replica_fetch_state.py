@@ -41,7 +41,7 @@ class FetchState:
     that said something of it, 0 when the leader's session does not have it; `sent_offset` what that said."""
 
     __slots__ = (
-        "failures", "is_caught_up", "key", "leader_epoch", "named_in", "partition", "sent_offset",
+        "failures", "is_caught_up", "key", "leader_epoch", "named_in", "partition", "rounds", "sent_offset",
         "sent_start_offset", "status",
     )  # fmt: skip
 
@@ -51,6 +51,7 @@ class FetchState:
         self.leader_epoch = partition.leader_epoch
         self.status = Status.READY
         self.failures = 0  # in a row
+        self.rounds = 0  # of finding out where the logs part, in a row
         self.is_caught_up = False  # it had everything that was committed when it last heard
         self.named_in = 0
         self.sent_offset = -1

@@ -40,6 +40,9 @@ IN_FLIGHT_MAX: Final = 2
 OVERSIZE_BYTES: Final = 64 * 1024 * 1024  # by so much a first batch may exceed what was asked for
 PARTITION_ANSWER_BYTES: Final = 128  # of one partition, without its records
 FIRST_DELAY_S: Final = 0.01
+ROUNDS_MAX: Final = (
+    100  # of asking where the logs part, one behind the other, each of which should lead further
+)
 
 # The leader has not heard of what we have heard of, or the other way round: news of it is on its way.
 _PASSING: Final = frozenset(
@@ -125,7 +128,10 @@ class ReplicaFetcher:
             state = FetchState(partition)
             self._session.add(state)
             held = partition.log
-            if held.latest_epoch < 0 and held.log_end_offset > held.high_watermark:
+            if held.replica_end_offset < held.log_end_offset:  # not to be claimed in the new epoch either
+                self._session.set_status(state, Status.SYNCING)
+                held.when_synced(held.log_end_offset, partial(self._synced, state))
+            elif held.latest_epoch < 0 and held.log_end_offset > held.high_watermark:
                 legacy.append(
                     (state, held.high_watermark)
                 )  # nothing but the high watermark is there to go by
@@ -213,10 +219,14 @@ class ReplicaFetcher:
                 state = session.speaks_of(number, (topic_id, data.partition_index))
                 if state is None:
                     continue
-                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                    out_of_range.append(state)
-                elif data.error_code:
+                if data.error_code and data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     self._refused(state, data.error_code)
+                elif state.rounds > ROUNDS_MAX:
+                    log.error("%s: no agreement with the leader after %d rounds", state.name, state.rounds)
+                    state.rounds = 0
+                    self._delay(state, self._settings.backoff_ms)
+                elif data.error_code:
+                    out_of_range.append(state)
                 elif data.diverging_epoch.end_offset != -1 or data.diverging_epoch.epoch != -1:
                     cuts.append((state, self._divergence(state, data)))
                 else:
@@ -226,6 +236,7 @@ class ReplicaFetcher:
         if out_of_range:
             for state in out_of_range:
                 log.info("%s: the leader has nothing at %d", state.name, state.sent_offset)
+                state.rounds += 1
                 session.set_status(state, Status.ASKING)
             self._truncations.ask(out_of_range)
         self._fetch()
@@ -258,8 +269,9 @@ class ReplicaFetcher:
                 try:
                     appended = held.append_as_follower(records, state.leader_epoch)
                 except UnexpectedAppendOffset as error:
-                    self._begin_inside_batch(state, error)
-                    return
+                    if not self._begin_inside_batch(state, error):
+                        return
+                    appended = held.append_as_follower(records, state.leader_epoch)
                 awaits_sync, awaits_write_back = appended.awaits_sync, appended.awaits_write_back
                 if not appended.size:
                     self._delay(state, self._settings.backoff_ms)
@@ -274,11 +286,13 @@ class ReplicaFetcher:
             log.exception("%s: what was fetched could not be dealt with", state.name)
             self._session.set_status(state, Status.FAILED)
             return
-        state.failures = 0
+        state.failures = state.rounds = 0
         end = held.log_end_offset
         state.is_caught_up = end >= data.high_watermark
         if end != state.sent_offset or held.log_start_offset != state.sent_start_offset:
             self._session.changed(state)
+        if state.status is Status.CUTTING:
+            return
         if awaits_sync:
             self._session.set_status(state, Status.SYNCING)
             held.when_synced(end, partial(self._synced, state))
@@ -296,16 +310,26 @@ class ReplicaFetcher:
             self._session.set_status(state, Status.READY)
             self._fetch_soon()
 
-    def _begin_inside_batch(self, state: FetchState, error: UnexpectedAppendOffset) -> None:
-        """The leader's start lies inside a batch (DeleteRecords), which comes whole: an empty log begins with it."""
+    def _begin_inside_batch(self, state: FetchState, error: UnexpectedAppendOffset) -> bool:
+        """The leader's start lies inside a batch (DeleteRecords), which comes whole: an empty log begins with it.
+        Whether the batch can be appended now."""
         held = state.partition.log
-        if held.log_start_offset == held.log_end_offset <= error.last_offset:
-            log.info("%s begins anew at %d: %s", state.name, error.first_offset, error)
-            self._session.set_status(state, Status.CUTTING)
-            self._truncations.restart(state, error.first_offset, held.log_start_offset)
-        else:
+        if held.log_start_offset != held.log_end_offset or error.last_offset < held.log_end_offset:
             log.error("%s: %s", state.name, error)
             self._delay(state, self._settings.backoff_ms)
+            return False
+        if held.is_sealing_from(0):
+            self._delay(state, FIRST_DELAY_S * 1000)
+            return False
+        log.info("%s begins anew at %d: %s", state.name, error.first_offset, error)
+        self._session.set_status(state, Status.CUTTING)
+        try:
+            self._truncations.make_last([(state, held.restart_at(error.first_offset, held.log_start_offset))])
+        except OSError as failure:
+            held.io_failed(failure)
+            self._could_not_write(state, StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
+            return False
+        return True
 
     def _could_not_write(self, state: FetchState, error: StorageError) -> None:
         held = state.partition.log
@@ -319,6 +343,7 @@ class ReplicaFetcher:
     def _divergence(self, state: FetchState, data: PartitionData) -> int:
         epoch, end_offset = data.diverging_epoch.epoch, data.diverging_epoch.end_offset
         held = state.partition.log
+        state.rounds += 1
         offset = diverging_offset(held, epoch, end_offset)
         level = logging.WARNING if offset < held.high_watermark else logging.INFO
         log.log(

@@ -68,7 +68,7 @@ class ReplicaTruncations:
                 self._settled([state for state, _ in cuts], error)
                 return
             works: list[tuple[FetchState, Callable[[], object]]] = []
-            in_slices(self._runtime, self._cut_each(cuts, works), lambda: self._make_last(works))
+            in_slices(self._runtime, self._cut_each(cuts, works), lambda: self.make_last(works))
 
         self._log_manager.when_truncatable(
             [(state.partition.log, offset) for state, offset in cuts if self._is_current(state)], ready
@@ -98,31 +98,28 @@ class ReplicaTruncations:
                 self._settled([state], None)
             yield
 
-    def restart(self, state: FetchState, offset: int, log_start_offset: int = -1) -> None:
+    def restart(self, state: FetchState, offset: int) -> None:
         """Begin the log anew at `offset`."""
+        if not self._is_current(state):
+            return
         held = state.partition.log
         if held.is_sealing_from(0):
-            self._runtime.call_later(
-                _SEALING_WAIT_S, partial(self._restart_later, state, offset, log_start_offset)
-            )
+            self._runtime.call_later(_SEALING_WAIT_S, partial(self.restart, state, offset))
             return
         try:
-            works = [(state, held.restart_at(offset, log_start_offset))]
+            works = [(state, held.restart_at(offset))]
         except (OSError, StorageError) as error:
             self._failed(state, error)
             return
-        self._make_last(works)
-
-    def _restart_later(self, state: FetchState, offset: int, log_start_offset: int) -> None:
-        if self._is_current(state):
-            self.restart(state, offset, log_start_offset)
+        self.make_last(works)
 
     def _failed(self, state: FetchState, error: BaseException) -> None:
         if isinstance(error, OSError):
             state.partition.log.io_failed(error)
         self._settled([state], error)
 
-    def _make_last(self, works: list[tuple[FetchState, Callable[[], object]]]) -> None:
+    def make_last(self, works: list[tuple[FetchState, Callable[[], object]]]) -> None:
+        """Let a thread do what cutting a log has left to do."""
         if not works:
             return
 

@@ -1,0 +1,260 @@
+"""Followers and their leaders: copying, divergence as the KIPs tell it, errors, restarts, quotas."""
+
+from __future__ import annotations
+
+import pytest
+from barnabas.broker.tests.replicas import NO_LEADER, Replicas
+from barnabas.wire.errors import ErrorCode
+
+
+def test_followers_copy_their_leader() -> None:
+    replicas = Replicas()
+    told = replicas.produce(1, "a", "b", "c", acks=-1)
+    replicas.run(0.01)
+    assert told == [ErrorCode.NONE] * 3
+    replicas.run(0.1)
+    for broker_id in replicas.ids:
+        assert replicas[broker_id].messages == ["a", "b", "c"]
+        assert replicas[broker_id].log.high_watermark == 3
+    replicas.check_identical()
+
+
+def test_a_follower_restarts_and_catches_up() -> None:
+    replicas = Replicas()
+    replicas.produce(1, "a", "b")
+    replicas.run()
+    replicas.kill(3)
+    replicas.produce(1, "c", "d")
+    replicas.run()
+    replicas.start(3)
+    replicas.tell(3)
+    replicas.run()
+    assert replicas[3].messages == ["a", "b", "c", "d"]
+    replicas.check_identical()
+
+
+def test_a_wiped_follower_begins_at_the_leaders_start() -> None:
+    replicas = Replicas()
+    replicas.produce(1, *"abcdef")
+    replicas.run()
+    replicas[1].log.increment_log_start_offset(4)
+    replicas.run(0.6)
+    assert [replicas[broker_id].log.log_start_offset for broker_id in replicas.ids] == [4, 4, 4]
+    replicas.kill(2)
+    replicas.wipe(2)
+    replicas.start(2)
+    replicas.tell(2)
+    replicas.run()
+    log = replicas[2].log
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (4, 6, 6)
+    assert replicas[2].messages == ["e", "f"]
+
+
+def test_a_start_inside_a_batch() -> None:
+    """DeleteRecords up to the middle of a batch: an empty follower gets the whole batch and hides its beginning."""
+    from barnabas.wire.record_batch import Record, build_batch
+
+    replicas = Replicas()
+    replicas.kill(2)
+    leader = replicas[1]
+    batch = build_batch([Record(at, leader.runtime.time_ms(), None, b"%d" % at) for at in range(6)])
+    leader.partition.append(memoryview(bytearray(batch)))
+    replicas.run()
+    replicas.elect(1, [1, 3])
+    replicas.produce(1, "x")
+    replicas.run()
+    leader.log.increment_log_start_offset(4)
+    replicas.wipe(2)
+    replicas.start(2)
+    replicas.tell(2)
+    replicas.run()
+    log = replicas[2].log
+    assert (log.log_start_offset, log.log_end_offset) == (4, 7)
+    replicas.check_identical()
+
+
+def test_kip_101_scenario_1_the_high_watermark_is_not_what_is_cut_to() -> None:
+    """B has m2, but was not told yet that it is committed; B restarts, and A dies before B asks it anything. With
+    the high watermark alone B would cut m2 off, become leader, and A would lose it as well."""
+    replicas = Replicas(ids=(1, 2))
+    replicas.produce(1, "m1")
+    replicas.run()
+    a, b = replicas[1], replicas[2]
+    before = b.log.high_watermark
+    told = replicas.produce(1, "m2", acks=-1)
+    while not told:
+        replicas.run(0.00005)
+    assert b.log.log_end_offset == 2
+    assert b.log.high_watermark == before == 1  # the answer that tells it is still on its way
+    replicas.kill(2)
+    replicas.start(2)
+    assert a.log.high_watermark == 2
+    replicas.kill(1)
+    replicas.tell(2)
+    replicas.elect(2)
+    assert replicas[2].messages == ["m1", "m2"]
+    replicas.start(1)
+    replicas.tell(1)
+    replicas.run()
+    assert replicas[1].messages == replicas[2].messages == ["m1", "m2"]
+
+
+def test_kip_101_scenario_2_logs_that_would_diverge_for_good() -> None:
+    """A and B lose power at once. B, which lacks m2, comes back first, leads, and takes m3 at m2's offset; A comes back
+    with m2 there. Epochs tell A to cut m2 off."""
+    replicas = Replicas(ids=(1, 2))
+    replicas.produce(1, "m1")
+    replicas.run()
+    replicas.network.block("h1", "h2")
+    replicas.produce(1, "m2")
+    replicas[1].log.flush()
+    replicas[2].log.flush()
+    replicas.run(0.01)
+    assert replicas[2].messages == ["m1"]
+    replicas.kill(1, 2, power_fails=True)
+    replicas.network.unblock_all()
+    replicas.start(2)
+    replicas.tell(2)
+    replicas.elect(2)
+    replicas.produce(2, "m3")
+    replicas.start(1)
+    assert replicas[1].messages == ["m1", "m2"]
+    replicas.tell(1)
+    replicas.run(2)
+    assert replicas[1].messages == replicas[2].messages == ["m1", "m3"]
+    replicas.check_identical()
+
+
+def test_kip_279_fast_leader_changes_with_an_epoch_that_the_follower_never_saw() -> None:
+    """B was leader of epoch 1 and wrote; A led epoch 2 without having seen epoch 1, and wrote; now B follows A. The
+    offsets of B's epoch 1 lie where A has epoch 2: compared by A's largest epoch not above B's, B cuts back to where
+    epoch 0 ended in both."""
+    replicas = Replicas(ids=(1, 2))
+    replicas.produce(1, "m1", "m2")
+    replicas.run()
+    replicas.network.block("h1", "h2")
+    replicas.network.block("h2", "h1")
+    replicas.elect(2)
+    replicas.produce(2, "b1", "b2", "b3")
+    replicas.elect(1)
+    replicas.produce(1, "a1", "a2", "a3", "a4", "a5")
+    replicas.network.unblock_all()
+    replicas.run(5)
+    assert replicas[1].messages == ["m1", "m2", "a1", "a2", "a3", "a4", "a5"]
+    replicas.check_identical()
+
+
+def test_kip_279_the_epochs_of_both_interleave() -> None:
+    """Both have led in turn, unseen by the other; several rounds of comparing are needed to find what they share."""
+    replicas = Replicas(ids=(1, 2))
+    replicas.produce(1, "m1")
+    replicas.run()
+    replicas.network.block("h1", "h2")
+    replicas.network.block("h2", "h1")
+    for leader, value in ((2, "b"), (1, "a"), (2, "b"), (1, "a"), (2, "b")):
+        replicas.elect(leader)
+        replicas.produce(leader, value, value)
+    assert replicas[1].messages == ["m1", "a", "a", "a", "a"]
+    replicas.network.unblock_all()
+    replicas.run(5)
+    assert replicas[1].messages == replicas[2].messages == ["m1", "b", "b", "b", "b", "b", "b"]
+    replicas.check_identical()
+
+
+def test_a_leader_that_wrote_nothing_in_its_epoch_follows_on() -> None:
+    replicas = Replicas()
+    replicas.produce(1, "m1")
+    replicas.run()
+    for leader in (2, 3, 1, 3):
+        replicas.elect(leader, [1, 2, 3])
+    replicas.produce(3, "m2")
+    replicas.run()
+    assert [replicas[broker_id].messages for broker_id in replicas.ids] == [["m1", "m2"]] * 3
+
+
+def test_raos_example() -> None:
+    """Five messages, three replicas. A leads and commits m1 and m2; m3 is in A alone when A fails. B leads, commits m4
+    and m5. A comes back: m3 goes, and everybody ends with m1, m2, m4, m5."""
+    replicas = Replicas()
+    told = replicas.produce(1, "m1", "m2", acks=-1)
+    replicas.run()
+    assert told == [ErrorCode.NONE] * 2
+    for follower in ("h2", "h3"):
+        replicas.network.block("h1", follower)
+        replicas.network.block(follower, "h1")
+    unlucky = replicas.produce(1, "m3", acks=-1)
+    replicas.run(0.05)
+    assert not unlucky
+    replicas.kill(1)
+    replicas.network.unblock_all()
+    replicas.elect(2, [2, 3])
+    told = replicas.produce(2, "m4", "m5", acks=-1)
+    replicas.run()
+    assert told == [ErrorCode.NONE] * 2
+    replicas.start(1)
+    assert replicas.network.hosts["h1"] is replicas[1].runtime
+    replicas.tell(1)
+    replicas.run()
+    for broker_id in replicas.ids:
+        assert replicas[broker_id].messages == ["m1", "m2", "m4", "m5"]
+    replicas.check_identical()
+
+
+def test_a_new_leader_is_fetched_from_at_once() -> None:
+    """Though a fetch from it waits already, for other partitions' records, and could for half a second more."""
+    replicas = Replicas()
+    replicas.produce(1, "a")
+    replicas.run()
+    replicas.elect(2, [2, 3, 1])
+    began = replicas.world.now
+    told = replicas.produce(2, "b", acks=-1)
+    while not told:
+        replicas.run(0.001)
+    assert replicas.world.now - began < 0.05
+
+
+def test_nobody_is_fetched_from_without_a_leader() -> None:
+    replicas = Replicas()
+    replicas.produce(1, "a")
+    replicas.run()
+    replicas.elect(NO_LEADER, [1])
+    replicas.run()
+    assert all(not replicas[broker_id].fetchers._fetchers for broker_id in replicas.ids)
+
+
+@pytest.mark.parametrize("flush_messages", [1, 3])
+def test_a_follower_claims_what_it_has_synced(flush_messages: int) -> None:
+    replicas = Replicas(log_flush_interval_messages=str(flush_messages))
+    for broker_id in (2, 3):
+        replicas[broker_id].runtime.thread_delay_s = lambda: 0.02
+    told = replicas.produce(1, *"abcdef", acks=-1)
+    replicas.run(0.015)
+    assert len(told) < 6
+    replicas.run(1)
+    assert told == [ErrorCode.NONE] * 6
+    replicas.check_identical()
+
+
+def test_a_leader_that_is_gone_is_tried_again_and_again_but_not_too_often() -> None:
+    replicas = Replicas()
+    replicas.produce(1, "a")
+    replicas.run()
+    replicas.kill(1)
+    attempts: list[float] = []
+    runtime = replicas[2].runtime
+    connect = runtime.connect
+
+    def counted(*args: object, **fields: object) -> object:
+        attempts.append(replicas.world.now)
+        return connect(*args, **fields)  # type: ignore[arg-type]
+
+    runtime.connect = counted  # type: ignore[method-assign, assignment]
+    replicas.run(20)
+    assert 15 < len(attempts) < 60
+    assert attempts[1] - attempts[0] < 0.1
+    replicas.start(1)
+    replicas.tell(1)
+    replicas.elect(1, [1, 2, 3])
+    told = replicas.produce(1, "b", acks=-1)
+    replicas.run(2)
+    assert told == [ErrorCode.NONE]
