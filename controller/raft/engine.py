@@ -116,6 +116,7 @@ class RaftEngine:
         self._election = Election(node_id, self.library, self._send_now, runtime.random.random)
         self._connections: dict[int, int] = {}
         self._commands: deque[bytes] = deque()
+        self._outgoing: list[tuple[int, Message]] = []
         self._commit_index_at_start = loaded.content.commit_index
         self._serving = False
         self._closed = False
@@ -179,6 +180,9 @@ class RaftEngine:
             self._runtime.call_soon(self._tick)
 
     def peer_connected(self, node_id: int, connection_number: int) -> None:
+        if self._inside:
+            self._runtime.call_soon(lambda: self.peer_connected(node_id, connection_number))
+            return
         if node_id not in self.library.nodes:
             log.warning("node %d has connected as a controller, and is none of the voters", node_id)
             return
@@ -192,6 +196,9 @@ class RaftEngine:
         self.wake()
 
     def peer_disconnected(self, node_id: int) -> None:
+        if self._inside:
+            self._runtime.call_soon(lambda: self.peer_disconnected(node_id))
+            return
         if self._connections.pop(node_id, None) is None:
             return
         self._look()
@@ -253,6 +260,7 @@ class RaftEngine:
         self._after_step()
 
     def _after_step(self) -> None:
+        self._flush()
         self.after_step()
         if self._closed or self.failure is not None:
             return
@@ -363,8 +371,14 @@ class RaftEngine:
         self._outbox.put(node_id, message, journal.change_number, journal.term_change_number)
 
     def _send_now(self, node_id: int, message: Message) -> None:
-        if node_id in self._connections and self.failure is None:
-            self._peers.send(node_id, encode_message(message))
+        """Once the library has been left: a connection that breaks on it calls back."""
+        self._outgoing.append((node_id, message))
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        for node_id, message in outgoing:
+            if node_id in self._connections and self.failure is None and not self._closed:
+                self._peers.send(node_id, encode_message(message))
 
     def _sync(self) -> None:
         if self._syncing or self.disk_failed or not self._serving or not self.journal.has_changes:

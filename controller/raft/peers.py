@@ -16,8 +16,8 @@ class RaftPeers(Protocol):
     """The connections to the other voters; who is at the other end has been verified."""
 
     def send(self, node_id: int, message: bytes) -> bool:
-        """Hand a message to the connection with this voter; False when there is none or it takes no more now.
-        May not call back into Raft before it returns."""
+        """Hand a message to the connection with this voter; False when there is none or it takes no more now, and
+        the message is lost."""
         ...
 
 

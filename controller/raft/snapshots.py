@@ -30,10 +30,10 @@ class Outgoing(NamedTuple):
 
 
 class _Incoming(NamedTuple):
-    """Pieces of one snapshot from one connection, in order and without gaps."""
+    """Pieces of one snapshot from one connection, by position."""
 
     key: tuple[int, int, int, int, int]
-    pieces: list[bytes]
+    pieces: dict[int, bytes]
 
 
 class RaftSnapshots:
@@ -127,23 +127,20 @@ class RaftSnapshots:
             self._written = True
 
     def collect(self, node_id: int, connection_number: int, chunk: Chunk) -> Snapshot | None:
-        """Take a piece; the snapshot when it is whole. A piece that does not follow the last one is dropped with
-        all before it: the sender begins again. MetadataError when the whole makes no sense."""
+        """Take a piece, in whichever order they come; the snapshot when it is whole. A piece of another one, or by
+        another connection, begins anew. MetadataError when the whole makes no sense."""
         key = (node_id, connection_number, chunk.term, chunk.index, chunk.size)
         if chunk.size > SNAPSHOT_BYTES_MAX:
             raise MetadataError(f"a snapshot of {chunk.size} bytes is refused")
-        if chunk.position == 0:
-            self._incoming = _Incoming(key, [])
         incoming = self._incoming
         if incoming is None or incoming.key != key:
-            return None
-        if chunk.position != sum(len(piece) for piece in incoming.pieces):
-            return None  # a duplicate, or a gap: then nothing will fit until it starts again
-        incoming.pieces.append(chunk.data)
-        if chunk.position + len(chunk.data) < chunk.size:
+            incoming = self._incoming = _Incoming(key, {})
+        incoming.pieces[chunk.position] = chunk.data
+        if sum(len(piece) for piece in incoming.pieces.values()) < chunk.size:
             return None
         self._incoming = None
-        snapshot = decode_snapshot(b"".join(incoming.pieces), f"the snapshot from node {node_id}")
+        pieces = [piece for _, piece in sorted(incoming.pieces.items())]
+        snapshot = decode_snapshot(b"".join(pieces), f"the snapshot from node {node_id}")
         if snapshot.last.index != chunk.index or snapshot.last.term != chunk.index_term:
             raise MetadataError(f"the snapshot from node {node_id} is not the one that was announced")
         return snapshot

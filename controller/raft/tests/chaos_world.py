@@ -9,8 +9,9 @@ from __future__ import annotations
 import errno
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from barnabas.controller.raft import snapshots
 from barnabas.controller.raft.library import LEADER
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
 from barnabas.storage.memory_file import ProcessKilled
@@ -240,11 +241,13 @@ class ChaosWorld(RaftWorld):
 
 
 def run_seed(seed: int, seconds: float = 8.0) -> Counter[str]:
-    """3 voters or 5."""
-    world = ChaosWorld(seed, 5 if seed % 3 == 2 else 3)
-    world.run_chaos(seconds)
-    world.settle()
+    """3 voters or 5; snapshots go in many chunks."""
+    chunk_bytes = snapshots.CHUNK_BYTES
+    vars(snapshots)["CHUNK_BYTES"] = 40
+    try:
+        world = ChaosWorld(seed, 5 if seed % 3 == 2 else 3)
+        world.run_chaos(seconds)
+        world.settle()
+    finally:
+        vars(snapshots)["CHUNK_BYTES"] = chunk_bytes
     return world.counters
-
-
-Choose = Callable[[int], int]
