@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from barnabas.controller.broker_probes import BrokerProbes, Probe
 from barnabas.controller.errors import Refusal
 from barnabas.controller.operations.brokers import fence, register
 from barnabas.controller.operations.heartbeats import changes_nothing, heartbeat
@@ -33,13 +34,6 @@ if TYPE_CHECKING:
     from barnabas.controller.operations.settings import ControllerSettings
     from barnabas.storage.runtime import Runtime, Timer
 
-# probe(host, port, result): `result(is_refused)` once; False when somebody listens there, or when that is not known
-Probe = Callable[[str, int, Callable[[bool], object]], object]
-
-PROBE_AGAIN_S: Final = (
-    0.01  # after a probe that found somebody: a process that dies closes one socket after the other
-)
-PROBE_AGAIN_MAX_S: Final = 1.0
 RETRY_S: Final = 0.1
 LATE_S: Final = 0.5  # a timer that comes so late says that this process has not run
 
@@ -57,8 +51,6 @@ class _Session:
     metadata_offset: int = -1  # that it knows the metadata up to
     leaving_offset: int = -1  # of the metadata in which it leads nothing any more; -1: it does not leave
     fencing: bool = False
-    probing: bool = False
-    probe_timer: Timer | None = field(default=None)
 
 
 class BrokerSessions:
@@ -81,13 +73,11 @@ class BrokerSessions:
         self._settings = settings
         self._runtime = runtime
         self._cluster_id = cluster_id
-        self._probe = probe
+        self._probes = BrokerProbes(runtime, probe, self._probed_address, self._refused)
         self._known_offset = known_offset
         self._is_alone = is_alone
         self._sessions: dict[int, _Session] = {}
-        self._links: dict[
-            int, set[int]
-        ] = {}  # node id -> the numbers of its links; kept also while not active
+        self._links: dict[int, set[int]] = {}  # node id -> numbers of its links; kept while not active, too
         self._is_active = False
         self._sweep_timer: Timer | None = None
         self._sweep_due = 0.0
@@ -107,7 +97,7 @@ class BrokerSessions:
         self._links.setdefault(node_id, set()).add(number)
         session = self._sessions.get(node_id)
         if session is not None:
-            self._stop_probing(session)
+            self._probes.stop(node_id)
             session.last_contact = self._runtime.monotonic()
 
     def link_closed(self, node_id: int, number: int) -> None:
@@ -116,7 +106,7 @@ class BrokerSessions:
         session = self._sessions.get(node_id)
         if session is not None and not links:
             session.heard = False
-            self._ask(session, PROBE_AGAIN_S)
+            self._probes.begin(node_id)
 
     def register(
         self, request: BrokerRegistrationRequest, done: Callable[[BrokerRegistrationResponse], object]
@@ -213,8 +203,7 @@ class BrokerSessions:
         if is_active == self._is_active:
             return
         self._is_active = is_active
-        for session in self._sessions.values():
-            self._stop_probing(session)
+        self._probes.stop_all()
         self._sessions.clear()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
@@ -228,7 +217,7 @@ class BrokerSessions:
             session = _Session(broker.broker_id, broker.broker_epoch, now, heard=False)
             self._sessions[broker.broker_id] = session
             if not self._links.get(broker.broker_id):
-                self._ask(session, PROBE_AGAIN_S)
+                self._probes.begin(broker.broker_id)
         self._arm()
 
     def _take_in(self, broker_id: int, broker_epoch: int) -> _Session:
@@ -237,8 +226,7 @@ class BrokerSessions:
         if known is not None and known.broker_epoch == broker_epoch:
             self._contact(known)
             return known
-        if known is not None:
-            self._stop_probing(known)
+        self._probes.stop(broker_id)
         session = _Session(broker_id, broker_epoch, self._runtime.monotonic(), heard=True)
         self._sessions[broker_id] = session
         return session
@@ -296,7 +284,7 @@ class BrokerSessions:
         if session.fencing or not self._is_serving(session):
             return
         session.fencing = True
-        self._stop_probing(session)
+        self._probes.stop(session.broker_id)
 
         def fenced(is_change: bool) -> None:
             if self._sessions.get(session.broker_id) is session:
@@ -318,35 +306,19 @@ class BrokerSessions:
 
     # -- probes
 
-    def _ask(self, session: _Session, again_s: float) -> None:
-        """Whether anybody listens where the broker does."""
-        if not self._is_active or self._probe is None or session.probing or not self._is_serving(session):
-            return
-        if session.broker_id == self._settings.node_id:
-            return
-        broker = self._controller.image.brokers[session.broker_id]
+    def _probed_address(self, broker_id: int) -> tuple[str, int] | None:
+        """Where a broker that serves without a link listens for others."""
+        session = self._sessions.get(broker_id)
+        if session is None or not self._is_serving(session) or self._links.get(broker_id):
+            return None
+        if broker_id == self._settings.node_id:
+            return None
+        endpoints = self._controller.image.brokers[broker_id].endpoints
         wanted = self._settings.value("inter.broker.listener.name")
-        endpoint = next((each for each in broker.endpoints if each.name == wanted), None)
-        if endpoint is None and broker.endpoints:
-            endpoint = broker.endpoints[0]
-        if endpoint is None or endpoint.port == 0:
-            return
-        session.probing = True
+        chosen = [each for each in endpoints if each.name == wanted] or endpoints
+        return (chosen[0].host, chosen[0].port) if chosen and chosen[0].port else None
 
-        def answered(is_refused: bool) -> None:
-            session.probing = False
-            if self._sessions.get(session.broker_id) is not session or self._links.get(session.broker_id):
-                return
-            if is_refused:
-                self._fence(session, "its link closed, and nobody listens any more where it did")
-                return
-            session.probe_timer = self._runtime.call_later(
-                again_s, lambda: self._ask(session, min(2 * again_s, PROBE_AGAIN_MAX_S))
-            )
-
-        self._probe(endpoint.host, endpoint.port, answered)
-
-    def _stop_probing(self, session: _Session) -> None:
-        if session.probe_timer is not None:
-            session.probe_timer.cancel()
-            session.probe_timer = None
+    def _refused(self, broker_id: int) -> None:
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            self._fence(session, "its link closed, and nobody listens any more where it did")
