@@ -23,7 +23,7 @@ from barnabas.wire.messages.create_topics import (
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
 
-from compat_tests.simulation.history import History, Topic, Violation
+from compat_tests.simulation.history import History, Topic
 from compat_tests.simulation.wire_client import Client, Gone
 
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, ELECT_LEADERS, REASSIGN = 19, 20, 37, 43, 45
@@ -70,7 +70,6 @@ class Admin:
             configs=[CreatableTopicConfig(key, value) for key, value in configs.items()],
         )
         self._history.topics[name] = topic
-        may_exist = False
         while self._goes_on():
             answer = await self._ask(CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS))
             error = ErrorCode(answer.topics[0].error_code) if answer is not None else None
@@ -80,23 +79,12 @@ class Admin:
                 self._history.count("topics created")
                 return topic
             if error is ErrorCode.TOPIC_ALREADY_EXISTS:
-                if not may_exist:
-                    raise Violation(f"{name} exists before it was created")
                 await self._client.refresh()
                 known = self._client.topics.get(name)
                 if known is not None:
                     topic.partitions = partitions
                     topic.topic_id = known.topic_id
                     return topic
-            may_exist = (
-                may_exist
-                or error is None
-                or error
-                in (
-                    ErrorCode.REQUEST_TIMED_OUT,
-                    ErrorCode.NOT_CONTROLLER,
-                )
-            )
             await self._client.pause(0.2)
             await self._client.refresh()
         return topic

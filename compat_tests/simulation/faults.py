@@ -1,7 +1,8 @@
 """What befalls a simulated cluster, one thing after another, chosen by the seed.
 
 The promise that is tested bounds it (invariant 1 in DESIGN.md): power fails, or a disk is lost, on one broker at a
-time, and on the next one only when all that the first has lost is back on it, unless flush.messages is 1. Processes may be killed, all at once
+time, and until all that it has lost is back on it nobody else is killed, as a killed process is taken for one that has
+lost something, too; unless flush.messages is 1. Processes may be killed, all at once
 too; the network and the clocks may do anything.
 """
 
@@ -38,6 +39,7 @@ class Faults:
         self._scene = scene
         self.slow: dict[tuple[str, str], float] = {}  # from host, to host -> seconds more
         self.happened = 0
+        self._loser: SimulatedNode | None = None  # has lost what it may not have back yet
         several = len(scene.nodes) > 1
         self._kinds: list[tuple[int, Callable[[], bool]]] = [
             (6, self._kill),
@@ -86,6 +88,35 @@ class Faults:
             elif node.process is not None:
                 node.process.held_until = 0.0
 
+    # -- what is promised
+
+    def _is_sound(self) -> bool:
+        """Whether everybody has everything, so that one may lose it."""
+        scene = self._scene
+        disks = [node.disk for node in scene.nodes]
+        return (
+            scene.is_whole()
+            and all(node.is_up for node in scene.nodes)
+            and all(disk.kill_after is None and disk.capacity is None for disk in disks)
+        )
+
+    def _lose(self, node: SimulatedNode) -> bool:
+        """Whether this one may lose what was not synced, or all; noted, if so."""
+        if self._scene.is_synced:
+            return True
+        if len(self._scene.nodes) == 1 or not self._is_sound():
+            return False
+        self._loser = node
+        return True
+
+    def _may_kill(self, *nodes: SimulatedNode) -> bool:
+        if self._scene.is_synced or self._loser is None:
+            return True
+        if self._loser.is_up and self._is_sound():
+            self._loser = None
+            return True
+        return all(node is self._loser for node in nodes)
+
     # -- choices
 
     def _up(self) -> list[SimulatedNode]:
@@ -106,7 +137,7 @@ class Faults:
 
     def _kill(self) -> bool:
         node = self._one()
-        if node is None:
+        if node is None or not self._may_kill(node):
             return False
         self._scene.note(f"kill -9 {node.host}")
         node.kill()
@@ -115,7 +146,7 @@ class Faults:
 
     def _kill_in_write(self) -> bool:
         node = self._one()
-        if node is None:
+        if node is None or not self._may_kill(node):
             return False
         self._scene.note(f"kill -9 {node.host} in a write")
         node.kill_in_write()
@@ -124,7 +155,7 @@ class Faults:
 
     def _kill_all(self) -> bool:
         up = self._up()
-        if len(up) != len(self._scene.nodes):
+        if len(up) != len(self._scene.nodes) or not self._may_kill(*up):
             return False
         self._scene.note("kill -9 everywhere")
         for node in up:
@@ -134,9 +165,7 @@ class Faults:
 
     def _power_failure(self) -> bool:
         node = self._one()
-        if node is None:
-            return False
-        if not self._scene.is_synced and (len(self._scene.nodes) == 1 or not self._scene.is_whole()):
+        if node is None or not self._lose(node):
             return False
         self._scene.note(f"power failure of {node.host}")
         node.kill(power_fails=True)
@@ -154,8 +183,9 @@ class Faults:
 
     def _wipe(self) -> bool:
         node = self._one()
-        if node is None or node.is_voter or not self._scene.is_whole():
+        if node is None or node.is_voter or not self._is_sound():
             return False
+        self._loser = node
         self._scene.note(f"new disk for {node.host}")
         node.wipe()
         self._restart_later(node)
@@ -251,7 +281,7 @@ class Faults:
 
     def _full_disk(self) -> bool:
         node = self._one()
-        if node is None:
+        if node is None or not self._may_kill(*self._scene.nodes):
             return False
         disk = node.disk
         used = sum(len(content.data) for content in disk.files.values())

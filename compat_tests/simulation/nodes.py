@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.node import Node
+from barnabas.broker.services import Services
 from barnabas.controller.errors import MetadataError
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
@@ -30,6 +31,7 @@ class NodeProcess(VirtualRuntime):
 
     node: Node | None = None
     dying = False
+    is_ready = False  # it serves
 
 
 class SimulatedNode:
@@ -74,6 +76,18 @@ class SimulatedNode:
     def node(self) -> Node | None:
         return self.process.node if self.process is not None else None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves, as far as it knows."""
+        return self.process is not None and self.process.is_ready
+
+    @property
+    def services(self) -> Services:
+        """Of a node that is ready."""
+        assert self.process is not None
+        assert self.process.node is not None
+        return self.process.node.services
+
     def _new_disk(self, disk: MemoryDisk) -> MemoryDisk:
         disk.write_descriptor = self.network.send
         disk.ordered_names = self.random.random() < 0.5
@@ -101,7 +115,7 @@ class SimulatedNode:
         config = BrokerConfig.from_properties(self.properties)
         node = Node(config, process, self.disk)
         node.on_fatal = lambda why: self._fatal(process, why)
-        node.on_ready = lambda: self.on_started(self)
+        node.on_ready = lambda: self._ready(process)
         process.node = node
         try:
             node.start()
@@ -109,6 +123,10 @@ class SimulatedNode:
             self._fatal(process, f"cannot start: {error}")
             return
         self.ended_cleanly = False
+
+    def _ready(self, process: NodeProcess) -> None:
+        process.is_ready = True
+        self.on_started(self)
 
     def _fatal(self, process: NodeProcess, why: str) -> None:
         """The process says that it can't go on: as the server does then, it stops."""

@@ -165,17 +165,20 @@ class Simulation:
         self.client_runtime.call_later(1.0, node.start_again)
 
     def is_whole(self) -> bool:
-        """Whether every broker has all that it should have, as far as the committed metadata says."""
-        images = [
-            node.node.services.controller.image
-            for node in self.nodes
-            if node.node is not None and hasattr(node.node, "services")
-        ]
-        if len(images) < len(self.nodes):
+        """Whether every broker is in service and has all that it should have, as far as the committed metadata
+        says, which may tell of processes that are gone."""
+        if not all(node.is_ready for node in self.nodes):
             return False
+        services = [node.services for node in self.nodes]
+        images = [each.controller.image for each in services]
+        epochs = {each.node_id: each.log_manager.broker_epoch for each in services}
         offset = max(image.offset for image in images)
         return all(
             image.offset == offset
+            and all(
+                not each.fenced and each.broker_epoch == epochs[each.broker_id]
+                for each in image.brokers.values()
+            )
             and all(
                 state.leader >= 0 and sorted(state.isr) == sorted(state.replicas)
                 for topic in image.topics.values()
