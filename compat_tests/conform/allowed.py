@@ -83,7 +83,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "min.insync.replicas of the whole cluster",
-        "Kafka stores it as a dynamic default when eligible.leader.replicas is on; replication is not here yet",
+        "Kafka stores it as a dynamic default when eligible.leader.replicas is on; a node alone runs without those",
         _cluster_min_insync,
     ),
     Allowed(
