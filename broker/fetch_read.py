@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.partition import Partition
     from barnabas.broker.replica_selector import ReadAdvice
+    from barnabas.broker.replication_quota import ReplicationQuota
     from barnabas.controller.image import MetadataImage
     from barnabas.storage.disk import FileRegion
     from barnabas.storage.log_reader import ReadResult
@@ -60,6 +61,7 @@ class PartitionReader:
         "cold",
         "failed",
         "follower_id",
+        "quota",
         "size",
     )
 
@@ -75,6 +77,7 @@ class PartitionReader:
         self.follower_id, self._follower_epoch = fetching_follower(request)
         self._refused: dict[Partition, ErrorCode] = {}
         self.advice: ReadAdvice | None = None  # for a consumer that may do better to read elsewhere
+        self.quota: ReplicationQuota | None = None  # for a follower, where there is a limit
         self._only_leader = version < FOLLOWERS_FROM
         self._old = version < STORAGE_ERROR_FROM
         self._committed = request.isolation_level == READ_COMMITTED
@@ -133,6 +136,9 @@ class PartitionReader:
             end_offset = log.log_end_offset
         if wanted.fetch_offset == end_offset and not log.offline:
             return answer  # most partitions, most of the time
+        quota = self.quota
+        if quota is not None and quota.holds_back(partition, self.follower_id):
+            return answer
         if self.cold and self._room == 0:  # there is enough to prepare
             answer.records = None
             return answer
@@ -163,6 +169,8 @@ class PartitionReader:
                 answer.records = copied(result)
             self.size += result.size
             self._room = max(0, self._room - result.size)
+            if quota is not None and quota.is_throttled(partition.topic, partition.partition):
+                quota.record(result.size)
         return answer
 
     def note_follower(self, partition: Partition, wanted: FetchPartition) -> None:
@@ -174,18 +182,21 @@ class PartitionReader:
         log = partition.log
         if not partition.is_leader or log.offline or (epoch > -1 and epoch != partition.leader_epoch):
             return  # as reading will tell
+        leadership = partition.leadership
+        replica = leadership.replicas.get(self.follower_id) if leadership is not None else None
+        if leadership is None or replica is None:
+            # No replica, as far as is known here. Who knows of epochs is told that this one is unknown, as in Kafka.
+            self._refused[partition] = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            return
         offset = wanted.fetch_offset
         if not log.log_start_offset <= offset <= log.log_end_offset or (
             wanted.last_fetched_epoch >= 0 and _diverging_epoch(partition, wanted) is not None
         ):
             return
-        error = partition.follower_fetched(
-            self.follower_id, self._follower_epoch, offset, wanted.log_start_offset
-        )
-        if error:
-            if error == ErrorCode.UNKNOWN_LEADER_EPOCH and epoch < 0:
-                error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # as Kafka tells those who don't know of epochs
-            self._refused[partition] = error
+        if not leadership.follower_fetched(replica, self._follower_epoch, offset, wanted.log_start_offset):
+            self._refused[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def failure(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         """The answer where reading failed; the fetch does not wait then."""

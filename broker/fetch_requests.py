@@ -61,6 +61,9 @@ class Fetch:
         self._reader = PartitionReader(request, context.api_version, self._max_bytes)
         if request.rack_id and context.api_version >= FOLLOWERS_FROM:
             self._reader.advice = read_advice(context, request.rack_id)
+        if self._reader.follower_id >= 0:
+            quota = context.services.leader_quota
+            self._reader.quota = quota if quota is not None and quota.is_set else None
         self._waiter: FetchWaiter | None = None
         self._tries = 0  # how often a thread has gone to the disk for us
 
@@ -104,14 +107,14 @@ class Fetch:
 
     def _renew_reader(self) -> None:
         # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
-        advice = self._reader.advice
+        advice, quota = self._reader.advice, self._reader.quota
         self._reader = PartitionReader(
             self._request,
             self._context.api_version,
             self._max_bytes,
             wait=self._tries >= TRIES_MAX,
         )
-        self._reader.advice = advice
+        self._reader.advice, self._reader.quota = advice, quota
 
     def _serve_late(self) -> None:
         self._renew_reader()

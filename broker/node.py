@@ -262,6 +262,7 @@ class Node:
     def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
         from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
         from barnabas.broker.replica_fetcher_settings import FetcherSettings
+        from barnabas.broker.replication_quota import FOLLOWER, LEADER, make_quota
 
         config = self._config
         fetchers = ReplicaFetcherManager(
@@ -276,10 +277,12 @@ class Node:
                 wait_max_ms=config.replica_fetch_wait_max_ms,
                 backoff_ms=config.replica_fetch_backoff_ms,
                 socket_timeout_ms=config.replica_socket_timeout_ms,
+                quota=make_quota(self._runtime, config, FOLLOWER, lambda: controller.image),
             ),
             self._log_manager,
             lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
         )
+        self.services.leader_quota = make_quota(self._runtime, config, LEADER, lambda: controller.image)
         partitions.on_following = fetchers.on_following
         partitions.on_not_following = fetchers.on_not_following
         self._fetchers = fetchers

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from barnabas.broker.replica_fetcher_settings import FetcherSettings
+    from barnabas.broker.replication_quota import ReplicationQuota
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime, Timer
     from barnabas.wire.messages.fetch import FetchResponse, PartitionData
@@ -262,6 +263,7 @@ class ReplicaFetcher:
         partition = state.partition
         held = partition.log
         awaits_sync = awaits_write_back = False
+        size = 0
         try:
             if data.records:
                 records = data.records
@@ -273,7 +275,8 @@ class ReplicaFetcher:
                         return
                     appended = held.append_as_follower(records, state.leader_epoch)
                 awaits_sync, awaits_write_back = appended.awaits_sync, appended.awaits_write_back
-                if not appended.size:
+                size = appended.size
+                if not size:
                     self._delay(state, self._settings.backoff_ms)
                     return
             partition.set_follower_high_watermark(data.high_watermark)
@@ -299,6 +302,21 @@ class ReplicaFetcher:
         elif awaits_write_back:
             self._session.set_status(state, Status.SYNCING)
             held.when_written_back(partial(self._synced, state))
+        elif size and self._settings.quota is not None:
+            self._count(state, size, self._settings.quota)
+
+    def _count(self, state: FetchState, size: int, quota: ReplicationQuota) -> None:
+        """So many bytes have come: a replica that is not in sync may have to wait for the next ones (KIP-73)."""
+        partition = state.partition
+        if quota.is_set and quota.is_throttled(partition.topic, partition.partition):
+            quota.record(size)
+            self._throttle(state, quota)
+
+    def _throttle(self, state: FetchState, quota: ReplicationQuota) -> None:
+        delay_s = 0.0 if state.is_caught_up else quota.delay_s()
+        if delay_s > 0:
+            self._session.set_status(state, Status.THROTTLED)
+            self._wait(state, delay_s)
 
     def _synced(self, state: FetchState, failure: str | None) -> None:
         if not self._is_current(state) or state.status is not Status.SYNCING:
@@ -399,8 +417,11 @@ class ReplicaFetcher:
         """Leave the partition out for a while."""
         state.failures += 1
         self._session.set_status(state, Status.DELAYED)
+        self._wait(state, delay_ms / 1000)
+
+    def _wait(self, state: FetchState, delay_s: float) -> None:
         self._delays += 1
-        due = self._runtime.monotonic() + delay_ms / 1000
+        due = self._runtime.monotonic() + delay_s
         heapq.heappush(self._delayed, (due, self._delays, state))
         if self._delayed[0][2] is state:
             self._set_timer()
@@ -417,8 +438,11 @@ class ReplicaFetcher:
         now = self._runtime.monotonic() + 0.001  # those of the same moment together
         while self._delayed and self._delayed[0][0] <= now:
             state = heapq.heappop(self._delayed)[2]
-            if state.status is Status.DELAYED and self._is_current(state):
+            if state.status in (Status.DELAYED, Status.THROTTLED) and self._is_current(state):
+                was_throttled = state.status is Status.THROTTLED
                 self._session.set_status(state, Status.READY)
+                if was_throttled and self._settings.quota is not None:
+                    self._throttle(state, self._settings.quota)
         self._timer = None
         self._set_timer()
         self._fetch()

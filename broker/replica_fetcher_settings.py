@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import ssl
 
+    from barnabas.broker.replication_quota import ReplicationQuota
+
 
 @dataclass(slots=True)
 class FetcherSettings:
@@ -24,3 +26,4 @@ class FetcherSettings:
     backoff_ms: int = 1000
     socket_timeout_ms: int = 30_000
     tls: ssl.SSLContext | None = None
+    quota: ReplicationQuota | None = None  # follower.replication.throttled.rate

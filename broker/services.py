@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions import PartitionManager
     from barnabas.broker.producer_ids import ProducerIdAllocator
     from barnabas.broker.purgatory import FetchPurgatory
+    from barnabas.broker.replication_quota import ReplicationQuota
     from barnabas.controller.broker_sessions import BrokerSessions
     from barnabas.controller.controller import Controller
     from barnabas.controller.quorum_info import QuorumInfo
@@ -50,6 +51,7 @@ class Services:
     cluster_id: str
     node_id: int
     refused_transactions: RefusedTransactions = field(default_factory=RefusedTransactions)
+    leader_quota: ReplicationQuota | None = None  # leader.replication.throttled.rate; None: no followers here
     endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name
     to_controller: ToController = field(init=False)
     quorum: Callable[[], QuorumInfo] | None = None  # tells of the metadata quorum; None: this node is alone
