@@ -132,8 +132,9 @@ def answer_assignment(
 ) -> Decision[AssignReplicasToDirsResponse]:
     """A broker of a cluster says where its replicas lie (AssignReplicasToDirs).
 
-    A replica whose former directory is gone has been made anew: it is empty, and counts as nothing until it has
-    caught up. (Kafka believes it where it stopped cleanly.)
+    A replica that was not in sync and whose former directory is gone has been made anew: it is empty, and counts as
+    nothing until it has caught up. (Kafka believes it where it stopped cleanly.) One in sync, or without others, is not
+    made anew by any broker: it has been found where it says.
     """
     try:
         broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
@@ -176,7 +177,7 @@ def _assign(
     former = directory_of(state, broker_id)
     if former == directory:
         return ErrorCode.NONE, None
-    is_new = not has_directory(broker, former)
+    is_new = not has_directory(broker, former) and broker_id not in state.isr and len(state.replicas) > 1
     moved = msgspec.structs.replace(
         state,
         directories=_with_directory(state, broker_id, directory),

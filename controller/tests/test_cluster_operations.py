@@ -384,6 +384,14 @@ def test_a_replica_made_anew_on_another_disk_counts_for_nothing() -> None:
     assert state.directories[1] == directory(9)
 
 
+def test_the_only_replica_is_led_from_where_it_has_been_found() -> None:
+    image = cluster(replicas=[2], isr=[2], leader=-1)
+    request = registration(broker_id=2, incarnation_id=b"\2" * 16, log_dirs=[directory(9)])
+    apply(image, register(image, SETTINGS, request, "c", is_alive=True))
+    state = assign(image, 2, directory(9), 12)
+    assert (state.leader, state.isr, state.directories) == (2, [2], [directory(9)])
+
+
 def test_a_replica_that_has_moved_between_disks_stays_what_it_was() -> None:
     image = cluster()
     request = registration(broker_id=2, incarnation_id=b"\2" * 16, log_dirs=[directory(2), directory(9)])
