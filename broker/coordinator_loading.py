@@ -1,9 +1,8 @@
-"""The reading of one partition of a coordinator's log, from its start to its end and until that is committed.
+"""The reading of one partition of a coordinator's log, from its start to its end.
 
 What the log of a new leader holds is replayed in full. Most of it is below the high watermark; what is above it was
 appended by a leader before and will be committed with this one's first word from its followers, which takes a
-moment. Kafka serves its state in that moment as of the high watermark, so that a position that has been
-acknowledged may be missing for a while; here the partition counts as loading until all of it is committed.
+moment (CoordinatorLog.when_committed).
 """
 
 from __future__ import annotations
@@ -119,21 +118,9 @@ class Loading:
             self._error = StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"it can't be read: {error}")
 
     def end(self) -> None:
-        """Nothing more is to be read: say how it went, once everything is committed."""
-        if self._cancelled:
-            return
-        if self._error is not None or self._partition is None:
+        """Nothing more is to be read: say how it went."""
+        if not self._cancelled:
             self._done(self._error)
-        else:
-            self._partition.when_committed(self._offset, self._committed)
-
-    def _committed(self, error: ErrorCode) -> None:
-        if self._cancelled:
-            return
-        if error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            self._done(None)
-        else:
-            self._done(StorageError(error, "its last records were not committed"))
 
 
 def _prepare(cold: WouldWait) -> None:

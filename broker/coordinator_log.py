@@ -54,13 +54,21 @@ class CoordinatorLog:
             return
         partition.when_committed(result.last_offset + 1, done)
 
+    def when_committed(self, partition_index: int, done: Callable[[ErrorCode], object]) -> None:
+        """`done(error)` once everything that the partition holds now is committed; errors as of `append`."""
+        partition = self._partitions.get(self.topic, partition_index)
+        if partition is None:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            partition.when_committed(partition.log.log_end_offset, done)
+
     def load(
         self,
         partition_index: int,
         replay: Callable[[bytes], object],
         done: Callable[[Exception | None], object],
     ) -> Loading:
-        """`replay` every batch of the partition, oldest first, then `done(None)` once all of them are committed.
+        """`replay` every batch of the partition, oldest first, then `done(None)`.
 
         `done(error)` when it can't be: StorageError or RecordBatchError, as when the log directory is offline, a
         batch is damaged or the partition is not led here any more. Either may happen before this returns, and

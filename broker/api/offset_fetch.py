@@ -67,7 +67,7 @@ def _serve(
     if require_stable:
         shard.when_settled(settled)
     else:
-        settled(ErrorCode.NONE)
+        shard.when_load_committed(settled)
 
 
 def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:

@@ -64,6 +64,10 @@ class CoordinatorLog(Protocol):
         """`replay` all batches of the partition, from its start; then `done`, with what went wrong."""
         ...
 
+    def when_committed(self, partition_index: int, done: Callable[[ErrorCode], object]) -> None:
+        """`done` when all that the partition holds now is committed, or will not be."""
+        ...
+
 
 # What an append ends with that is in the log for good: too few replicas have it, but nothing takes it back.
 _APPENDED = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
@@ -84,6 +88,7 @@ class Shard:
         self._sequence = 0
         self._pending = PendingAppends(runtime, settings.offsets_commit_timeout_ms)
         self._loading: Loading | None = None
+        self._loaded_last: PendingAppend | None = None  # what was loaded and is not committed yet
         self._unloaded = False
         self.rebalancer = Rebalancer(runtime, settings, self.append)
         self.classic = ClassicProtocol(self, self.rebalancer)
@@ -205,6 +210,10 @@ class Shard:
         """Replay the whole partition, then `done(None)`, or `done(error)` when it can't be; perhaps at once. Members
         of the groups found get one session timeout from then.
 
+        What is replayed counts, also what is not committed yet: it is by the time that anything behind it is, and who
+        asks for positions waits for that (`when_load_committed`). Kafka answers as of the high watermark, which a new
+        leader knows late, so that a position that was acknowledged may be missing for a moment.
+
         Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are
         passed over; the offsets of such groups are plain ones and count."""
         settled = SettledRecords()
@@ -220,10 +229,36 @@ class Shard:
         def loaded(error: Exception | None) -> None:
             if error is None:
                 settled.end(f"__consumer_offsets-{self.index}")
+                self._await_commit()
                 self._loaded(unknown)
             done(error)
 
         self._loading = self._log.load(self.index, replay, loaded)
+
+    def _await_commit(self) -> None:
+        append = self._pending.add(self._sequence, [], lambda _: None)
+        self._loaded_last = append
+
+        def committed(error: ErrorCode) -> None:
+            if error in _APPENDED:
+                error = ErrorCode.NONE
+                self._loaded_last = None
+            self._settle(append.sequence, error)
+
+        self._log.when_committed(self.index, committed)
+
+    def when_load_committed(self, callback: Callable[[ErrorCode], None]) -> None:
+        """Call back once what was loaded is committed; at once if it is. COORDINATOR_LOAD_IN_PROGRESS when that takes
+        too long."""
+
+        def settled(error: ErrorCode) -> None:
+            is_late = error == ErrorCode.REQUEST_TIMED_OUT
+            callback(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_late else error)
+
+        if self._loaded_last is None:
+            callback(ErrorCode.NONE)
+        else:
+            self._loaded_last.wait(settled)
 
     def _loaded(self, unknown: Counter[str]) -> None:
         if unknown:

@@ -231,28 +231,29 @@ def test_a_cancelled_one_is_heard_of_no_more_and_the_next_one_goes_on() -> None:
     assert (len(behind_keys), behind) == (50, [None])
 
 
-def test_loading_ends_when_what_the_log_holds_is_committed() -> None:
+def test_what_the_log_holds_is_loaded_before_it_is_committed() -> None:
     world = World([1, 2])
     answers = [world.append(number) for number in range(3)]
     keys, ended, _ = world.load()
-    _, behind, _ = world.load(1)
-    assert (len(keys), ended, behind) == (3, [], [None])
-    assert answers == [[], [], []]
+    assert (len(keys), ended, answers) == (3, [None], [[], [], []])
+    held: list[E] = []
+    world.log.when_committed(0, held.append)
+    later = world.append(3)
     world.partition().follower_fetched(2, -1, 2, 0)
-    assert (ended, answers) == ([], [[E.NONE], [E.NONE], []])
+    assert (held, answers) == ([], [[E.NONE], [E.NONE], []])
     world.partition().follower_fetched(2, -1, 3, 0)
-    assert (ended, answers[2]) == ([None], [E.NONE])
+    assert (held, answers[2], later) == ([E.NONE], [E.NONE], [])
+    world.log.when_committed(9, held.append)
+    assert held[1:] == [E.NOT_LEADER_OR_FOLLOWER]
 
 
 def test_what_the_others_do_not_have_is_lost_with_the_leadership() -> None:
     world = World([1, 2])
     answer = world.append(0)
-    _, ended, _ = world.load()
+    held: list[E] = []
+    world.log.when_committed(0, held.append)
     world.change(0, leader=2, isr=[2])
-    assert answer == [E.NOT_LEADER_OR_FOLLOWER]
-    (error,) = ended
-    assert isinstance(error, StorageError)
-    assert error.error == E.NOT_LEADER_OR_FOLLOWER
+    assert answer == held == [E.NOT_LEADER_OR_FOLLOWER]
     assert world.append(1) == [E.NOT_LEADER_OR_FOLLOWER]
 
 

@@ -72,6 +72,9 @@ class MemoryLog:
         done(None)
         return self
 
+    def when_committed(self, partition_index: int, done: Callable[[ErrorCode], object]) -> None:
+        done(ErrorCode.NONE)
+
     def cancel(self) -> None:
         """It is all there."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +92,13 @@ class Coordinators(View):
         request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[topic])
         return self.ask_later(COMMIT, request, 9)
 
-    def offset(self) -> tuple[E, int]:
-        """(error, offset)"""
+    def ask_offset(self) -> Any:
         topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
-        (group,) = self.ask(FETCH, request, 9).groups
-        if group.error_code:
-            return E(group.error_code), -1
-        return E.NONE, group.topics[0].partitions[0].committed_offset
+        return self.ask_later(FETCH, request, 9)
+
+    def offset(self) -> tuple[E, int]:
+        return offset_of(self.ask_offset())
 
     def errors(self) -> dict[int, E]:
         """What each API says of a group that is not there, by its key."""
@@ -130,6 +129,15 @@ class Coordinators(View):
         request = OffsetDeleteRequest(group_id="g", topics=[topic])
         errors[OFFSET_DELETE] = E(self.ask(OFFSET_DELETE, request, 0).error_code)
         return errors
+
+
+def offset_of(reply: Any) -> tuple[E, int]:
+    """(error, offset)"""
+    (response,) = reply.responses
+    (group,) = response.groups
+    if group.error_code:
+        return E(group.error_code), -1
+    return E.NONE, group.topics[0].partitions[0].committed_offset
 
 
 def committed(reply: Any) -> E:
@@ -171,19 +179,83 @@ def test_who_waits_hears_that_the_coordinator_has_moved(view: Coordinators) -> N
     assert errors == dict.fromkeys(set(ALL) - {LIST}, E.NOT_COORDINATOR)
 
 
-def test_a_coordinator_loads_until_all_it_has_is_committed(view: Coordinators) -> None:
+def test_offsets_are_told_when_all_that_was_loaded_is_committed(view: Coordinators) -> None:
     view.commit_offset(5)
     view.other_follows()
     view.commit_offset(6)
     view.lead(2)
     view.lead(1)  # with the offset that was not committed, as the script has it
+    fetched = view.ask_offset()
+    committed_next = view.commit_offset(7)
+    (group,) = view.ask(LIST, ListGroupsRequest(), 5).groups
+    assert group.group_id == "g"
+    assert (fetched.responses, committed_next.responses) == ([], [])
+    end = view.hosted.log.log_end_offset
+    view.hosted.follower_fetched(2, 102, end - 1, 0)
+    assert offset_of(fetched) == (E.NONE, 6)
+    assert committed_next.responses == []
+    view.other_follows()
+    assert (committed(committed_next), view.offset()) == (E.NONE, (E.NONE, 7))
+
+
+def test_offsets_that_are_not_committed_in_time(view: Coordinators) -> None:
+    view.commit_offset(5)
+    view.lead(2)
+    view.lead(1)
+    fetched = view.ask_offset()
+    view.runtime.advance(5)
+    assert offset_of(fetched) == (E.COORDINATOR_LOAD_IN_PROGRESS, -1)
+    assert view.offset() == (E.COORDINATOR_LOAD_IN_PROGRESS, -1)
+    view.other_follows()
+    assert view.offset() == (E.NONE, 5)
+    view.commit_offset(6)
+    view.lead(2)
+    view.lead(1)
+    fetched = view.ask_offset()
+    view.lead(2)
+    assert offset_of(fetched) == (E.NOT_COORDINATOR, -1)
+
+
+def test_groups_that_are_being_loaded(view: Coordinators, busy: Busy) -> None:
+    view.lead(2)
+    view.lead(1)
     errors = view.errors()
     assert errors.pop(HEARTBEAT) == E.NONE
     assert errors == dict.fromkeys(set(ALL) - {HEARTBEAT}, E.COORDINATOR_LOAD_IN_PROGRESS)
-    view.other_follows()
-    assert view.offset() == (E.NONE, 6)
-    (group,) = view.ask(LIST, ListGroupsRequest(), 5).groups
-    assert group.group_id == "g"
+    busy.end()
+    view.runtime.advance(0)
+    assert view.offset() == (E.NONE, -1)
+
+
+class Busy:
+    """Another partition that is being loaded: a thread reads for it until `end`."""
+
+    def __init__(self, view: Coordinators, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.for_a_thread: Callable[[], None] | None = None
+        self._done: list[Callable[[None, None], object]] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(view.runtime, "run_in_thread", lambda _work, done: self._done.append(done))
+            coordinator_log: Any = view.node.services.groups._log
+            coordinator_log._loadings.append(self)
+            coordinator_log._work()
+
+    def steps(self) -> Iterator[None]:
+        self.for_a_thread = None if self._done else lambda: None
+        yield
+
+    def thread_has_read(self, _data: None, _error: None) -> None:
+        """It will see."""
+
+    def end(self) -> None:
+        """Called by the test, and when the log has got so far."""
+        done, self._done = self._done[:1], [lambda _data, _error: None]
+        for call in done:
+            call(None, None)
+
+
+@pytest.fixture
+def busy(view: Coordinators, monkeypatch: pytest.MonkeyPatch) -> Busy:
+    return Busy(view, monkeypatch)
 
 
 def test_a_partition_that_is_led_on_is_not_loaded_again(view: Coordinators) -> None:
@@ -197,16 +269,17 @@ def test_a_partition_that_is_led_on_is_not_loaded_again(view: Coordinators) -> N
     assert view.offset() == (E.NONE, 5)
 
 
-def test_a_topic_deleted_while_its_offsets_are_loaded(view: Coordinators) -> None:
+def test_a_topic_deleted_while_its_offsets_are_loaded(view: Coordinators, busy: Busy) -> None:
     view.commit_offset(5)
     view.other_follows()
     view.commit_offset(6)
     view.lead(2)
     view.lead(1)
-    assert view.offset()[0] == E.COORDINATOR_LOAD_IN_PROGRESS
+    assert view.errors()[FETCH] == E.COORDINATOR_LOAD_IN_PROGRESS
     view.commit(RemoveTopicRecord(topic_id=TOPIC_ID))
-    view.other_follows()  # has what was there before
-    view.other_follows()  # and the tombstone
+    busy.end()
+    view.runtime.advance(0)
+    view.other_follows()
     assert view.offset() == (E.NONE, -1)
 
 

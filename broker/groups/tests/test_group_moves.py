@@ -83,9 +83,16 @@ class Replica:
     ) -> Replica:
         for batch in self._log.batches:
             replay(batch)
-        self._log.committed = len(self._log.batches)  # it counts as loaded when that is so
         done(None)
         return self
+
+    def when_committed(self, partition_index: int, done: Callable[[E], object]) -> None:
+        uncommitted = len(self._log.batches) - self._log.committed
+        self._waiting += [lambda _: None] * (uncommitted - 1)
+        if uncommitted:
+            self._waiting.append(done)
+        else:
+            done(E.NONE)
 
     def cancel(self) -> None:
         """It is all there."""
