@@ -198,6 +198,14 @@ class PartitionReader:
         if not leadership.follower_fetched(replica, self._follower_epoch, offset, wanted.log_start_offset):
             self._refused[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def absence(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+        """The answer where there is nothing to read, which keeps no consumer's fetch from waiting for the others. A
+        follower asks again soon: news of the partition is on its way."""
+        self.failed = self.failed or self.follower_id >= 0
+        return PartitionData(
+            partition_index=wanted.partition, error_code=error, high_watermark=-1, records=b""
+        )
+
     def failure(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         """The answer where reading failed; the fetch does not wait then."""
         self.failed = True
@@ -232,11 +240,6 @@ def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
             return result.regions
     data = b"".join(pieces)
     return data if len(data) == result.size else result.regions
-
-
-def absent_answer(wanted: FetchPartition, error: ErrorCode) -> PartitionData:
-    """The answer where there is nothing to read, which keeps no fetch from waiting for the others."""
-    return PartitionData(partition_index=wanted.partition, error_code=error, high_watermark=-1, records=b"")
 
 
 def why_absent(

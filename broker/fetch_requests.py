@@ -15,7 +15,6 @@ from barnabas.broker.fetch_read import (
     FOLLOWERS_FROM,
     READ_COMMITTED,
     PartitionReader,
-    absent_answer,
     why_absent,
 )
 from barnabas.broker.fetch_sessions import FetchSession
@@ -182,7 +181,7 @@ class Fetch:
                     )
                     answer.current_leader = LeaderIdAndEpoch(leader_id, epoch)
                     leaders.append(leader_id)
-        if leaders:
+        if leaders and self._reader.follower_id < 0:  # brokers know each other
             response.node_endpoints = [
                 NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
                 for address in addresses(context, leaders)
@@ -246,9 +245,9 @@ class FullFetch(Fetch):
         image = self._context.services.controller.image
         name = None if self._by_id else topic.topic
         error = why_absent(image, self._by_id, name, topic.topic_id, wanted.partition)
-        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER or self._reader.follower_id >= 0:
-            return self._reader.failure(wanted, error)  # a follower asks again soon: news is on its way
-        return absent_answer(wanted, error)
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return self._reader.failure(wanted, error)
+        return self._reader.absence(wanted, error)
 
     def _can_grow(self) -> bool:
         return self._found.count(None) < len(self._found)
@@ -371,10 +370,9 @@ class IncrementalFetch(Fetch):
             known = image.topic_by_id(one.topic_id)
             one.topic = known.name if known is not None else None
         error = why_absent(image, self._by_id, one.topic, one.topic_id, one.wanted.partition)
-        at_once = error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if at_once or self._reader.follower_id >= 0:
+        if error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             return self._reader.failure(one.wanted, error)
-        return absent_answer(one.wanted, error)
+        return self._reader.absence(one.wanted, error)
 
     def _can_grow(self) -> bool:
         idle = len(self._session.partitions) - len(self._answers)

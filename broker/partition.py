@@ -248,11 +248,9 @@ class Partition:
         NONE; NOT_LEADER_OR_FOLLOWER when it can't be noted: this is not the leader, or the follower is of an older
         broker epoch; UNKNOWN_LEADER_EPOCH when it is no replica, as far as is known here."""
         leadership = self.leadership
-        if leadership is None:
+        replica = leadership.replicas.get(replica_id) if leadership is not None else None
+        if leadership is None or replica is None:
             return ErrorCode.UNKNOWN_LEADER_EPOCH if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        replica = leadership.replicas.get(replica_id)
-        if replica is None:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
         if leadership.follower_fetched(replica, broker_epoch, fetch_offset, follower_log_start_offset):
             return ErrorCode.NONE
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
