@@ -1,6 +1,8 @@
-"""Directories that earlier versions of this broker left behind, one of every format there has been.
+"""Directories that earlier versions of this broker left behind, one of every format there has been; made by harness/golden.py
+and stopped cleanly. Those of clusters are tested in cluster/test_cluster_golden.py.
 
-`golden/directory-1`: its journal in `barnabas-metadata`, no producer snapshots; stopped cleanly.
+`golden/directory-1`: its journal in `barnabas-metadata`, no producer snapshots.
+`golden/directory-2`: its journal in Kafka's `__cluster_metadata-0`, producer snapshots, Kafka's checkpoint beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ RECORDS = [
 pytestmark = pytest.mark.barnabas_only
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("directory-*")))
 @pytest.mark.parametrize("stop", ["clean", "unclean"])
 def test_starts_with_everything_it_held(
     name: str, stop: str, fresh_broker: BrokerFactory, tmp_path: Path

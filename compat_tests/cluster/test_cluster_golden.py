@@ -1,0 +1,74 @@
+"""Clusters whose directories an earlier version left behind: on other ports, node by node, and grown from one.
+
+`golden/cluster-1`: three combined nodes with Raft's journal and snapshot; stopped cleanly.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.company.read import read_all
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
+from compat_tests.harness.golden import GOLDEN, SETTINGS
+from compat_tests.harness.topics import eventually
+
+RECORDS = [
+    (f"key {number}".encode(), f"value {number}".encode()) for number in (*range(0, 10, 2), *range(1, 10, 2))
+]
+
+pytestmark = pytest.mark.barnabas_only
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("cluster-*")))
+def test_a_cluster_goes_on_and_is_restarted_node_by_node(name: str, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "barnabas", settings=SETTINGS)
+    for node in cluster.nodes:
+        shutil.copytree(GOLDEN / name / f"node-{node}", tmp_path / f"node-{node}" / "data")
+    try:
+        cluster.start()
+        _check(cluster)
+        for node in cluster.nodes:
+            cluster.restart(node)
+        _check(cluster)
+        _produce(cluster)
+        cluster.kill(*cluster.nodes)
+        cluster.start()
+        assert eventually(lambda: read_all(cluster.bootstrap, "orders") == [*RECORDS, (b"new", b"new")], 30)
+    finally:
+        cluster.close()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("directory-*")))
+def test_a_single_node_of_old_grows_to_three(name: str, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "barnabas", settings=SETTINGS)
+    shutil.copytree(GOLDEN / name, tmp_path / "node-1" / "data")
+    try:
+        cluster.start()
+        _check(cluster)
+        _produce(cluster)
+        assert read_all(cluster.bootstrap, "orders") == [*RECORDS, (b"new", b"new")]
+    finally:
+        cluster.close()
+
+
+def _produce(cluster: Cluster) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    producer.produce("orders", b"new", key=b"new", partition=1)
+    assert producer.flush(20) == 0
+
+
+def _check(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    assert set(admin.list_topics(timeout=10).topics) == {"orders", "__consumer_offsets"}
+    resource = ConfigResource(ResourceType.TOPIC, "orders")
+    assert admin.describe_configs([resource])[resource].result(10)["max.message.bytes"].value == "54321"
+    assert read_all(cluster.bootstrap, "orders") == RECORDS
+    wanted = ConsumerGroupTopicPartitions("readers", [TopicPartition("orders", 0)])
+    (found,) = admin.list_consumer_group_offsets([wanted])["readers"].result(10).topic_partitions
+    assert found.offset == 3
