@@ -30,7 +30,6 @@ from barnabas.controller.raft.files import Loaded, RaftFiles, Written
 from barnabas.controller.raft.journal import Changes, RaftJournal
 from barnabas.controller.raft.journal_bytes import Snapshot
 from barnabas.controller.raft.library import (
-    ELECTION_TIMEOUT_MIN_S,
     LEADER,
     LEADER_FALLBACK_S,
     RaftLibrary,
@@ -58,6 +57,7 @@ from barnabas.storage.runtime import Runtime, Timer
 
 ATTENTION_S: Final = 0.05
 LOOK_S: Final = 0.04  # how often a follower looks at the clock
+START_WAIT_S: Final = 0.1  # at most, before the first question for support
 ALONE_LOOK_S: Final = 0.5
 HOUSEKEEPING_S: Final = 1.0  # the library has something to do once a second
 DISK_RETRY_S: Final = 1.0
@@ -150,7 +150,7 @@ class RaftEngine:
         self._looked_at = self._runtime.monotonic()
         with self.library:
             alone = not self.library.nodes
-            timeout = 0.0 if alone else ELECTION_TIMEOUT_MIN_S * self._runtime.random.random()
+            timeout = 0.0 if alone else START_WAIT_S * self._runtime.random.random()
             self.library.elect_at(self._now + timeout - (1.0 if alone else 0.0))
         self.wake()
 

@@ -2,8 +2,7 @@
 
 The library takes clock, randomness, journal, snapshots, codec and poller from names of its module. They are
 replaced whenever it is entered and put back afterwards, so several nodes with clocks of their own live in one
-process. Its private fields are read, and a few written, by name: the version is pinned, and a test goes through
-every name used here.
+process. Its private fields are read, and a few written, by name; a test goes through every name used here.
 
 Nothing here checks anything: messages come through transport.py.
 """
@@ -23,10 +22,12 @@ from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj, replicated
 from pysyncobj.transport import Transport
 
-ELECTION_TIMEOUT_MIN_S: Final = 0.15  # without a word from the leader
-ELECTION_TIMEOUT_MAX_S: Final = 0.30
-HEARTBEAT_S: Final = 0.03
-LEADER_FALLBACK_S: Final = 0.5  # a leader that hears from no majority for so long gives up
+# Without a word from the leader. A leader that dies breaks its connections, which tells sooner (election.py): these
+# are for one that is silent, and long enough for one whose loop or machine is busy.
+ELECTION_TIMEOUT_MIN_S: Final = 0.3
+ELECTION_TIMEOUT_MAX_S: Final = 0.5
+HEARTBEAT_S: Final = 0.05
+LEADER_FALLBACK_S: Final = 0.6  # a leader that hears from no majority for so long gives up
 BATCH_BYTES: Final = 8 << 20  # far above the largest command: the library's chunks of entries are never used
 COMMAND_BYTES_MAX: Final = 4 << 20
 

@@ -93,6 +93,7 @@ class RaftMetadataLog:
         self._apply: Apply
         self._snapshot: Callable[[], list[bytes]]
         self._replace: Replace
+        self._is_open = False
         self._closed = False
 
     # MetadataLog
@@ -111,12 +112,12 @@ class RaftMetadataLog:
 
     @property
     def term(self) -> int:
-        return self._engine.library.term
+        return self._engine.library.term if self._is_open else 0
 
     @property
     def leader_id(self) -> int | None:
         """Whom this node takes for the leader, itself included; None when it hears of none."""
-        return self._engine.library.leader_id
+        return self._engine.library.leader_id if self._is_open else None
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         self._leadership_listeners.append(callback)
@@ -145,9 +146,9 @@ class RaftMetadataLog:
         engine.after_step = self._after_step
         engine.on_error = lambda error: self.on_error(error)
         engine.on_progress = self._progressed
-        self._told_offset = self._state.offset
         engine.open()
         self._told_offset = self._state.offset
+        self._is_open = True
         return self._state.offset
 
     def serve(self) -> None:
@@ -176,8 +177,9 @@ class RaftMetadataLog:
 
     def close(self) -> None:
         self._closed = True
-        self._engine.close()
-        self._resign("the controller is closed")
+        if self._is_open:
+            self._engine.close()
+            self._resign("the controller is closed")
 
     # For the network (RaftReceiver)
 

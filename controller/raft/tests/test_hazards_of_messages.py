@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 from barnabas.controller.errors import MetadataError, NotController
 from barnabas.controller.raft import snapshots
+from barnabas.controller.raft.journal_bytes import Snapshot, encode_snapshot
 from barnabas.controller.raft.library import CANDIDATE, COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import (
     Append,
+    Chunk,
     Entry,
     Progress,
+    StaleTerm,
     Vote,
     encode_message,
 )
@@ -310,3 +313,81 @@ def test_h15_guarded() -> None:
         log.received(other, other, encode_message(Progress(engine.library.term, end, True, False)))
     world.run(0.01)
     assert engine.library.commit_index >= end - 1
+
+
+# Beyond the sixteen
+
+
+def snapshot_of(index: int, term: int, offset: int) -> bytes:
+    previous, last = Entry(index - 1, term, b"\x01"), Entry(index, term, b"\x01")
+    return encode_snapshot(Snapshot(previous, last, term, offset, [b"s"]))
+
+
+def chunk_of(term: int, index: int, index_term: int) -> bytes:
+    data = snapshot_of(index, index_term, 9)
+    return encode_message(Chunk(term, index, index_term, 0, len(data), data))
+
+
+def test_a_snapshot_does_not_drop_acknowledged_entries_behind_it() -> None:
+    world, voter, said = lone_voter()
+    assert voter.log is not None
+    entries = [Entry(index, 1, b"\x01") for index in (3, 4, 5)]
+    voter.log.received(1, 1, encode_message(Append(1, 2, 2, 0, entries)))
+    world.run(0.01)
+    said.clear()
+    voter.log.received(1, 1, chunk_of(1, 4, 1))
+    world.run(0.01)
+    engine = engine_of(voter)
+    assert engine.journal.last_index == 5
+    assert engine.library.commit_index == 4, "which the snapshot proves"
+    assert said == [encode_message(Progress(1, 5, True, False))]
+
+
+def test_an_old_snapshot_takes_nothing_back() -> None:
+    world, voter, said = lone_voter()
+    assert voter.log is not None
+    voter.log.received(1, 1, chunk_of(1, 20, 1))
+    world.run(0.01)
+    assert (voter.offset, voter.replaced) == (9, 2)
+    said.clear()
+    voter.log.received(1, 1, chunk_of(1, 10, 1))
+    world.run(0.01)
+    assert (voter.offset, voter.replaced) == (9, 2)
+    assert said == [encode_message(Progress(1, 21, True, False))]
+
+
+@pytest.mark.parametrize("wrong", ["content", "index", "size"])
+def test_a_snapshot_that_is_damaged_on_its_way_changes_nothing(wrong: str) -> None:
+    world, voter, said = lone_voter()
+    assert voter.log is not None
+    data = bytearray(snapshot_of(20, 1, 9))
+    size, index = len(data), 20
+    if wrong == "content":
+        data[-1] ^= 1
+    elif wrong == "index":
+        index = 21
+    else:
+        size = 1 << 40
+    voter.log.received(1, 1, encode_message(Chunk(1, index, 1, 0, size, bytes(data))))
+    world.run(0.01)
+    assert (voter.offset, engine_of(voter).journal.last_index) == (-1, 2)
+    assert said == [encode_message(Progress(1, 0, False, False))], "it lives, that is all"
+
+
+def test_a_node_that_is_no_voter_is_not_heard() -> None:
+    world, voter, _ = lone_voter()
+    assert voter.log is not None
+    voter.log.peer_connected(9, 9)
+    voter.log.received(9, 9, encode_message(Append(1, 2, 2, 0, [Entry(3, 1, b"\x01")])))
+    world.run(0.01)
+    assert engine_of(voter).journal.last_index == 2
+
+
+def test_a_leader_of_a_past_term_is_told() -> None:
+    world, voter, said = lone_voter()
+    assert voter.log is not None
+    voter.log.received(1, 1, encode_message(Append(7, 2, 2, 0, [])))
+    world.run(0.01)
+    said.clear()
+    voter.log.received(3, 3, encode_message(Append(6, 2, 2, 0, [])))
+    assert said == [encode_message(StaleTerm(7))]

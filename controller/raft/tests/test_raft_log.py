@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+
 import pytest
 from barnabas.controller.errors import MetadataError, NotController
+from barnabas.controller.raft import library
+from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld
+from barnabas.storage.memory_disk import MemoryDisk
+from pysyncobj import syncobj
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
 
 
 def test_what_the_leader_proposes_is_applied_everywhere() -> None:
@@ -181,3 +190,60 @@ def test_a_long_log_is_cut_and_a_voter_that_missed_it_gets_a_snapshot(seed: int)
     late.start()
     world.run(0.5)
     assert late.groups == leader.groups
+
+
+def test_describe_tells_who_leads_and_how_far_everybody_is() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    behind = next(voter for voter in world.voters.values() if voter is not leader)
+    leader.propose(b"a", b"b")
+    world.run(0.2)
+    world.isolate(behind.node_id)
+    cut_at = leader.runtime.time_ms()
+    leader.propose(b"c")
+    world.run(1.0)
+    assert leader.log is not None
+    view = leader.log.describe()
+    assert (view.leader_id, view.term, view.high_watermark) == (leader.node_id, leader.log.term, 3)
+    assert [voter.node_id for voter in view.voters] == [1, 2, 3]
+    now = leader.runtime.time_ms()
+    for voter in view.voters:
+        if voter.node_id == behind.node_id:
+            assert voter.log_end_offset == 2
+            assert cut_at - 100 <= voter.last_fetch_ms <= cut_at
+            assert cut_at - 100 <= voter.last_caught_up_ms <= cut_at
+        else:
+            assert voter.log_end_offset == 3
+            assert voter.last_fetch_ms > now - 100
+            assert voter.last_caught_up_ms > now - 100
+
+
+def test_before_it_is_open_nothing_is_led() -> None:
+    world = RaftWorld(start=False)
+    log = RaftMetadataLog(MemoryDisk(), "/meta", VirtualRuntime(), 1, [1, 2, 3], world.voters[1], ([], -1))
+    assert (log.is_leader, log.term, log.leader_id) == (False, 0, None)
+    log.close()
+
+
+def test_a_closed_log_answers_what_was_under_way_and_takes_nothing_more() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    outcomes = leader.propose(b"a")
+    assert leader.log is not None
+    leader.log.close()
+    outcomes += leader.propose(b"b")
+    world.run(1.0)
+    assert [type(outcome) for outcome in outcomes] == [NotController, NotController]
+    assert leader.leaderships[-1][0] is False
+
+
+def test_the_names_of_the_librarys_fields_are_there() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    assert leader.log is not None
+    names = set(re.findall(r'_[gs]et\("(\w+)"', inspect.getsource(library)))
+    assert len(names) > 10
+    for name in names:
+        assert hasattr(leader.log._engine.library._raft, f"_SyncObj__{name}")
+    for name in leader.log._engine.library._replaced:
+        assert hasattr(syncobj, name)

@@ -1,0 +1,144 @@
+"""Who leads stays in office while loops, machines and disks are busy, and is replaced when it is gone."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from barnabas.controller.errors import NotController
+from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
+
+
+def terms(world: RaftWorld) -> set[int]:
+    return {voter.log.term for voter in world.voters.values() if voter.log is not None}
+
+
+def others(world: RaftWorld, one: Voter) -> list[Voter]:
+    return [voter for voter in world.voters.values() if voter is not one]
+
+
+@pytest.mark.parametrize("busy_s", [0.04, 0.1, 0.2])
+def test_loops_that_are_busy_most_of_the_time_change_nothing(busy_s: float) -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    before = terms(world)
+    for _ in range(100):
+        for voter in world.voters.values():
+            voter.runtime.hold_until(world.world.now + busy_s * world.random.uniform(0.5, 1.0))
+        world.run(busy_s + 0.002)
+    world.run(0.5)
+    assert world.leaders == [leader]
+    assert terms(world) == before
+
+
+@pytest.mark.parametrize("stop_s", [0.5, 3.0])
+def test_a_follower_that_is_stopped_and_goes_on_changes_nothing(stop_s: float) -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    before = terms(world)
+    for _ in range(5):
+        for voter in others(world, leader):
+            voter.runtime.hold_until(world.world.now + stop_s)
+            world.run(stop_s + 0.3)
+    assert world.leaders == [leader]
+    assert terms(world) == before
+
+
+def test_a_leader_that_was_stopped_knows_at_once_that_it_has_been_replaced() -> None:
+    world = RaftWorld()
+    old = world.leader()
+    world.run(0.2)
+    old.runtime.hold_until(world.world.now + 5.0)
+    took = world.run_until(lambda: any(leader is not old for leader in world.leaders))
+    assert took < 0.8
+    world.run_until(lambda: world.world.now >= old.runtime.held_until)
+    world.run(0.05)
+    assert old not in world.leaders
+    assert isinstance(old.propose(b"x")[0], NotController)
+    world.run(1.0)
+    assert len(world.leaders) == 1
+
+
+@pytest.mark.parametrize("who", ["leader", "followers", "all"])
+def test_a_slow_disk_costs_nobody_the_leadership(who: str) -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    world.run(0.5)
+    before = terms(world)
+    slow = {"leader": [leader], "followers": others(world, leader), "all": list(world.voters.values())}[who]
+    for voter in slow:
+        voter.runtime.thread_delay_s = lambda: 1.5
+    outcomes = leader.propose(b"x")
+    world.run(1.4)
+    assert outcomes == []
+    world.run(3.0)
+    assert outcomes == [None]
+    assert world.leaders == [leader]
+    assert terms(world) == before
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+def test_a_leader_whose_disk_refuses_makes_way_and_comes_back_when_it_works_again(operation: str) -> None:
+    world = RaftWorld()
+    old = world.leader()
+    world.run(0.5)
+    old.disk.fault = lambda what, _: errno.ENOSPC if what == operation else None
+    outcomes = old.propose(b"lost")
+    world.run_until(lambda: outcomes)
+    assert isinstance(outcomes[0], NotController)
+    assert isinstance(old.errors[0], OSError)
+    assert world.run_until(lambda: world.leaders) < 0.8
+    new = world.leader()
+    assert new is not old
+    assert new.propose(b"kept") == []
+    world.run(3.0)
+    old.disk.fault = None
+    world.run(2.0)
+    assert old.groups == [(b"kept",)]
+    assert world.leaders == [new]
+    old.stop(power_fails=True)
+    old.start()
+    world.run(1.0)
+    assert old.groups == [(b"kept",)]
+
+
+def test_an_idle_quorum_does_little() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    world.run(2.0)
+    carried, events = world.carried, world.world.events_count
+    sizes = [voter.disk.size("/meta/raft.journal") for voter in world.voters.values()]
+    world.run(10.0)
+    assert (world.carried - carried) / 10 <= 85, "a heartbeat to two, and their answers, 20 times a second"
+    assert (world.world.events_count - events) / 10 <= 250
+    assert [voter.disk.size("/meta/raft.journal") for voter in world.voters.values()] == sizes
+    assert world.leaders == [leader]
+
+
+def test_one_alone_does_next_to_nothing() -> None:
+    world = RaftWorld([1])
+    world.leader()
+    world.run(2.0)
+    events = world.world.events_count
+    world.run(10.0)
+    assert (world.world.events_count - events) / 10 <= 5
+
+
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_killed_leader_is_replaced_in_a_moment(voters: int, seed: int) -> None:
+    world = RaftWorld(range(1, voters + 1), seed)
+    for _ in range(voters // 2):
+        world.leader().stop()
+        assert world.run_until(lambda: world.leaders, 2.0) < 0.3
+
+
+def test_two_that_can_not_reach_each_other_agree_through_the_third() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    one = others(world, leader)[0]
+    world.cut = {(leader.node_id, one.node_id), (one.node_id, leader.node_id)}
+    before = terms(world)
+    world.run(10.0)
+    assert world.leaders == [leader], "the third still hears it, and supports nobody else"
+    assert terms(world) == before
