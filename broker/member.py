@@ -110,7 +110,9 @@ class ClusterMember:
         raft = RaftMetadataLog(
             self._disk, self._directory, self._runtime, self._config.node_id, state.voter_ids, self._links
         )
-        raft.on_error = lambda error: self.on_fatal(f"the metadata can't be written: {error}")
+        raft.on_error = lambda error: self.on_fatal(
+            f"the metadata can't be written: {error}" if isinstance(error, OSError) else str(error)
+        )
         self._raft = raft
         self._voters = state.voters
         self._found(raft)
