@@ -20,6 +20,7 @@ from barnabas.controller.operations.features import (
     METADATA_VERSION_LEVEL,
     METADATA_VERSION_MIN,
     SUPPORTED_FEATURES,
+    begin_cluster,
 )
 from barnabas.controller.operations.leadership import broker_forgot, broker_gone, broker_removed, broker_there
 from barnabas.controller.operations.settings import ControllerSettings
@@ -134,7 +135,9 @@ def register(
         return Decision([record], record.broker_epoch)
     has_stopped_cleanly = former is not None and former.broker_epoch == request.previous_broker_epoch
     shut_down = broker_gone if has_stopped_cleanly else broker_forgot
-    changes = shut_down(image, settings, request.broker_id)
+    changes: list[msgspec.Struct] = [*shut_down(image, settings, request.broker_id)]
+    if former is None and len(image.brokers) == 1:  # what was a node alone becomes a cluster
+        changes += begin_cluster(image, settings).records
     record.broker_epoch = image.offset + 1 + len(changes)
     return Decision([*changes, record], record.broker_epoch)
 

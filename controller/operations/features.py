@@ -48,8 +48,8 @@ def with_elr(image: MetadataImage) -> bool:
 
 
 def begin_cluster(image: MetadataImage, settings: ControllerSettings) -> Decision[None]:
-    """What a cluster of several nodes begins with; nothing when it has begun already. A single node that grows comes
-    without eligible leader replicas, which need more than one."""
+    """What a cluster of several nodes begins with; nothing when it has begun already. A node that was alone comes without
+    eligible leader replicas, which need more than one."""
     records: list[msgspec.Struct] = []
     if METADATA_VERSION not in image.features:
         records.append(FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL))

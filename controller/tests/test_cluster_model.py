@@ -17,6 +17,7 @@ from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionSta
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.controller.operations.brokers import fence, register, unregister
 from barnabas.controller.operations.elections import balance_leaders, elect_leaders, elect_where_none_leads
+from barnabas.controller.operations.features import ELR_VERSION
 from barnabas.controller.operations.heartbeats import heartbeat
 from barnabas.controller.operations.reassignments import alter_reassignments
 from barnabas.controller.operations.topics import NewTopic, create_topics
@@ -79,18 +80,18 @@ class World:
 
     def __init__(self, min_isr: int, *, with_elr: bool, unclean: bool) -> None:
         self.settings = Settings(min_isr, unclean=unclean)
-        self.with_elr = with_elr
+        self.is_trusted = with_elr  # without, a broker that was killed may go on as the last one in sync
         self.image, self.follower = MetadataImage(), MetadataImage()
         self.brokers = {broker_id: Broker() for broker_id in BROKERS}
         self.length = {(broker_id, index): 0 for broker_id in BROKERS for index in PARTITIONS}
         self.committed = dict.fromkeys(PARTITIONS, 0)
         self.proposed: list[int] = []  # the ISR that a leader asks for
         self.replay([FeatureLevelRecord(name="metadata.version", feature_level=30)])
-        if with_elr:
-            self.replay([FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1)])
         for broker_id in BROKERS[:3]:
             self.start(broker_id)
             self.beat(broker_id)
+        if not with_elr:
+            self.replay([FeatureLevelRecord(name=ELR_VERSION, feature_level=0)])
         self.decide(create_topics(self.image, [NewTopic("t")], self.settings, lambda: TOPIC))
 
     # -- the controller
@@ -111,6 +112,10 @@ class World:
     def partitions(self) -> dict[int, PartitionState]:
         topic = self.image.topics.get("t")
         return {} if topic is None else topic.partitions
+
+    @property
+    def with_elr(self) -> bool:
+        return self.image.features.get(ELR_VERSION, 0) > 0
 
     def may_lead(self, broker_id: int) -> bool:
         broker = self.image.brokers.get(broker_id)
@@ -143,7 +148,7 @@ class World:
     def check_logs(self) -> None:
         """Who leads and lives has what was committed. (A leader that has died is known to have only later.)"""
         for index, state in self.partitions().items():
-            if self.with_elr and self.lives(state.leader):
+            if self.is_trusted and self.lives(state.leader):
                 assert self.length[state.leader, index] >= self.committed[index]
 
     def lives(self, broker_id: int) -> bool:

@@ -412,6 +412,19 @@ def test_a_cluster_begins_with_eligible_leader_replicas_and_one_min_isr() -> Non
     assert begin_cluster(image, SETTINGS).records == []
 
 
+def test_a_node_alone_becomes_a_cluster_with_its_second_broker() -> None:
+    image = MetadataImage()
+    image.replay(FeatureLevelRecord(name="metadata.version", feature_level=30), MetadataDelta())
+    image.replay(RegisterBrokerRecord(broker_id=1, broker_epoch=1, fenced=False), MetadataDelta())
+    image.offset = 1
+    decision = register(image, SETTINGS, registration(), "c", is_alive=False)
+    for record in decision.records:
+        image.replay(record, MetadataDelta())
+    assert image.features["eligible.leader.replicas.version"] == 1
+    assert image.configs == {(4, ""): {"min.insync.replicas": "2"}}
+    assert image.brokers[5].broker_epoch == decision.response == 1 + len(decision.records)
+
+
 def test_features_go_up_and_down_together_or_not_at_all() -> None:
     image = cluster()
     for broker_id, broker in list(image.brokers.items()):
