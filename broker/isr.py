@@ -148,6 +148,11 @@ class Leadership:
     def is_under_min_isr(self) -> bool:
         return len(self.isr) < self.min_isr
 
+    def refused(self) -> None:
+        """The disk has not taken an append: somebody else in sync may lead better."""
+        if len(self.isr) > 1:
+            self._shared.on_refused()
+
     def check_enough_replicas(self) -> None:
         """NOT_ENOUGH_REPLICAS when what is appended now with acks=all could be lost."""
         if len(self.isr) < self.min_isr:

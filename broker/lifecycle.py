@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.lifecycle")
 
 RETRY_S: Final = 0.1
+HAND_OVER_S: Final = 10.0  # not more often
 LEAVING_TIMEOUT_S: Final = 1.5  # for the answer to a heartbeat of a broker that leaves
 LEAVING_UNANSWERED_MAX: Final = 2  # in a row: there is nobody left to hand anything over
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -57,6 +58,8 @@ class BrokerLifecycle:
         self._gone = False
         self._asking = False  # a heartbeat is under way
         self._ask_again = False  # things have changed since it left
+        self._handing_over = False
+        self._handed_over_at = -HAND_OVER_S
         self._timer: Timer | None = None
         self._told_of_duplicate = False
         self.on_caught_up: Callable[[Callable[[], object]], object] = lambda opened: opened()
@@ -151,7 +154,7 @@ class BrokerLifecycle:
             broker_id=self._services.node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._services.controller.image.offset,
-            want_fence=False,
+            want_fence=self._handing_over,
             want_shut_down=self._leaving is not None,
             offline_log_dirs=[
                 decode_uuid(text)
@@ -189,6 +192,8 @@ class BrokerLifecycle:
             self._later(RETRY_S, self.heartbeat_now)
             return
         self._unanswered = 0
+        if self.is_fenced or response.is_fenced:
+            self._handing_over = False
         self._follow(response)
         if self._leaving is not None and response.should_shut_down:
             self._go()
@@ -203,8 +208,22 @@ class BrokerLifecycle:
         if was_fenced and not self.is_fenced:
             log.info("unfenced: serving")
             self.on_serving()
-        elif self.is_fenced and not was_fenced and self._leaving is None:
+        elif self.is_fenced and not was_fenced and self._leaving is None and not self._has_handed_over():
             log.warning("the controller has taken this broker for dead and fenced it; catching up")
+
+    def hand_over(self) -> None:
+        """The disk does not take what this broker leads (it is full): others in sync lead instead. It stays as a
+        follower, and is in sync again when there is room."""
+        if self._has_handed_over() or self._leaving is not None:
+            return
+        self._handed_over_at = self._runtime.monotonic()
+        self._handing_over = True
+        log.warning("the disk refuses what this broker leads: giving leadership to others")
+        self.heartbeat_now()
+
+    def _has_handed_over(self) -> bool:
+        """A moment ago."""
+        return self._runtime.monotonic() - self._handed_over_at < HAND_OVER_S
 
     def _later(self, delay_s: float, call: Callable[[], object]) -> None:
         if self._timer is not None:

@@ -190,6 +190,7 @@ class Node:
         lifecycle.on_fatal = lambda why: self.on_fatal(why)
         self._lifecycle = lifecycle
         self._directories.on_failed = lifecycle.heartbeat_now
+        self.services.partitions.replication.on_refused = lifecycle.hand_over
         member.on_controller_change(lifecycle.heartbeat_now)
         lifecycle.start()
 

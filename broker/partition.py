@@ -193,11 +193,16 @@ class Partition:
             )
         if required_acks == ACKS_ALL:
             leadership.check_enough_replicas()
-        if header is None:
-            result = self.log.append_as_leader(records, self.leader_epoch)
-        else:
-            assert isinstance(records, memoryview)
-            result = self.log.append_batch(records, header, self.leader_epoch)
+        try:
+            if header is None:
+                result = self.log.append_as_leader(records, self.leader_epoch)
+            else:
+                assert isinstance(records, memoryview)
+                result = self.log.append_batch(records, header, self.leader_epoch)
+        except StorageError as error:
+            if error.error == ErrorCode.KAFKA_STORAGE_ERROR:
+                leadership.refused()
+            raise
         leadership.appended(result, len(records))
         return result
 

@@ -32,6 +32,7 @@ class Replication:
         self.changes = IsrChanges(runtime, node_id)
         self._empty = MetadataImage()
         self.image: Callable[[], MetadataImage] = lambda: self._empty
+        self.on_refused: Callable[[], object] = lambda: None  # the disk does not take what is led here
         self._led: dict[Leadership, None] = {}  # in the order in which they came
         self._periodic: Periodic | None = None
 
