@@ -7,13 +7,13 @@ import shutil
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from compat_tests.harness import raw
-from compat_tests.harness.broker import BrokerFailed
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ClusterNode
@@ -82,11 +82,9 @@ def _refused(node: ClusterNode, *words: str) -> None:
     """The node does not get to serve; it says why, with these words, and says it in words."""
     node.launch()
     try:
-        node.wait(6)
-    except BrokerFailed:
-        pass
-    else:
-        raise AssertionError(f"it serves\n{node.log_text()}")
+        _wait_for(lambda: not node.alive() or all(word in node.log_text() for word in words), 8)
+        time.sleep(0.3)
+        assert node.stdout_text() == "", "it serves"
     finally:
         if node.alive():
             node.kill()
@@ -94,6 +92,11 @@ def _refused(node: ClusterNode, *words: str) -> None:
     assert "Traceback" not in text, text
     for word in words:
         assert word in text, text
+
+
+def _wait_for(reached: Callable[[], bool], timeout: float) -> None:
+    with suppress(AssertionError):
+        eventually(reached, timeout)
 
 
 def test_a_node_of_another_cluster(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:

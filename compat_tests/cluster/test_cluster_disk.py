@@ -23,6 +23,7 @@ SMALL = {
     "log.index.size.max.bytes": "4096",
     "replica.lag.time.max.ms": "2000",
     "broker.session.timeout.ms": "2000",
+    "broker.heartbeat.interval.ms": "300",
     "offsets.topic.num.partitions": "1",
 }
 

@@ -15,6 +15,7 @@ from compat_tests.harness.topics import eventually
 
 NOT_ENOUGH_REPLICAS = 19
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+QUICK = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 ONE_CONTROLLER = {1: COMBINED, 2: "broker", 3: "broker"}
 
 
@@ -36,7 +37,7 @@ def _end(cluster: Cluster, node: int) -> int:
 def test_raos_recovery_example(fresh_cluster: ClusterFactory) -> None:
     """A leads and has m1 m2 m3, B has m1 m2, C has m1, and m1 is committed; A dies, B leads and takes m4 m5;
     A comes back, forgets m3, and ends with m1 m2 m4 m5, as the rest."""
-    cluster = fresh_cluster(settings={"broker.session.timeout.ms": "3000"})
+    cluster = fresh_cluster(settings=QUICK)
     create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "1"})
     a, b, c = 1, 2, 3
     assert _produce(cluster, a, b"m1") == (0, 0)
@@ -91,9 +92,7 @@ def test_a_follower_restarts_and_catches_up(fresh_cluster: ClusterFactory) -> No
 
 def test_two_of_three_must_be_in_sync(fresh_cluster: ClusterFactory) -> None:
     """With one left acks=all is refused, acks=1 is taken, and consumers see it when a second is back."""
-    cluster = fresh_cluster(
-        ONE_CONTROLLER, settings={"replica.lag.time.max.ms": "1500", "broker.session.timeout.ms": "2000"}
-    )
+    cluster = fresh_cluster(ONE_CONTROLLER, settings={"replica.lag.time.max.ms": "1500", **QUICK})
     create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
     assert _produce(cluster, 1, b"three") == (0, 0)
     cluster.kill(3)
