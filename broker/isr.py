@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right, insort
-from collections import deque
 from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -40,6 +39,7 @@ log = logging.getLogger("barnabas.replication")
 
 Call = Callable[[ErrorCode], object]
 _OFFSET: Final = itemgetter(0)
+UNCOMMITTED_MAX: Final = 256
 # The controller knows that the partition epoch is right and that nothing has happened.
 _NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 # What is known here is old, or will be: the metadata tells what is so, and until then the proposal stands.
@@ -85,7 +85,7 @@ class Leadership:
             tuple[int, Call]
         ] = []  # (end offset, to be called once it is committed), ascending
         self._deletions: list[tuple[int, Call]] = []  # (low watermark, to be called once it is reached)
-        self._uncommitted: deque[tuple[int, int]] = deque()  # (end offset, bytes) of each append
+        self._uncommitted: list[tuple[int, int]] = []  # (end offset, bytes) of appends
         self._last_base_offset = -1  # of the last append
         shared.leads(self)
 
@@ -124,8 +124,7 @@ class Leadership:
             self._pending = None
         waiting, self._waiting = self._waiting, []
         deletions, self._deletions = self._deletions, []
-        for _, call in waiting + deletions:
-            call(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        _call_all(waiting + deletions, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def end_alone(self) -> None:
         """This broker leads on as the only replica, whose end is committed."""
@@ -169,7 +168,7 @@ class Leadership:
         end_offset = result.last_offset + 1
         if not result.duplicate:
             self._last_base_offset = result.base_offset
-            self._uncommitted.append((end_offset, byte_count))
+            self._note_uncommitted(end_offset, byte_count)
             waiters = partition.replica_waiters
             if waiters:
                 for waiter in tuple(waiters):
@@ -179,6 +178,12 @@ class Leadership:
             elif len(self._maximal) == 1:
                 self.advance()
         result.awaits_commit = partition.log.high_watermark < end_offset
+
+    def _note_uncommitted(self, end_offset: int, byte_count: int) -> None:
+        uncommitted = self._uncommitted
+        if len(uncommitted) >= UNCOMMITTED_MAX:  # nobody keeps up: what is long counts together
+            byte_count += uncommitted.pop()[1]
+        uncommitted.append((end_offset, byte_count))
 
     def _synced(self, failure: str | None) -> None:
         if failure is None and self._partition.leadership is self:
@@ -347,16 +352,17 @@ class Leadership:
         """The high watermark has come here. Acknowledgements go first: others wait for a turn of the loop anyway."""
         byte_count = 0
         uncommitted = self._uncommitted
-        while uncommitted and uncommitted[0][0] <= high_watermark:
-            byte_count += uncommitted.popleft()[1]
+        if uncommitted and uncommitted[0][0] <= high_watermark:
+            count = bisect_right(uncommitted, high_watermark, key=_OFFSET)
+            byte_count = sum(size for _, size in uncommitted[:count])
+            del uncommitted[:count]
         waiting = self._waiting
         if waiting and waiting[0][0] <= high_watermark:
             count = bisect_right(waiting, high_watermark, key=_OFFSET)
             due = waiting[:count]
             del waiting[:count]
             error = self._commit_error()
-            for _, call in due:
-                call(error)
+            _call_all(due, error)
         self._partition.high_watermark_moved(byte_count or 1, stable_offset)
 
     # -- deleting records
@@ -384,9 +390,15 @@ class Leadership:
         if not self._deletions:
             return
         low_watermark = self.low_watermark
-        deletions, self._deletions = self._deletions, []
-        for offset, call in deletions:
-            if offset <= low_watermark:
-                call(ErrorCode.NONE)
-            else:
-                self._deletions.append((offset, call))
+        due = [each for each in self._deletions if each[0] <= low_watermark]
+        self._deletions = [each for each in self._deletions if each[0] > low_watermark]
+        _call_all(due, ErrorCode.NONE)
+
+
+def _call_all(waiting: list[tuple[int, Call]], error: ErrorCode) -> None:
+    """Tell all of them; one that fails is its own affair."""
+    for _, call in waiting:
+        try:
+            call(error)
+        except Exception:
+            log.exception("who waited for an offset could not deal with %s", error.name)

@@ -569,3 +569,34 @@ def test_a_new_reign_knows_nothing_of_followers(leader: Leader) -> None:
     assert leader.partition().high_watermark == 0, "2 may have cut its log meanwhile"
     leader.follower(2).fetch(2)
     assert leader.partition().high_watermark == 2
+
+
+def test_what_nobody_copies_costs_no_memory_and_wakes_readers_when_it_is_committed(leader: Leader) -> None:
+    leader.create(replicas=[1, 2])
+    for _ in range(600):
+        leader.produce("a", acks=1)
+    two = leader.follower(2)
+    waiting = leader.fetch(0, max_wait_ms=1000)
+    two.fetch(300)
+    leader.run()
+    assert leader.fetched(waiting).records
+    waiting = leader.fetch(300, max_wait_ms=1000)
+    two.fetch(301)
+    leader.run()
+    assert leader.fetched(waiting).records
+
+
+def test_one_who_waits_and_fails_is_no_others_affair(
+    leader: Leader, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader.create(replicas=[1, 2])
+
+    def fails(_: E) -> None:
+        raise ValueError("its own affair")
+
+    leader.produce("a", acks=1)
+    leader.partition().when_committed(1, fails)
+    call = leader.produce("b")
+    leader.follower(2).fetch(2)
+    assert leader.produced(call).error_code == 0
+    assert "its own affair" in caplog.text
