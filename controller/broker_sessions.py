@@ -263,10 +263,10 @@ class BrokerSessions:
     def _sweep(self) -> None:
         self._sweep_timer = None
         now = self._runtime.monotonic()
-        late_s = now - self._sweep_due
+        has_run = now - self._sweep_due <= LATE_S
         for session in list(self._sessions.values()):
-            if late_s > LATE_S:  # who did not listen can't say that nobody has spoken
-                session.last_contact = min(now, session.last_contact + late_s)
+            if not has_run:  # who did not listen can't say that nobody has spoken
+                session.last_contact = now
             elif session.last_contact + self._timeout_s() <= now + 0.001:
                 self._fence(session, "nothing was heard of it for broker.session.timeout.ms")
         self._arm()

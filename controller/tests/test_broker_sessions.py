@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 
 from barnabas.controller.broker_sessions import BrokerSessions
@@ -48,24 +49,23 @@ class Cluster:
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime(1)
-        self.controller = Controller(LocalMetadataLog(MemoryDisk(), "/m", self.runtime))
+        self.disk = MemoryDisk()
+        self.controller = Controller(LocalMetadataLog(self.disk, "/m", self.runtime))
         self.controller.open()
         self.controller.serve()
         self.listening: set[int] = set()  # ports
         self.probed: list[int] = []
-        self.sessions = self.new_sessions()
+        self.known = dict.fromkeys(range(10), -1)  # up to where links say that brokers have the metadata
+        self.sessions = BrokerSessions(
+            self.controller, Settings(), self.runtime, "cluster", self.probe, self.known.__getitem__
+        )
+        self.sessions.start()
         self.run(lambda _: Decision([FeatureLevelRecord(name="metadata.version", feature_level=30)], None))
         self.run(
             lambda _: Decision(
                 [FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1)], None
             )
         )
-
-    def new_sessions(self) -> BrokerSessions:
-        """As after a change of the active controller."""
-        sessions = BrokerSessions(self.controller, Settings(), self.runtime, "cluster", self.probe)
-        sessions.start()
-        return sessions
 
     def probe(self, _host: str, port: int, result: Callable[[bool], object]) -> None:
         self.probed.append(port)
@@ -243,10 +243,11 @@ def test_a_new_active_controller_gives_everybody_time_and_looks_for_who_has_no_l
     epochs = cluster.serve(1, 2, 3)
     cluster.create()
     cluster.sessions.close()
-    cluster.sessions = cluster.new_sessions()
-    cluster.sessions.link_opened(1, 7)
     cluster.listening.remove(2)
-    cluster.sessions.close()
+    cluster.sessions = BrokerSessions(
+        cluster.controller, Settings(), cluster.runtime, "cluster", cluster.probe
+    )
+    cluster.sessions.link_opened(1, 7)
     cluster.sessions.start()
     cluster.runtime.advance(0.01)
     assert cluster.image.brokers[2].fenced
@@ -300,3 +301,43 @@ def test_min_isr_survivors_of_unclean_restarts_stay_eligible() -> None:
     (state,) = cluster.image.topics["t"].partitions.values()
     assert (state.leader, state.isr, state.eligible_leader_replicas) == (3, [3], [])
     assert epochs
+
+
+def test_a_controller_that_stood_still_gives_everybody_time() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2)
+    cluster.runtime.hold_until(cluster.runtime.monotonic() + 60)
+    cluster.runtime.advance(61)
+    assert not any(broker.fenced for broker in cluster.image.brokers.values())
+    cluster.beat(1, epochs[1])
+    cluster.runtime.advance(9)
+    assert [broker.fenced for broker in cluster.image.brokers.values()] == [False, True]
+
+
+def test_a_broker_that_could_not_be_fenced_is_fenced_later() -> None:
+    cluster = Cluster()
+    cluster.serve(1)
+    cluster.disk.fault = lambda operation, _path: errno.ENOSPC if operation == "write" else None
+    cluster.runtime.advance(9.5)
+    assert not cluster.image.brokers[1].fenced
+    cluster.disk.fault = None
+    cluster.runtime.advance(0.5)
+    assert cluster.image.brokers[1].fenced
+
+
+def test_links_tell_of_progress_as_well_as_heartbeats_do() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2, 3)
+    cluster.create()
+    assert not cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
+    cluster.known[1] = cluster.known[3] = cluster.image.offset
+    assert cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
+
+
+def test_a_controller_that_is_not_active_answers_nobody() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1)
+    cluster.sessions.close()
+    assert cluster.beat(1, epochs[1]).error_code == ErrorCode.NOT_CONTROLLER
+    cluster.runtime.advance(20)
+    assert not cluster.image.brokers[1].fenced
