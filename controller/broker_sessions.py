@@ -256,9 +256,9 @@ class BrokerSessions:
             if self._is_serving(session) and not session.fencing
         ]
         if ends:
-            self._sweep_due = min(ends)
-            delay_s = max(0.0, self._sweep_due - self._runtime.monotonic())
-            self._sweep_timer = self._runtime.call_later(delay_s, self._sweep)
+            now = self._runtime.monotonic()
+            self._sweep_due = max(now, min(ends))
+            self._sweep_timer = self._runtime.call_later(self._sweep_due - now, self._sweep)
 
     def _sweep(self) -> None:
         self._sweep_timer = None

@@ -310,7 +310,7 @@ def test_a_controller_that_stood_still_gives_everybody_time() -> None:
     cluster.runtime.advance(61)
     assert not any(broker.fenced for broker in cluster.image.brokers.values())
     cluster.beat(1, epochs[1])
-    cluster.runtime.advance(9)
+    cluster.runtime.advance(8.5)
     assert [broker.fenced for broker in cluster.image.brokers.values()] == [False, True]
 
 
