@@ -11,6 +11,8 @@ from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.messages import Voter as VoterRecord
 from barnabas.controller.link.quorum_state import (
     FORMED,
+    FORMING,
+    PREPARED,
     QUORUM_STATE,
     QuorumState,
     check_configuration,
@@ -297,3 +299,41 @@ def check_agreement(voters: Voters) -> QuorumState | None:
             found.append((state, voters.running[node_id].genesis))
     assert all(one == found[0] for one in found)
     return found[0][0] if found else None
+
+
+def prepared_state(stage: int, attempt: bytes, *, seed_id: int = 1, old_two: bool = False) -> QuorumState:
+    voters = [VoterRecord(n, f"n{n}", PORT, directory_of(n)) for n in (1, 2, 3)]
+    if old_two:
+        voters[1] = VoterRecord(2, "n2", PORT, directory_of(77))
+    return QuorumState(stage=stage, attempt=attempt, cluster_id="c", seed_id=seed_id, voters=voters)
+
+
+def test_a_prepared_attempt_is_kept_until_its_seed_has_given_it_up() -> None:
+    voters = Voters()
+    first = bytes(range(16))
+    write_quorum_state(voters.disks[1], DIRECTORY, prepared_state(FORMING, first, old_two=True))
+    write_quorum_state(voters.disks[3], DIRECTORY, prepared_state(PREPARED, first, old_two=True))
+    give_metadata(voters.disks[2], [[b"of the new seed"]])
+    voters.start(1, 2, 3)
+    voters.running[1].runtime.thread_delay_s = lambda: 1.0
+    voters.run(0.9)
+    kept = read_quorum_state(voters.disks[3], DIRECTORY)
+    assert kept is not None
+    assert (kept.stage, kept.attempt) == (PREPARED, first), "node 1 might still decide it"
+    voters.run(3)
+    assert voters.check_formed().seed_id == 2
+
+
+@pytest.mark.parametrize(
+    ("stage", "attempt"), [(FORMING, b"same attempt...."), (PREPARED, b"another one.....")]
+)
+def test_who_has_not_prepared_a_quorum_does_not_join_it(stage: int, attempt: bytes) -> None:
+    voters = Voters()
+    formed = prepared_state(FORMED, b"same attempt....")
+    for node_id in (1, 2):
+        write_quorum_state(voters.disks[node_id], DIRECTORY, formed)
+    write_quorum_state(voters.disks[3], DIRECTORY, prepared_state(stage, attempt))
+    voters.start(1, 2, 3)
+    voters.run(2)
+    assert voters.formed == [1, 2]
+    assert "must not vote" in voters.running[3].failures[0]
