@@ -106,7 +106,7 @@ class World:
 def answer(correlation_id: int, records: bytes, session_id: int = 0) -> bytes:
     data = PartitionData(partition_index=3, records=records)
     response = FetchResponse(session_id=session_id, responses=[FetchableTopicResponse("", b"i" * 16, [data])])
-    body = b"".join(bytes(part) for part in FETCH_RESPONSE.encode(VERSION, response))  # type: ignore[arg-type]
+    body = b"".join(bytes(part) for part in FETCH_RESPONSE.encode(VERSION, response))  # type: ignore[call-overload]
     frame = struct.pack(">ix", correlation_id) + body
     return struct.pack(">i", len(frame)) + frame
 

@@ -97,6 +97,28 @@ def test_a_log_moves_while_it_is_appended_to(world: World) -> None:
     assert again.content() == content
 
 
+def test_what_is_cut_back_meanwhile_is_not_moved(make_workshop: Any) -> None:
+    """A follower cuts its log back and gets other records of the same size in the same places, at any step."""
+    for steps in range(0, 200, 10):
+        world = World(make_workshop())
+        world.append(20)
+        world.manager.moves.bytes_per_second = lambda: 3000.0
+        world.manager.moves.begin("t", 0, "/b")
+        for _ in range(steps):
+            world.runtime.advance(0.005)
+        if world.log is not world.first:
+            break
+        world.log.truncate_to(9)
+        for index in range(11):
+            world.log.append_as_leader(world.workshop.batch(size=40, key=b"n", timestamp=index), 4)
+        expected = world.content()
+        world.run(60)
+        assert world.log.log_dir == "/b"
+        assert world.content() == expected
+        world.manager.close()
+        assert World(world.workshop, world.disk).content() == expected
+
+
 def test_it_is_told_how_far_the_copy_is(world: World) -> None:
     world.append(20)
     world.manager.moves.bytes_per_second = lambda: 1000.0
