@@ -12,6 +12,7 @@ Everything else in the tree receives it as `storage.runtime.Runtime`; only the p
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - this file is the runtime
+import errno
 import os
 import random  # noqa: TID251 - this file is the runtime
 import socket
@@ -121,6 +122,15 @@ class AsyncioServer:
         self._sock.close()
 
 
+def refused_everywhere(error: OSError) -> OSError:
+    """asyncio tells of all addresses of a name at once, without an errno; where each has refused, nobody listens."""
+    text = str(error)
+    refused = text.count(f"[Errno {errno.ECONNREFUSED}]")
+    if error.errno is None and refused and refused == text.count("[Errno "):
+        return ConnectionRefusedError(errno.ECONNREFUSED, text)
+    return error
+
+
 class AsyncioConnecting:
     """A connection on its way."""
 
@@ -149,7 +159,7 @@ class AsyncioConnecting:
             transport, _ = await loop.create_connection(protocol_factory, host, port, ssl=tls)
         except OSError as error:  # names that do not resolve and TLS that fails among them
             if not self._cancelled:
-                self._failed(error)
+                self._failed(refused_everywhere(error))
             return
         if self._cancelled:
             transport.abort()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, loop_name
+from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, loop_name, refused_everywhere
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
@@ -219,3 +219,16 @@ def test_a_connection_is_made_refused_or_cancelled(runtime: AsyncioRuntime) -> N
     assert served[:2] == ["made", b"hello"]
     assert [type(error) for error in refused] == [ConnectionRefusedError]
     assert cancelled == []
+
+
+def test_a_name_whose_addresses_all_refuse_is_refused() -> None:
+    both_refuse = OSError(
+        "Multiple exceptions: [Errno 111] Connect call failed ('::1', 9), [Errno 111] Connect call failed ('127.0.0.1', 9)"
+    )
+    assert isinstance(refused_everywhere(both_refuse), ConnectionRefusedError)
+    one_is_unknown = OSError(
+        "Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] No route to host"
+    )
+    assert refused_everywhere(one_is_unknown) is one_is_unknown
+    unknown_name = socket.gaierror(-2, "Name or service not known")
+    assert refused_everywhere(unknown_name) is unknown_name

@@ -1,8 +1,7 @@
 """What connects the nodes of a cluster: links on the controller listener, the forming of the quorum, and the way
 of committed metadata to brokers that do not vote.
 
-    secret = read_secret(disk, path) or None                                       auth.py
-    links = Links(runtime, Identity(...), secret=secret, tls=client_context)       links.py
+    links = Links(runtime, Identity(...), secret=bytes, tls=client_context)        links.py
     formation = Formation(runtime, disk, journal_directory, links, done, failed)   formation.py; controllers
     formation.start()
     Discovery(links, targets, done)                                                discovery.py; other nodes

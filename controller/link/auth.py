@@ -13,31 +13,12 @@ from __future__ import annotations
 import hmac
 from typing import Final
 
-from barnabas.controller.errors import MetadataError
-from barnabas.storage.disk import Disk
-
 SEAL_BYTES: Final = 16
 NONCE_BYTES: Final = 16
-SECRET_BYTES_MIN: Final = 16
 
 _EXTRACT: Final = b"barnabas controller link 1"
 _DIALER: Final = b"dialer to listener"
 _LISTENER: Final = b"listener to dialer"
-
-
-def read_secret(disk: Disk, path: str) -> bytes:
-    """What `barnabas.controller.secret.file` holds, without white space around it. MetadataError that names the
-    file when it can't be read or is too short to be a secret."""
-    try:
-        secret = disk.read_file(path).strip()
-    except OSError as error:
-        raise MetadataError(f"barnabas.controller.secret.file can't be read: {error}") from error
-    if len(secret) < SECRET_BYTES_MIN:
-        raise MetadataError(
-            f"barnabas.controller.secret.file: {path} holds {len(secret)} bytes, which is no secret; give all nodes "
-            f"of the cluster the same file with {SECRET_BYTES_MIN} or more random ones"
-        )
-    return secret
 
 
 class Seal:

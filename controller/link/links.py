@@ -22,7 +22,8 @@ from barnabas.controller.link.leader import LeaderHints
 from barnabas.controller.link.liveness import Liveness
 from barnabas.controller.link.messages import Identity, MalformedMessage, Voter
 from barnabas.controller.link.peer import Done, Peer
-from barnabas.controller.link.refusals import LinkRefused, RefusalLog
+from barnabas.controller.link.probing import Probes
+from barnabas.controller.link.refusals import LinkRefused, RefusalLog, busy
 from barnabas.controller.link.settings import LinkSettings
 
 if TYPE_CHECKING:
@@ -71,13 +72,11 @@ class Links:
         self._dialers: dict[Address, Dialer] = {}
         self._accepted: dict[Handshake, None] = {}  # handshakes of those who have called
         self._accepted_open = 0
-        self._probed: dict[
-            int, Handshake
-        ] = {}  # who wants the id of a peer that is being asked whether it lives
         self._number = 0
         self._server: Server | None = None
         self._closed = False
         self._refusals = RefusalLog(runtime)
+        self._probes = Probes(runtime, self.settings.probe_s)
         self._liveness = Liveness(runtime, self.settings, self._peers)
 
     # -- life
@@ -195,48 +194,9 @@ class Links:
             then(None)
         elif linked.identity.incarnation_id == identity.incarnation_id:
             is_second_address = handshake.dialed and linked.dialed
-            then(_busy("this node is linked by another address") if is_second_address else None)
-        elif node_id in self._probed:
-            then(_busy(f"node id {node_id} is being settled"))
+            then(busy("this node is linked by another address") if is_second_address else None)
         else:
-            self._probe(linked, handshake, then)
-
-    def _probe(
-        self, linked: Peer, handshake: Handshake, then: Callable[[LinkRefused | None], object]
-    ) -> None:
-        """Another process comes with the id of one that is linked: the older one may be gone, or not."""
-        token = self.runtime.random_bytes(8)
-        node_id = linked.node_id
-        self._probed[node_id] = handshake
-
-        def settled(*, lives: bool) -> None:
-            if self._probed.get(node_id) is not handshake:
-                return
-            del self._probed[node_id]
-            timer.cancel()
-            linked.on_pong = None
-            if not lives:
-                linked.connection.abort(
-                    TimeoutError("another process has its node id, and it does not answer")
-                )
-                then(None)
-                return
-            then(
-                LinkRefused(
-                    refusals.NODE_ID,
-                    f"two running nodes have node.id={node_id}: the one at {linked.connection.peer_name} is linked, and one at "
-                    f"{handshake.connection.peer_name} has come with the same id; every node needs its own",
-                )
-            )
-
-        def heard(answer: bytes) -> None:
-            if answer == token:
-                settled(lives=True)
-
-        timer = self.runtime.call_later(self.settings.probe_s, lambda: settled(lives=False))
-        linked.on_pong = heard
-        if not linked.send(messages.PING, token):
-            settled(lives=False)
+            self._probes.settle(linked, handshake, then)
 
     def opened(self, handshake: Handshake) -> None:
         identity, connection = handshake.peer, handshake.connection
@@ -283,8 +243,7 @@ class Links:
 
     def ended(self, handshake: Handshake, error: Exception) -> None:
         self._accepted.pop(handshake, None)
-        for node_id in [node_id for node_id, waiting in self._probed.items() if waiting is handshake]:
-            del self._probed[node_id]
+        self._probes.forget(handshake)
         dialer = self._dialer_of(handshake)
         if isinstance(error, LinkRefused) and not error.passing and error.code != refusals.SELF:
             self._tell_refused(handshake, dialer, error)
@@ -371,7 +330,3 @@ class Links:
         for dialer in list(self._dialers.values()):
             if dialer.node_id == peer.node_id and not self._closed:
                 dialer.link_lost()
-
-
-def _busy(reason: str) -> LinkRefused:
-    return LinkRefused(refusals.BUSY, reason, passing=True)

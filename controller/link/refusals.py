@@ -45,6 +45,11 @@ class LinkRefused(Exception):
         return Refused(self.code, self.reason, self.passing)
 
 
+def busy(reason: str) -> LinkRefused:
+    """Not now."""
+    return LinkRefused(BUSY, reason, passing=True)
+
+
 class RefusalLog:
     """Warnings about peers; the same one again only after REPEAT_S, with how often it has been true since."""
 
