@@ -67,6 +67,7 @@ class IsrChanges:
         self._unsent: list[IsrChange] = []
         self._scheduled = False
         self._in_flight = False
+        self._failing = ErrorCode.NONE  # what the last request failed with
         self.send: Send | None = None  # asks the active controller; see to_controller.py
         self.broker_epoch: Callable[[], int] = lambda: -1
 
@@ -129,11 +130,12 @@ class IsrChanges:
         if response is not None and response.error_code:
             error = ErrorCode(response.error_code)
         if response is None or error:
-            log.warning(
-                "the controller did not take %d changes of in-sync replicas: %s", len(changes), error.name
-            )
+            if error != self._failing:  # not for every attempt
+                log.warning("the controller takes no changes of in-sync replicas: %s", error.name)
+            self._failing = error
             self._again(changes)
             return
+        self._failing = ErrorCode.NONE
         decided = {
             (topic.topic_id, partition.partition_index): partition
             for topic in response.topics

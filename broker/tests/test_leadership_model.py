@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 FOLLOWERS = (2, 3)
 LATE_S = 50.0  # replica.lag.time.max.ms, and half of it until somebody looks, and some
+NOTHING: tuple[tuple[int, int], set[int]] = ((-1, -1), set())
 
 
 class World:
@@ -31,7 +32,7 @@ class World:
         self.epoch_start = 0
         self.is_late = False  # whether nobody has fetched for longer than anybody may lag
         self.calls: list[tuple[int, Call]] = []  # (end offset, acks=all)
-        self.proposed: tuple[tuple[int, int], set[int]] = ((-1, -1), set())  # epochs, and the ISR
+        self.proposed = NOTHING  # epochs, and the ISR
         changes = self.leader.node.services.partitions.replication.changes
         self.send, self.reachable = changes.send, True
         changes.send = self._send
@@ -40,10 +41,18 @@ class World:
         for topic in request.topics:
             for wanted in topic.partitions:
                 isr = {state.broker_id for state in wanted.new_isr_with_epochs}
-                self.proposed = ((wanted.leader_epoch, wanted.partition_epoch), isr)
-                self._check_proposal(isr)
+                proposed = ((wanted.leader_epoch, wanted.partition_epoch), isr)
+                if proposed != self.proposed:  # or it is asked again, and things may have changed
+                    self._check_proposal(isr)
+                self.proposed = proposed
+
+        def answered(response: Any, error: E) -> None:
+            if any(part.error_code for topic in response.topics for part in topic.partitions):
+                self.proposed = NOTHING  # refused: it never was
+            done(response, error)
+
         if self.reachable and self.send is not None:
-            self.send(key, request, done)
+            self.send(key, request, answered)
         else:
             done(None, E.REQUEST_TIMED_OUT)
 
@@ -52,8 +61,7 @@ class World:
         for broker_id in isr - set(self.leader.state.isr):
             assert self.known[broker_id] >= self.epoch_start
             assert self.known[broker_id] >= self.leader.partition().high_watermark
-            if self.reachable:
-                assert not self.leader.node.services.controller.image.brokers[broker_id].fenced
+            assert not self.leader.node.services.controller.image.brokers[broker_id].fenced
 
     def fetch(self, broker_id: int, session: bool) -> None:
         leader = self.leader
@@ -102,9 +110,16 @@ class World:
             if not was_leader:
                 self.known = dict.fromkeys(FOLLOWERS, -1)
 
+    def fence(self, broker_id: int, fenced: bool) -> None:
+        """As the controller: who is fenced leads nothing and is in no ISR."""
+        if self.leader.state.leader != broker_id:
+            if fenced:
+                self.remove_from_isr([each for each in self.leader.state.isr if each != broker_id])
+            self.leader.fence(broker_id, fenced)
+
     def remove_from_isr(self, isr: list[int]) -> None:
         """As the controller does with a broker that goes."""
-        if self.leader.state.leader in isr and len(self.leader.state.isr) > len(isr):
+        if self.leader.state.leader in isr and self.leader.state.isr != isr:
             self.leader.change(isr=isr)
 
     def check(self) -> None:
@@ -166,13 +181,13 @@ def test_what_a_leader_says_holds(steps: list[tuple[Any, ...]], min_isr: int) ->
             case ("wait", seconds):
                 world.leader.runtime.advance(seconds)
             case ("fence", broker_id, fenced):
-                world.leader.fence(broker_id, fenced)
+                world.fence(broker_id, fenced)
             case ("reach", reachable):
                 world.reachable = reachable
             case ("turn", leader_id):
                 world.turn(leader_id)
             case ("isr", isr):
-                world.remove_from_isr(isr)
+                world.remove_from_isr([each for each in world.leader.state.isr if each in isr])
         world.is_late = step == ("wait", LATE_S) and world.reachable
         world.check()
     # In the end everybody comes back, and nothing is left that waits.
