@@ -72,6 +72,7 @@ test: $(JARS)
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
 test-durability: $(JARS)
 	BARNABAS_CRASH_SEEDS=5000 $(PYTEST) -q storage/tests/test_crashes.py $(ARGS)
+	BARNABAS_RAFT_SEEDS=1000 $(PYTEST) -q controller/raft/tests/test_raft_chaos.py $(ARGS)
 	BARNABAS_KILL_ROUNDS=50 $(PYTEST) -q compat_tests/test_kill.py $(ARGS)
 
 # BARNABAS_CHAOS_ROUNDS: how often each kind of death comes; the other tests' long forms run once.

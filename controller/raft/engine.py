@@ -86,6 +86,8 @@ class RaftEngine:
     ) -> None:
         self.journal_bytes_min = journal_bytes_min
         self.after_step: Callable[[], object] = lambda: None
+        self.first_command: Callable[[int], bytes] = lambda _: b""  # of a leader, by its term
+        self.first_command_term = 0  # the term in which it was entered, 0 where this node does not lead
         self.on_error: Callable[[Exception], object] = lambda _: None
         self.on_progress: Callable[[int], object] = lambda _: None
         self._node_id = node_id
@@ -249,6 +251,7 @@ class RaftEngine:
         try:
             with self.library:
                 action()
+                self._begin_to_lead()
         except Contradiction as error:
             self._halt(MetadataError(f"the controllers' logs contradict each other: {error}"))
         except Exception as error:
@@ -258,6 +261,16 @@ class RaftEngine:
         finally:
             self._inside = False
         self._after_step()
+
+    def _begin_to_lead(self) -> None:
+        """A leader's first command goes to disk together with the library's own."""
+        library = self.library
+        if library.state != LEADER or not self.is_working:
+            self.first_command_term = 0
+        elif self.first_command_term != library.term:
+            self.first_command_term = library.term
+            library.submit(self.first_command(library.term))
+            library.tick()
 
     def _after_step(self) -> None:
         self._flush()
@@ -414,6 +427,7 @@ class RaftEngine:
         self.disk_failed = True
         self._outbox.clear()
         self._commands.clear()
+        self.first_command_term = 0
         if is_new:
             self.after_step()
             self.on_error(error if isinstance(error, Exception) else OSError(str(error)))

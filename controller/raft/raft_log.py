@@ -81,7 +81,6 @@ class RaftMetadataLog:
         self._proposals: dict[int, _Proposal] = {}  # by number, oldest first
         self._sequence = 0
         self._decided_offset = -1  # of the last record proposed here
-        self._barrier_term = 0  # the last one entered here
         self._barrier_applied = False
         self._told_offset = -1
         self._active_term = 0  # the term in which this node decides; 0: it does not
@@ -144,6 +143,7 @@ class RaftMetadataLog:
             self._journal_bytes_min,
         )
         engine.after_step = self._after_step
+        engine.first_command = self._barrier
         engine.on_error = lambda error: self.on_error(error)
         engine.on_progress = self._progressed
         engine.open()
@@ -250,7 +250,7 @@ class RaftMetadataLog:
             return
         if isinstance(command, Barrier):
             self._state.takes(command)
-            if command.node_id == self._node_id and command.term == self._barrier_term:
+            if command.node_id == self._node_id and command.term == self._engine.first_command_term:
                 self._barrier_applied = True
             return
         proposal = None
@@ -292,12 +292,8 @@ class RaftMetadataLog:
         leads = engine.is_working and library.state == LEADER
         if self._active_term and (not leads or library.term != self._active_term):
             self._resign("this node has ceased to be the active controller")
-        if not leads:
-            self._barrier_term = 0
-        elif self._barrier_term != library.term:
-            self._barrier_term, self._barrier_applied = library.term, False
-            engine.submit(encode_command(Barrier(library.term, self._node_id)))
-        elif self._barrier_applied and not self._active_term:
+        entered = engine.first_command_term == library.term
+        if leads and entered and self._barrier_applied and not self._active_term:
             self._activate(library.term)
         if self._proposals:
             self._expire()
@@ -305,6 +301,10 @@ class RaftMetadataLog:
             self._told_offset = self._state.offset
             for callback in self._commit_listeners:
                 callback()
+
+    def _barrier(self, term: int) -> bytes:
+        self._barrier_applied = False
+        return encode_command(Barrier(term, self._node_id))
 
     def _activate(self, term: int) -> None:
         self._active_term = term

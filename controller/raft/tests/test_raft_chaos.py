@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 
+import pytest
 from barnabas.controller.raft.tests.chaos_world import run_seed
 
 DEFAULT_SEEDS = "0:30"
@@ -28,6 +29,7 @@ def seeds() -> range:
     return range(int(first or 0), int(last))
 
 
+@pytest.mark.timeout(0 if "BARNABAS_RAFT_SEEDS" in os.environ else 120)
 def test_nothing_committed_is_lost_whatever_happens() -> None:
     counters: Counter[str] = Counter()
     for seed in seeds():

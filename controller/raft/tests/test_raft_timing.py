@@ -102,6 +102,26 @@ def test_a_leader_whose_disk_refuses_makes_way_and_comes_back_when_it_works_agai
     assert old.groups == [(b"kept",)]
 
 
+def test_one_alone_whose_disk_refuses_leads_again_when_it_works() -> None:
+    world = RaftWorld([1])
+    voter = world.leader()
+    voter.disk.fault = lambda what, _: errno.EIO if what == "write" else None
+    outcomes = voter.propose(b"x")
+    world.run(0.5)
+    assert isinstance(outcomes[0], NotController)
+    assert world.leaders == []
+    assert isinstance(voter.propose(b"y")[0], NotController)
+    voter.disk.fault = None
+    world.run(1.5)
+    assert world.leaders == [voter]
+    assert voter.groups == [(b"x",)], "whose outcome was not known"
+    outcomes = voter.propose(b"z")
+    world.run(0.1)
+    assert outcomes == [None]
+    assert [leads for leads, _ in voter.leaderships] == [True, False, True]
+    assert voter.groups == [(b"x",), (b"z",)]
+
+
 def test_an_idle_quorum_does_little() -> None:
     world = RaftWorld()
     leader = world.leader()
