@@ -54,6 +54,11 @@ class CoordinatorLog:
             return
         partition.when_committed(result.last_offset + 1, done)
 
+    def is_replicated(self, partition_index: int) -> bool:
+        """Whether other brokers have the partition too, so that one of them may lead it by now without our knowing."""
+        partition = self._partitions.get(self.topic, partition_index)
+        return partition is not None and partition.leadership is not None
+
     def when_committed(self, partition_index: int, done: Callable[[ErrorCode], object]) -> None:
         """`done(error)` once everything that the partition holds now is committed; errors as of `append`."""
         partition = self._partitions.get(self.topic, partition_index)

@@ -1,7 +1,8 @@
 """OffsetFetch (9), versions 1-10: a group's stored positions.
 
 v2 null topics ask for all, and errors stand at the top; v7 require_stable (KIP-447: wait for what is on its
-way to the log); v8 several groups (KIP-709); v10 names topics by id. A position that does not exist is
+way to the log; a coordinator that has been replaced and does not know it can't answer these, where Kafka's may tell
+what was true before); v8 several groups (KIP-709); v10 names topics by id. A position that does not exist is
 offset -1 without an error. v1-7 are served as a request for one group.
 """
 
@@ -65,7 +66,7 @@ def _serve(
         reply(_group_error(group, _fetch_error(error)) if error else _fetch(context, shard, group))
 
     if require_stable:
-        shard.when_settled(settled)
+        shard.when_stable(group.group_id, settled)
     else:
         shard.when_load_committed(settled)
 

@@ -2,13 +2,19 @@
 (offsets that a producer commits with its records) what a marker has committed, at the place of the marker.
 
 This broker writes no transactions yet; a partition that Kafka wrote may hold them.
+
+And what a group metadata record makes of a group.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.member import Member
+from barnabas.broker.groups.records import GroupWritten
+from barnabas.broker.groups.state import GroupState
 from barnabas.storage.transaction_marker import read_marker
 from barnabas.wire.record_batch import Record, iterate_records, read_header
 
@@ -59,3 +65,32 @@ class SettledRecords:
                 name,
                 sum(map(len, self._pending.values())),
             )
+
+
+def restore_group(written: GroupWritten, clock: Callable[[], int]) -> ClassicGroup:
+    """The group that a group metadata record describes: Stable with members, else Empty."""
+    value = written.value
+    group = ClassicGroup(written.group_id, clock)
+    group.persisted = True
+    group.generation_id = value.generation
+    group.protocol_type = value.protocol_type or None
+    group.protocol_name = value.protocol
+    group.state = GroupState.STABLE if value.members else GroupState.EMPTY
+    group.state_timestamp = None if value.current_state_timestamp == -1 else value.current_state_timestamp
+    for stored in value.members:
+        timeout = stored.session_timeout if stored.rebalance_timeout == -1 else stored.rebalance_timeout
+        member = Member(
+            stored.member_id,
+            stored.group_instance_id,
+            stored.client_id,
+            stored.client_host,
+            timeout,
+            stored.session_timeout,
+            value.protocol_type,
+            [(value.protocol or "", stored.subscription)],
+            stored.assignment,
+        )
+        group.add(member, None)
+    group.leader_id = value.leader
+    group.subscribed_topics = group.compute_subscribed_topics()
+    return group

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from barnabas.broker.groups.classic import ClassicProtocol
 from barnabas.broker.groups.group import ClassicGroup
-from barnabas.broker.groups.loading import SettledRecords
-from barnabas.broker.groups.member import Member
+from barnabas.broker.groups.loading import SettledRecords, restore_group
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.offsets import OffsetStore
 from barnabas.broker.groups.pending import PendingAppend, PendingAppends
@@ -30,7 +29,6 @@ from barnabas.broker.groups.records import (
     decode_record,
     encode_batch,
 )
-from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import EncodeError
 from barnabas.wire.record_batch import Record
@@ -64,6 +62,10 @@ class CoordinatorLog(Protocol):
         """`replay` all batches of the partition, from its start; then `done`, with what went wrong."""
         ...
 
+    def is_replicated(self, partition_index: int) -> bool:
+        """Whether another broker may lead the partition by now without our knowing."""
+        ...
+
     def when_committed(self, partition_index: int, done: Callable[[ErrorCode], object]) -> None:
         """`done` when all that the partition holds now is committed, or will not be."""
         ...
@@ -71,6 +73,12 @@ class CoordinatorLog(Protocol):
 
 # What an append ends with that is in the log for good: too few replicas have it, but nothing takes it back.
 _APPENDED = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+_NOT_NOW = (
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+)
 
 
 class Shard:
@@ -155,6 +163,19 @@ class Shard:
             self._pending.newest().wait(callback)
         else:
             callback(ErrorCode.NONE)
+
+    def when_stable(self, group_id: str, callback: Callable[[ErrorCode], None]) -> None:
+        """Call back once everything appended so far is committed and this broker has shown that it still leads the
+        partition: that takes a word of the other replicas, so something is appended that changes nothing.
+        COORDINATOR_LOAD_IN_PROGRESS when it can't be shown now."""
+        if not self._log.is_replicated(self.index):
+            self.when_settled(callback)
+            return
+
+        def settled(error: ErrorCode) -> None:
+            callback(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if error in _NOT_NOW else error)
+
+        self.append([OffsetWritten((group_id, "", 0), None)], settled)
 
     def _begin(self, append: PendingAppend) -> None:
         """Replay what is on its way."""
@@ -288,32 +309,3 @@ class Shard:
         self._pending.close(ErrorCode.NOT_COORDINATOR)
         for group in tuple(self.groups.values()):
             self.drop(group, ErrorCode.NOT_COORDINATOR)
-
-
-def restore_group(written: GroupWritten, clock: Callable[[], int]) -> ClassicGroup:
-    """The group that a group metadata record describes: Stable with members, else Empty."""
-    value = written.value
-    group = ClassicGroup(written.group_id, clock)
-    group.persisted = True
-    group.generation_id = value.generation
-    group.protocol_type = value.protocol_type or None
-    group.protocol_name = value.protocol
-    group.state = GroupState.STABLE if value.members else GroupState.EMPTY
-    group.state_timestamp = None if value.current_state_timestamp == -1 else value.current_state_timestamp
-    for stored in value.members:
-        timeout = stored.session_timeout if stored.rebalance_timeout == -1 else stored.rebalance_timeout
-        member = Member(
-            stored.member_id,
-            stored.group_instance_id,
-            stored.client_id,
-            stored.client_host,
-            timeout,
-            stored.session_timeout,
-            value.protocol_type,
-            [(value.protocol or "", stored.subscription)],
-            stored.assignment,
-        )
-        group.add(member, None)
-    group.leader_id = value.leader
-    group.subscribed_topics = group.compute_subscribed_topics()
-    return group

@@ -72,6 +72,9 @@ class MemoryLog:
         done(None)
         return self
 
+    def is_replicated(self, partition_index: int) -> bool:
+        return False
+
     def when_committed(self, partition_index: int, done: Callable[[ErrorCode], object]) -> None:
         done(ErrorCode.NONE)
 

@@ -92,9 +92,10 @@ class Coordinators(View):
         request = OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, topics=[topic])
         return self.ask_later(COMMIT, request, 9)
 
-    def ask_offset(self) -> Any:
+    def ask_offset(self, require_stable: bool = False) -> Any:
         topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=topics)])
+        groups = [OffsetFetchRequestGroup(group_id="g", topics=topics)]
+        request = OffsetFetchRequest(groups=groups, require_stable=require_stable)
         return self.ask_later(FETCH, request, 9)
 
     def offset(self) -> tuple[E, int]:
@@ -196,6 +197,25 @@ def test_offsets_are_told_when_all_that_was_loaded_is_committed(view: Coordinato
     assert committed_next.responses == []
     view.other_follows()
     assert (committed(committed_next), view.offset()) == (E.NONE, (E.NONE, 7))
+
+
+def test_stable_offsets_are_told_by_who_still_leads(view: Coordinators) -> None:
+    view.commit_offset(5)
+    view.other_follows()
+    fetched = view.ask_offset(require_stable=True)
+    assert fetched.responses == []
+    view.other_follows()
+    assert offset_of(fetched) == (E.NONE, 5)
+    fetched = view.ask_offset(require_stable=True)
+    view.lead(2)  # by now somebody may have committed there
+    assert offset_of(fetched) == (E.NOT_COORDINATOR, -1)
+    view.lead(1)
+    view.other_follows()
+    fetched = view.ask_offset(require_stable=True)
+    view.runtime.advance(5)
+    assert offset_of(fetched) == (E.COORDINATOR_LOAD_IN_PROGRESS, -1)
+    view.other_follows()
+    assert view.offset() == (E.NONE, 5)
 
 
 def test_offsets_that_are_not_committed_in_time(view: Coordinators) -> None:

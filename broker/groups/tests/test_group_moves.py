@@ -86,6 +86,9 @@ class Replica:
         done(None)
         return self
 
+    def is_replicated(self, partition_index: int) -> bool:
+        return True
+
     def when_committed(self, partition_index: int, done: Callable[[E], object]) -> None:
         uncommitted = len(self._log.batches) - self._log.committed
         self._waiting += [lambda _: None] * (uncommitted - 1)
