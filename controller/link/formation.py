@@ -38,6 +38,7 @@ from barnabas.controller.link.formation_messages import (
     Standing,
     decode_formation,
 )
+from barnabas.controller.link.formation_view import CanNotForm, directories, find_seed, find_voters
 from barnabas.controller.link.genesis import (
     Genesis,
     has_metadata,
@@ -167,13 +168,15 @@ class Formation:
     def _step(self) -> None:
         if self._is_over or self._working or self._follow_formed():
             return
-        voters = self._voters()
-        if voters is None or any(
-            voter.node_id not in self._standings for voter in voters if voter.node_id != self._node_id
-        ):
-            return
-        seed_id = self._seed(voters)
-        if seed_id is None:
+        try:
+            voters = find_voters(self._links)
+            if voters is None or any(
+                voter.node_id not in self._standings for voter in voters if voter.node_id != self._node_id
+            ):
+                return
+            seed_id = find_seed(self._standings | {self._node_id: self._standing()}, voters)
+        except CanNotForm as error:
+            self._fail(str(error))
             return
         if seed_id == self._node_id:
             self._lead(voters)
@@ -199,43 +202,6 @@ class Formation:
             f"directory back"
         )
         return True
-
-    def _voters(self) -> list[Voter] | None:
-        """All of them, once all have answered. By node id."""
-        own = self._links.identity
-        found: dict[int, Voter] = {}
-        for (host, port), node_id, is_self in self._links.addresses():
-            if is_self or node_id == self._node_id:
-                found[self._node_id] = Voter(self._node_id, host, port, own.directory_id)
-                continue
-            peer = self._links.peer(node_id) if node_id is not None else None
-            if peer is None or not peer.is_open:
-                return None
-            if not peer.identity.is_controller:
-                self._fail(
-                    f"{host}:{port} is named among the controllers, and node {node_id} there has no such role"
-                )
-                return None
-            found.setdefault(peer.node_id, Voter(peer.node_id, host, port, peer.identity.directory_id))
-        if self._node_id not in found:
-            self._fail(
-                "controller.quorum.bootstrap.servers does not name this node's own controller listener; name those of "
-                "all controllers, on every node"
-            )
-            return None
-        return [found[node_id] for node_id in sorted(found)]
-
-    def _seed(self, voters: list[Voter]) -> int | None:
-        holders = [node_id for node_id, standing in sorted(self._standings.items()) if standing.has_metadata]
-        if self._has_metadata:
-            holders = sorted([*holders, self._node_id])
-        if len(holders) > 1:
-            self._fail(
-                f"nodes {' and '.join(map(str, holders))} each have metadata of their own, and a quorum can begin with that "
-                f"of one only. Start the others with empty directories"
-            )
-            return None
-        return holders[0] if holders else voters[0].node_id
 
     # -- the seed
 
@@ -301,7 +267,7 @@ class Formation:
 
     def _follow(self, seed_id: int, voters: list[Voter]) -> None:
         offer, state, peer = self._offers.get(seed_id), self.state, self._links.peer(seed_id)
-        if offer is None or peer is None or _directories(offer.voters) != _directories(voters):
+        if offer is None or peer is None or directories(offer.voters) != directories(voters):
             return
         if state is not None and state.stage == PREPARED:
             if state.attempt == offer.attempt:
@@ -334,7 +300,7 @@ class Formation:
     def _has_let_go(self, state: QuorumState, offer: Prepare) -> bool:
         """Whether the seed of what is prepared here can't decide it any more."""
         seed = state.voter(state.seed_id)
-        if seed is None or seed.directory_id not in _directories(offer.voters).values():
+        if seed is None or seed.directory_id not in directories(offer.voters).values():
             return True  # it is gone, and nobody has heard the word from it
         standing = self._standings.get(state.seed_id)
         return standing is not None and standing.attempt == offer.attempt
@@ -401,7 +367,3 @@ class Formation:
             self._is_over = True
             log.error("%s", why)
             self._failed(why)
-
-
-def _directories(voters: list[Voter]) -> dict[int, bytes]:
-    return {voter.node_id: voter.directory_id for voter in voters}

@@ -1,0 +1,56 @@
+"""Who is to form a quorum, as one voter sees it: pure questions to what it has met and heard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from barnabas.controller.link.messages import Voter
+
+if TYPE_CHECKING:
+    from barnabas.controller.link.formation_messages import Standing
+    from barnabas.controller.link.links import Links
+
+
+class CanNotForm(Exception):
+    """Not before an operator has changed something."""
+
+
+def find_voters(links: Links) -> list[Voter] | None:
+    """All whose addresses are configured, by node id; None until each has answered. CanNotForm."""
+    own = links.identity
+    found: dict[int, Voter] = {}
+    for (host, port), node_id, is_self in links.addresses():
+        if is_self or node_id == own.node_id:
+            found[own.node_id] = Voter(own.node_id, host, port, own.directory_id)
+            continue
+        peer = links.peer(node_id) if node_id is not None else None
+        if peer is None or not peer.is_open:
+            return None
+        if not peer.identity.is_controller:
+            raise CanNotForm(
+                f"{host}:{port} is named among the controllers, and node {node_id} there has no such role"
+            )
+        found.setdefault(peer.node_id, Voter(peer.node_id, host, port, peer.identity.directory_id))
+    if own.node_id not in found:
+        raise CanNotForm(
+            "controller.quorum.bootstrap.servers does not name this node's own controller listener; name those of "
+            "all controllers, on every node"
+        )
+    return [found[node_id] for node_id in sorted(found)]
+
+
+def find_seed(standings: Mapping[int, Standing], voters: Sequence[Voter]) -> int:
+    """Node id of the one that has metadata, else the lowest. CanNotForm when several have."""
+    holders = [node_id for node_id, standing in sorted(standings.items()) if standing.has_metadata]
+    if len(holders) > 1:
+        raise CanNotForm(
+            f"nodes {' and '.join(map(str, holders))} each have metadata of their own, and a quorum can begin with that "
+            f"of one only. Start the others with empty directories"
+        )
+    return holders[0] if holders else voters[0].node_id
+
+
+def directories(voters: Sequence[Voter]) -> dict[int, bytes]:
+    """Node id -> id of the metadata directory."""
+    return {voter.node_id: voter.directory_id for voter in voters}
