@@ -11,6 +11,7 @@ import gc
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 import traceback
@@ -22,6 +23,7 @@ from compat_tests.simulation.bugs import BUGS, put_in
 from compat_tests.simulation.coverage import missing, table
 from compat_tests.simulation.simulation import Simulation
 
+SEED_CPU_S = 60  # a seed that takes more goes round in a circle
 COMMAND = "python -m compat_tests.simulation --seed"
 
 
@@ -42,16 +44,20 @@ class Outcome(NamedTuple):
 def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
     """One simulation from beginning to end."""
     logging.getLogger("barnabas").setLevel(logging.WARNING)
+    signal.signal(signal.SIGVTALRM, _circles)
     started = time.process_time()
     shape = ("broker,controller",) * nodes if nodes else None
     failure = details = ""
     with put_in(bug):
         simulation = Simulation(seed, shape)
         try:
+            signal.setitimer(signal.ITIMER_VIRTUAL, SEED_CPU_S)
             simulation.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed has failed
             failure = f"{type(error).__name__}: {error}"
             details = traceback.format_exc()
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     outcome = Outcome(
         seed,
         failure,
@@ -66,6 +72,10 @@ def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
     del simulation
     gc.collect()
     return outcome
+
+
+def _circles(_number: int, _frame: object) -> None:
+    raise TimeoutError(f"no end after {SEED_CPU_S} s of CPU")
 
 
 def _work(job: tuple[int, str, int]) -> Outcome:

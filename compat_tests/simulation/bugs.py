@@ -1,17 +1,120 @@
 """Known bugs, put back into the code from outside: the simulator is worth something when it finds each of them.
 
-They are replacements of single methods, here and nowhere in the product.
+They are replacements of single functions and methods, here and nowhere in the product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
 
-BUGS: dict[str, Callable[[], object]] = {}
+from barnabas.broker import fetch_read
+from barnabas.broker.isr import Leadership
+from barnabas.broker.isr_replica import RemoteReplica
+from barnabas.broker.partition import Partition
+from barnabas.controller import broker_sessions
+from barnabas.controller.image import MetadataImage
+from barnabas.controller.operations import brokers
+from barnabas.controller.raft import transport
+from barnabas.controller.raft.append_guard import Fitted
+from barnabas.controller.raft.messages import Append, Chunk, Progress
+from barnabas.controller.raft.transport import GuardedTransport
+from barnabas.storage.log_replica import ANY_EPOCH, ReplicaLog
+from barnabas.wire.errors import ErrorCode
+
+Patch = tuple[Any, str, Any]  # (where, name, the function in its place)
+
+
+def _no_epoch_check() -> list[Patch]:
+    """Leaders answer whoever asks, in whichever epoch he lives, and followers append whatever comes."""
+    append = ReplicaLog.append_as_follower
+    return [
+        (Partition, "check_leader_epoch", lambda _self, _epoch: ErrorCode.NONE),
+        (fetch_read, "_diverging_epoch", lambda _partition, _wanted: None),
+        (ReplicaLog, "append_as_follower", lambda self, records, _epoch=ANY_EPOCH: append(self, records)),
+    ]
+
+
+def _wiped_replica_counts() -> list[Patch]:
+    """A broker with a new disk is taken for the one that stopped, and joins an ISR before it has caught up."""
+    register = brokers.register
+
+    def registered(image: MetadataImage, settings: Any, request: Any, *rest: Any, **named: Any) -> Any:
+        former = image.brokers.get(request.broker_id)
+        if former is not None and set(former.log_dirs) != set(request.log_dirs):
+            request.previous_broker_epoch = former.broker_epoch
+        return register(image, settings, request, *rest, **named)
+
+    def admit(self: Leadership, replica: RemoteReplica) -> None:
+        if self._shared.may_join_isr(replica.broker_id, replica.broker_epoch):
+            self._propose([*self.isr, replica.broker_id])
+            self._maximal |= {replica.broker_id}
+
+    return [(broker_sessions, "register", registered), (Leadership, "_admit", admit)]
+
+
+def _early_acknowledgement() -> list[Patch]:
+    """acks=all is answered when the leader has it."""
+    return [(Leadership, "when_committed", lambda _self, _end_offset, call: call(ErrorCode.NONE))]
+
+
+def _unclean_member_stays() -> list[Patch]:
+    """A broker that starts without its clean-shutdown marker stays in ISR and ELR."""
+    return [(brokers, "broker_forgot", lambda _image, _settings, _broker_id: [])]
+
+
+def _without_h1() -> list[Patch]:
+    """A piece of a snapshot carries a commit index, which the library applies to the log that it still has."""
+    chunk, verified = GuardedTransport._chunk, GuardedTransport._verified
+    committed: list[int] = []
+
+    def _chunk(self: GuardedTransport, node_id: int, connection_number: int, message: Chunk) -> None:
+        committed.append(message.index)
+        try:
+            chunk(self, node_id, connection_number, message)
+        finally:
+            committed.clear()
+
+    def _verified(
+        self: GuardedTransport, node_id: int, term: int, index: int, next_index: int | None
+    ) -> None:
+        if next_index is None and committed:
+            self._pass_append(node_id, term, {"commit_index": committed[0], "serialized": None})
+            self._send_message(node_id, Progress(term, 0, False, False))
+        else:
+            verified(self, node_id, term, index, next_index)
+
+    return [(GuardedTransport, "_chunk", _chunk), (GuardedTransport, "_verified", _verified)]
+
+
+def _without_h2() -> list[Patch]:
+    """An append reaches the library as it came, and cuts the log wherever it begins."""
+
+    def unfitted(message: Append, _journal: object, _applied_index: int) -> Fitted:
+        return Fitted(
+            message.commit_index, message.previous_index, message.previous_term, list(message.entries), None
+        )
+
+    return [(transport, "fit_append", unfitted)]
+
+
+BUGS: dict[str, Callable[[], list[Patch]]] = {
+    "no-epoch-check": _no_epoch_check,
+    "wiped-replica-counts": _wiped_replica_counts,
+    "early-acknowledgement": _early_acknowledgement,
+    "unclean-member-stays": _unclean_member_stays,
+    "without-h1": _without_h1,
+    "without-h2": _without_h2,
+}
 
 
 @contextmanager
 def put_in(bug: str) -> Iterator[None]:
     """While the simulation runs; the empty name is no bug."""
-    yield
+    with ExitStack() as stack:
+        for where, name, replacement in BUGS[bug]() if bug else ():
+            assert hasattr(where, name), name
+            stack.enter_context(mock.patch.object(where, name, replacement))
+        yield

@@ -25,6 +25,7 @@ from compat_tests.simulation.history import History, Violation
 from compat_tests.simulation.nodes import BROKER_PORT, SimulatedNode, properties_of
 from compat_tests.simulation.producers import Producer
 from compat_tests.simulation.tasks import Task
+from compat_tests.simulation.tuning import small
 from compat_tests.simulation.watch import Watch
 from compat_tests.simulation.wire_client import Client
 
@@ -191,7 +192,7 @@ class Simulation:
 
     def run(self) -> None:
         """See the class."""
-        with self.watch.installed():
+        with self.watch.installed(), small(random.Random(self.random.random())):
             for node in self.nodes:
                 node.start()
             admin = Admin(

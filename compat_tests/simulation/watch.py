@@ -19,9 +19,10 @@ from barnabas.storage.log import Log
 
 from compat_tests.simulation.history import History, name
 
+CUT_TO = Log.cut_to
 # Methods of the nodes' code whose calls are counted: (class, method, what for).
 COUNTED: tuple[tuple[Any, str, str], ...] = (
-    (Log, "truncate_to", "truncations"),
+    (Log, "cut_to", "truncations"),
     (Log, "restart_at", "full truncations"),
     (Controller, "_replace", "metadata snapshots loaded"),
     (Controller, "_snapshot", "metadata snapshots written"),
@@ -85,7 +86,8 @@ class Watch:
 
     def _counted(self, method: Callable[..., Any], what: str) -> Any:
         def called(*arguments: Any, **named: Any) -> Any:
-            self.history.count(what)
+            if method is not CUT_TO or arguments[1] < arguments[0].log_end_offset:
+                self.history.count(what)
             return method(*arguments, **named)
 
         return called

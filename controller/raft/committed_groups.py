@@ -30,6 +30,9 @@ class CommittedGroups:
         self.end_offset = offset + 1
 
     def append(self, records: Sequence[bytes]) -> None:
+        """One that is empty has told its proposer that all before it is committed, and tells others nothing."""
+        if not records:
+            return
         self._groups.append(CommittedGroup(self.end_offset, records))
         self.end_offset += len(records)
         self._bytes += _cost(records)

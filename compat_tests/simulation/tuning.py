@@ -1,0 +1,38 @@
+"""Sizes of the code under test that are made small for a simulation, so that what comes after megabytes comes here, too:
+journals that are compacted, snapshots in several pieces, followers that have fallen behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from barnabas.controller.link import metadata_feed
+from barnabas.controller.raft import snapshots
+from barnabas.controller.raft.committed_groups import CommittedGroups
+from barnabas.controller.raft.raft_log import RaftMetadataLog
+
+
+@contextmanager
+def small(chance: random.Random) -> Iterator[None]:
+    """For two seeds of three; the others have the real sizes."""
+    with ExitStack() as stack:
+        if chance.random() < 0.67:
+            constants: list[tuple[Any, str, int]] = [
+                (snapshots, "CHUNK_BYTES", chance.choice((100, 700, 5000))),
+                (snapshots, "KEPT_ENTRIES", chance.choice((1, 5, 30))),
+                (metadata_feed, "PIECE_BYTES", chance.choice((200, 3000))),
+            ]
+            for module, name, value in constants:
+                assert hasattr(module, name), name
+                stack.enter_context(mock.patch.object(module, name, value))
+            defaults = RaftMetadataLog.__init__.__kwdefaults__
+            assert defaults is not None
+            assert "journal_bytes_min" in defaults
+            bound = chance.choice((300, 1000, 4000))
+            stack.enter_context(mock.patch.dict(defaults, {"journal_bytes_min": bound}))
+            kept = (chance.choice((500, 3000)),)
+            stack.enter_context(mock.patch.object(CommittedGroups.__init__, "__defaults__", kept))
+        yield
