@@ -10,13 +10,13 @@ log) is dropped. As Kafka's AbstractFetcherThread, without its threads.
 
 from __future__ import annotations
 
-import heapq
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.inter_broker_client import InterBrokerClient
 from barnabas.broker.replica_divergence import diverging_offset
+from barnabas.broker.replica_fetch_delays import FetchDelays
 from barnabas.broker.replica_fetch_session import FollowerSession
 from barnabas.broker.replica_fetch_state import FetchState, Follower, Status
 from barnabas.broker.replica_truncations import ReplicaTruncations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from barnabas.broker.replica_fetcher_settings import FetcherSettings
     from barnabas.broker.replication_quota import ReplicationQuota
     from barnabas.storage.manager import LogManager
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.storage.runtime import Runtime
     from barnabas.wire.messages.fetch import FetchResponse, PartitionData
 
 log = logging.getLogger("barnabas.replication")
@@ -103,9 +103,7 @@ class ReplicaFetcher:
         self._valid_from = 0  # answers to earlier requests are of another session, or connection
         self._session_failures = 0  # in a row
         self._is_resting = False  # after several of them
-        self._delayed: list[tuple[float, int, FetchState]] = []  # a heap: until when
-        self._delays = 0  # so that states need not be compared
-        self._timer: Timer | None = None
+        self._delays = FetchDelays(runtime, self._delay_is_over)
         self._fetch_is_due = False
 
     # -- partitions
@@ -149,8 +147,7 @@ class ReplicaFetcher:
         return self._session.states.get((topic_id, index))
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._delays.stop()
         self._client.close()
 
     def leader_has_changed(self) -> None:
@@ -316,7 +313,7 @@ class ReplicaFetcher:
         delay_s = 0.0 if state.is_caught_up else quota.delay_s()
         if delay_s > 0:
             self._session.set_status(state, Status.THROTTLED)
-            self._wait(state, delay_s)
+            self._delays.add(state, delay_s)
 
     def _synced(self, state: FetchState, failure: str | None) -> None:
         if not self._is_current(state) or state.status is not Status.SYNCING:
@@ -417,32 +414,13 @@ class ReplicaFetcher:
         """Leave the partition out for a while."""
         state.failures += 1
         self._session.set_status(state, Status.DELAYED)
-        self._wait(state, delay_ms / 1000)
+        self._delays.add(state, delay_ms / 1000)
 
-    def _wait(self, state: FetchState, delay_s: float) -> None:
-        self._delays += 1
-        due = self._runtime.monotonic() + delay_s
-        heapq.heappush(self._delayed, (due, self._delays, state))
-        if self._delayed[0][2] is state:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._delayed:
-            left_s = self._delayed[0][0] - self._runtime.monotonic()
-            self._timer = self._runtime.call_later(max(left_s, 0), self._delay_is_over)
-
-    def _delay_is_over(self) -> None:
-        now = self._runtime.monotonic() + 0.001  # those of the same moment together
-        while self._delayed and self._delayed[0][0] <= now:
-            state = heapq.heappop(self._delayed)[2]
+    def _delay_is_over(self, states: list[FetchState]) -> None:
+        for state in states:
             if state.status in (Status.DELAYED, Status.THROTTLED) and self._is_current(state):
                 was_throttled = state.status is Status.THROTTLED
                 self._session.set_status(state, Status.READY)
                 if was_throttled and self._settings.quota is not None:
                     self._throttle(state, self._settings.quota)
-        self._timer = None
-        self._set_timer()
         self._fetch()
