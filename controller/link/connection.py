@@ -13,6 +13,7 @@ from typing import Any
 
 from barnabas.controller.link.auth import Seal
 from barnabas.controller.link.framing import PAYLOAD_BYTES_MAX, PREFACE, FrameReader, encode_frame
+from barnabas.controller.link.kafka_caller import KafkaCaller
 from barnabas.controller.link.messages import MalformedMessage
 from barnabas.storage.runtime import Runtime
 
@@ -35,6 +36,7 @@ class Connection:
         self.on_closed = on_closed
         self.on_malformed: Callable[[MalformedMessage], object] = self.abort
         self.reader = FrameReader(on_frame)
+        self._foreign: KafkaCaller | None = None  # who has called instead of a node
         self.seal: Seal | None = None  # of what is sent
         self.peer_host = self.peer_name = "an unknown host"  # until the connection is there
         self.heard_at = runtime.monotonic()
@@ -65,7 +67,7 @@ class Connection:
         self.heard_at = self._runtime.monotonic()
         self._is_receiving = True
         try:
-            self.reader.feed(data)
+            (self._foreign or self.reader).feed(data)
         except MalformedMessage as error:
             self.on_malformed(error)
         finally:
@@ -105,6 +107,13 @@ class Connection:
             self._runtime.call_soon(self._flush_now)
         return True
 
+    def answer_kafka(self, received: bytes) -> None:
+        """From now on this is a Kafka client's connection."""
+        self.reader.stop()
+        self._queue.clear()
+        self._foreign = KafkaCaller(lambda answer: self._queue.append(answer))
+        self._foreign.feed(received)
+
     def close(self) -> None:
         """After what has been sent."""
         self._flush()
@@ -135,7 +144,9 @@ class Connection:
             return
         self.closed = True
         self.reader.stop()
-        self._queue.clear()
+        if self._foreign is not None:
+            self._foreign.stop()
+        self._queue = []
         self._queue_bytes = 0
         self.on_closed(error)
 

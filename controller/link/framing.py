@@ -57,6 +57,11 @@ class FrameReader:
         self._stopped = True
         self._buffer = bytearray()
 
+    @property
+    def received(self) -> bytes:
+        """What has come and is in no frame yet."""
+        return bytes(self._buffer)
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """MalformedMessage when the peer speaks something else, or too much, or the seal is wrong."""
         if self._stopped:

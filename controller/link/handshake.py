@@ -23,6 +23,7 @@ from barnabas.controller.link.auth import NONCE_BYTES, seals
 from barnabas.controller.link.connection import Connection
 from barnabas.controller.link.foreign import describe_foreign
 from barnabas.controller.link.framing import FRAME_BYTES_MAX, PREFACE, ForgedFrame
+from barnabas.controller.link.kafka_caller import asks_for_api_versions
 from barnabas.controller.link.messages import (
     AUTHENTICATION_NONE,
     AUTHENTICATION_SECRET,
@@ -100,6 +101,7 @@ class Handshake:
         self._admitted = False
         self._held: list[tuple[int, bytes]] = []  # of the open link, while it is being considered here
         self._over = False
+        self._refusal: LinkRefused | None = None  # of who is still being told
         self.connection.on_malformed = self._malformed
         self._is_made = False
         self._timer: Timer | None = None
@@ -140,7 +142,7 @@ class Handshake:
     def _closed(self, error: Exception | None) -> None:
         if self._over:
             return
-        self._end(error or ConnectionResetError(_HUNG_UP))
+        self._end(self._refusal or error or ConnectionResetError(_HUNG_UP))
 
     def _malformed(self, error: MalformedMessage) -> None:
         """The peer has said something that no node of this cluster says here."""
@@ -149,8 +151,12 @@ class Handshake:
             self.refuse(LinkRefused(refusals.AUTHENTICATION, _OTHER_SECRET))
         elif first.startswith(PREFACE):
             self.refuse(LinkRefused(refusals.MALFORMED, str(error)))
+        elif self._refusal is None and asks_for_api_versions(first):
+            # It gets its answer, and the rest of this connection's time.
+            self._refusal = LinkRefused(refusals.MALFORMED, describe_foreign(first))
+            self.connection.answer_kafka(self.connection.reader.received)
         else:
-            self.connection.abort(LinkRefused(refusals.MALFORMED, describe_foreign(first)))
+            self.connection.abort(self._refusal or LinkRefused(refusals.MALFORMED, describe_foreign(first)))
 
     def _timed_out(self) -> None:
         waited = self._host.settings.hello_timeout_s

@@ -254,7 +254,8 @@ class Links:
 
     def _tell_refused(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:
         where = dialer.name if dialer is not None else handshake.connection.peer_host
-        who = f"node {handshake.peer.node_id}" if handshake.peer is not None else "the node"
+        known = "the node" if dialer is not None else "a caller"
+        who = f"node {handshake.peer.node_id}" if handshake.peer is not None else known
         if refused.by_peer:
             text = f"{who} there refuses a link with this one: {refused.reason}"
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import struct
 from typing import Any
 
 import pytest
@@ -210,7 +211,7 @@ def test_releases_that_are_too_far_apart() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\x00\x00\x00\x19\x00\x12\x00\x04\x00\x00\x00\x01\x00\x05admin", "Kafka client"),
+        (b"\x00\x00\x00\x19\x00\x03\x00\x04\x00\x00\x00\x01\x00\x05admin", "Kafka client"),
         (b"GET / HTTP/1.1\r\n\r\n", "HTTP client"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "TLS handshake"),
         (b"\x00" * 100, "does not speak the protocol"),
@@ -238,6 +239,28 @@ def test_whatever_else_calls(content: bytes, words: str, caplog: pytest.LogCaptu
     RawClient(world).say(content)
     assert "29 times more since" in caplog.text
     assert (one.events, two.events) == (["+2"], ["+1"])
+
+
+def test_a_kafka_client_learns_that_nothing_is_served_here(caplog: pytest.LogCaptureFixture) -> None:
+    world = LinkWorld()
+    one = world.started(1)
+    client = RawClient(world)
+    name = b"\x00\x05admin"
+    client.say(struct.pack(">ihhi", 8 + len(name), 18, 4, 77) + name)
+    assert client.heard == struct.pack(">iihihhh", 16, 77, 35, 1, 18, 0, 0)
+    client.heard = b""
+    client.say(struct.pack(">ihhi", 8 + len(name), 18, 0, 78) + name[:3])
+    client.say(name[3:])
+    assert client.heard == struct.pack(">iihihhh", 16, 78, 0, 1, 18, 0, 0)
+    assert not client.is_closed
+    world.run(3.1)
+    assert client.is_closed
+    assert "Kafka client" in one.refusals[0].reason
+    impatient = RawClient(world)
+    impatient.say(struct.pack(">ihhi", 8 + len(name), 18, 4, 79) + name)
+    impatient.say(struct.pack(">ihhi", 8 + len(name), 3, 4, 80) + name)
+    assert impatient.is_closed
+    assert caplog.text.count("Kafka client") == 1
 
 
 def test_a_caller_that_says_nothing_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
