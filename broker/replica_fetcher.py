@@ -403,8 +403,7 @@ class ReplicaFetcher:
         error = _error(code)
         longest_ms = self._settings.backoff_ms
         if error in _PASSING:
-            if state.failures == 0:
-                log.info("%s: the leader says %s", state.name, error.name)
+            log.debug("%s: the leader says %s", state.name, error.name)
             longest_ms = min(longest_ms, FIRST_DELAY_S * 1000 * 2 ** min(state.failures, 10))
         else:
             log.error("%s: the leader says %s", state.name, error.name)
