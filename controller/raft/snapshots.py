@@ -17,12 +17,16 @@ from barnabas.controller.raft.messages import Chunk, Entry
 from pysyncobj.config import SERIALIZER_STATE
 
 CHUNK_BYTES: Final = 1 << 20
+CHUNKS_AT_ONCE: Final = (
+    8  # then the follower is heard, so that a connection need not hold all of a large snapshot
+)
 KEPT_ENTRIES: Final = 2000
 SNAPSHOT_BYTES_MAX: Final = 1 << 30  # refuse to collect more from a peer
 
 
 class Outgoing(NamedTuple):
-    """A piece of a snapshot file on its way out; the library looks at `is_last`, by its place."""
+    """A piece of a snapshot file on its way out. The library looks at `is_last`, by its place: then it turns to other
+    things, and comes back when the follower still wants the snapshot."""
 
     chunk: Chunk
     is_first: bool
@@ -92,7 +96,7 @@ class RaftSnapshots:
         return SERIALIZER_STATE.SUCCESS, self._first_to_keep(last.index)
 
     def getTransmissionData(self, node: object) -> Outgoing:  # noqa: N802
-        """The next piece for this node."""
+        """The next piece for this node; behind the last one the first again, if that is asked for."""
         node_id: int = getattr(node, "id")  # noqa: B009 - the library's Node has no types
         last, encoded, position = self._transfers.get(node_id, (self._last, self._encoded, 0))
         data = encoded[position : position + CHUNK_BYTES]
@@ -102,7 +106,8 @@ class RaftSnapshots:
             self._transfers.pop(node_id, None)
         else:
             self._transfers[node_id] = (last, encoded, position + len(data))
-        return Outgoing(chunk, position == 0, is_last)
+        pauses = (position // CHUNK_BYTES + 1) % CHUNKS_AT_ONCE == 0
+        return Outgoing(chunk, position == 0, is_last or pauses)
 
     def cancelTransmisstion(self, node: object) -> None:  # noqa: N802
         self._transfers.pop(getattr(node, "id"), None)  # noqa: B009

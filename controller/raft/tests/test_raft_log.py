@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Sequence
 
 import pytest
 from barnabas.controller.errors import MetadataError, NotController
-from barnabas.controller.raft import library
+from barnabas.controller.raft import library, snapshots
+from barnabas.controller.raft.messages import Chunk
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.controller.raft.tests.raft_world import RaftWorld
+from barnabas.controller.raft.tests.raft_world import RaftWorld, kind_of
 from barnabas.storage.memory_disk import MemoryDisk
 from pysyncobj import syncobj
 
@@ -190,6 +192,38 @@ def test_a_long_log_is_cut_and_a_voter_that_missed_it_gets_a_snapshot(seed: int)
     late.start()
     world.run(0.5)
     assert late.groups == leader.groups
+
+
+def test_a_large_snapshot_goes_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 10_000)
+    world = RaftWorld(start=False)
+    world.genesis = ([bytes([66]) * 100_000] * 4, 3)
+    world.journal_bytes_min = 1
+    for voter in world.voters.values():
+        voter.start()
+    leader = world.leader()
+    late = next(voter for voter in world.voters.values() if voter is not leader)
+    late.stop()
+    for number in range(60):
+        leader.propose(b"%d" % number + bytes([65]) * 40_000)
+        world.run(0.1)
+    assert leader.log is not None
+    assert leader.log._engine.journal.first_index > 2
+    late.start()
+    at_once: dict[float, int] = {}
+
+    def watch(sender: int, receiver: int, message: bytes) -> Sequence[float]:
+        if receiver == late.node_id and kind_of(message) is Chunk:
+            at_once[world.world.now] = at_once.get(world.world.now, 0) + len(message)
+        return (0.0005,)
+
+    world.spoil = watch
+    world.run(5.0)
+    assert late.groups == leader.groups
+    assert late.replaced == 3
+    assert max(at_once.values()) < 90_000, "a connection holds that"
+    assert sum(at_once.values()) > 400_000, "all of it, in parts"
+    assert world.leaders == [leader]
 
 
 def test_describe_tells_who_leads_and_how_far_everybody_is() -> None:
