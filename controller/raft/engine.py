@@ -207,7 +207,7 @@ class RaftEngine:
         self._outbox.drop(node_id)
         with self.library:
             self.library.disconnected(node_id)
-            self.snapshots.cancelTransmisstion(self.library.nodes[node_id])
+            self.snapshots.disconnected(node_id)
         self._election.disconnected(node_id, self._now)
         if self._serving and not self._closed:
             self._arm()
@@ -252,6 +252,7 @@ class RaftEngine:
             with self.library:
                 action()
                 self._begin_to_lead()
+                self._transport.resume(self._connections)
         except Contradiction as error:
             self._halt(MetadataError(f"the controllers' logs contradict each other: {error}"))
         except Exception as error:

@@ -25,8 +25,7 @@ SNAPSHOT_BYTES_MAX: Final = 1 << 30  # refuse to collect more from a peer
 
 
 class Outgoing(NamedTuple):
-    """A piece of a snapshot file on its way out. The library looks at `is_last`, by its place: then it turns to other
-    things, and comes back when the follower still wants the snapshot."""
+    """A piece of a snapshot file on its way out; the library looks at `is_last`, by its place."""
 
     chunk: Chunk
     is_first: bool
@@ -106,11 +105,10 @@ class RaftSnapshots:
             self._transfers.pop(node_id, None)
         else:
             self._transfers[node_id] = (last, encoded, position + len(data))
-        pauses = (position // CHUNK_BYTES + 1) % CHUNKS_AT_ONCE == 0
-        return Outgoing(chunk, position == 0, is_last or pauses)
+        return Outgoing(chunk, position == 0, is_last)
 
     def cancelTransmisstion(self, node: object) -> None:  # noqa: N802
-        self._transfers.pop(getattr(node, "id"), None)  # noqa: B009
+        """Said also of a node that only gets no more in this step; `disconnected` ends a transfer."""
 
     def setTransmissionData(self, data: Snapshot | None) -> bool:  # noqa: N802
         """The transport collects the pieces and hands over a whole snapshot, which has been applied already."""
@@ -123,6 +121,9 @@ class RaftSnapshots:
         return None, _library(snapshot.last), _library(snapshot.previous), []
 
     # Our side
+
+    def disconnected(self, node_id: int) -> None:
+        self._transfers.pop(node_id, None)
 
     def written(self, snapshot: Snapshot, encoded: bytes) -> None:
         """It is on disk."""

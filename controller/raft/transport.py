@@ -14,8 +14,8 @@ From the library: what it says is given the term it leaves out, and goes to the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.raft.append_guard import fit_append
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.raft")
 
-NEVER_ELECTED = -1  # a log that nobody votes for
+NEVER_ELECTED: Final = -1  # a log that nobody votes for
+STEP_BYTES_MAX: Final = 8 << 20  # to one follower at a time
 
 
 class GuardedTransport(Transport):
@@ -61,6 +62,7 @@ class GuardedTransport(Transport):
         self._send_message = send_message
         self._install = install
         self._library: RaftLibrary
+        self._sent: dict[int, int] = {}  # node id -> bytes in this step
         self._answer_term = 0  # of the message that is being answered
         self._next_index: int | None = None  # what a success may say
         self._voted: dict[int, int] = {}  # node id -> the last term in which its vote was counted
@@ -77,7 +79,28 @@ class GuardedTransport(Transport):
         translated = self._translate(message)
         if translated is not None:
             self._send_message(node.id, translated)
+            self._limit(node.id, translated)
         return True
+
+    def _limit(self, node_id: int, message: Message) -> None:
+        """The library sends all that a follower lacks in one go. A connection takes so much only; the library stops
+        for one that is gone."""
+        if isinstance(message, Chunk):
+            size = len(message.data)
+        elif isinstance(message, Append) and message.entries:
+            size = sum(len(entry.command) for entry in message.entries)
+        else:
+            return
+        sent = self._sent[node_id] = self._sent.get(node_id, 0) + size
+        if sent >= STEP_BYTES_MAX:
+            self._library.disconnected(node_id)
+
+    def resume(self, connected: Container[int]) -> None:
+        """At the end of a step: at the next heartbeat it goes on."""
+        for node_id, sent in self._sent.items():
+            if sent >= STEP_BYTES_MAX and node_id in connected:
+                self._library.connected(node_id)
+        self._sent.clear()
 
     def _translate(self, message: dict[str, Any]) -> Message | None:
         kind = message["type"]

@@ -11,7 +11,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
-from barnabas.controller.raft import snapshots
+from barnabas.controller.raft import snapshots, transport
 from barnabas.controller.raft.library import LEADER
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
 from barnabas.storage.memory_file import ProcessKilled
@@ -242,12 +242,14 @@ class ChaosWorld(RaftWorld):
 
 def run_seed(seed: int, seconds: float = 8.0) -> Counter[str]:
     """3 voters or 5; snapshots go in many chunks."""
-    chunk_bytes = snapshots.CHUNK_BYTES
+    chunk_bytes, step_bytes = snapshots.CHUNK_BYTES, transport.STEP_BYTES_MAX
     vars(snapshots)["CHUNK_BYTES"] = 40
+    vars(transport)["STEP_BYTES_MAX"] = 4000 if seed % 2 else step_bytes
     try:
         world = ChaosWorld(seed, 5 if seed % 3 == 2 else 3)
         world.run_chaos(seconds)
         world.settle()
     finally:
         vars(snapshots)["CHUNK_BYTES"] = chunk_bytes
+        vars(transport)["STEP_BYTES_MAX"] = step_bytes
     return world.counters

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 from barnabas.controller.errors import MetadataError, NotController
-from barnabas.controller.raft import library, snapshots
+from barnabas.controller.raft import library, snapshots, transport
 from barnabas.controller.raft.messages import Chunk
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld, kind_of
@@ -196,6 +196,7 @@ def test_a_long_log_is_cut_and_a_voter_that_missed_it_gets_a_snapshot(seed: int)
 
 def test_a_large_snapshot_goes_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(transport, "STEP_BYTES_MAX", 80_000)
     world = RaftWorld(start=False)
     world.genesis = ([bytes([66]) * 100_000] * 4, 3)
     world.journal_bytes_min = 1
