@@ -101,6 +101,18 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=1000, help="partitions of the large failover")
     options = parser.parse_args()
     results = Results(["Apache Kafka", "Barnabas"])
+    try:
+        _measure(results, options)
+    finally:  # what there is, also when it was cut short
+        print(
+            f"Medians of {options.rounds} rounds and {options.failovers} failovers (lowest - highest); "
+            f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
+            f"Python {platform.python_version()}\n\n{results.table()}"
+        )
+    return 0
+
+
+def _measure(results: Results, options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-cluster-") as folder:
         clusters = make(Path(folder) / "defaults", {})
         try:
@@ -116,12 +128,6 @@ def main() -> int:
                 say(f"{name}: {options.partitions} partitions failed over")
         finally:
             close(clusters)
-    print(
-        f"Medians of {options.rounds} rounds and {options.failovers} failovers (lowest - highest); "
-        f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}\n\n{results.table()}"
-    )
-    return 0
 
 
 if __name__ == "__main__":

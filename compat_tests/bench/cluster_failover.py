@@ -20,6 +20,7 @@ from compat_tests.harness.raw import RawConnection
 
 _PATIENCE_S = 90
 _PAUSE_S = 0.002
+_ATTEMPTS = 3
 _numbers = itertools.count()
 _BATCH = raw.good_batch(bytes(100))
 
@@ -44,16 +45,7 @@ def _lose(cluster: Cluster, how: signal.Signals, *, controller: bool, partitions
     active = cluster.active_controller()
     leader = active if controller else next(node for node in cluster.nodes if node != active)
     others = [node for node in cluster.nodes if node != leader]
-    topic = f"away-{next(_numbers)}"
-    configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
-    half = partitions // 2
-    # the survivors are next in line in equal parts
-    assignment = [[leader, *others]] * (partitions - half) + [[leader, *reversed(others)]] * half
-    create_topic(cluster, topic, configs=configs, assignment=assignment)
-    left = set(range(partitions))
-    while left:
-        _produce(cluster.addresses[leader], topic, left)
-    time.sleep(1)
+    topic = _topic_of(cluster, leader, others, partitions)
     left = set(range(partitions))
     started = time.perf_counter()
     os.kill(cluster.nodes[leader].pid, how)
@@ -61,6 +53,21 @@ def _lose(cluster: Cluster, how: signal.Signals, *, controller: bool, partitions
     seconds = time.perf_counter() - started
     _bring_back(cluster, leader, how)
     return {name: seconds}
+
+
+def _topic_of(cluster: Cluster, leader: int, others: list[int], partitions: int) -> str:
+    """A topic that the node leads, all of it, and that has taken records; the others are next in line in equal parts."""
+    half = partitions // 2
+    assignment = [[leader, *others]] * (partitions - half) + [[leader, *reversed(others)]] * half
+    for _ in range(_ATTEMPTS):
+        topic = f"away-{next(_numbers)}"
+        create_topic(cluster, topic, configs={"min.insync.replicas": "2"}, assignment=assignment)
+        _produce_anywhere(list(cluster.addresses.values()), topic, set(range(partitions)), -1)
+        time.sleep(1)
+        states = cluster.metadata().partitions
+        if all(states[topic, number].leader == leader for number in range(partitions)):
+            return topic
+    raise AssertionError(f"node {leader} does not keep the lead of {partitions} partitions")
 
 
 def _bring_back(cluster: Cluster, node: int, how: signal.Signals) -> None:

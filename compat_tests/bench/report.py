@@ -26,6 +26,7 @@ class Results:
         medians = {
             measure: (statistics.median(samples[first]), statistics.median(samples[second]))
             for measure, samples in self._samples.items()
+            if all(samples.values())
         }
         return {measure: other / base for measure, (base, other) in medians.items() if base}
 
@@ -47,6 +48,8 @@ class Results:
 
 
 def _cell(samples: list[float]) -> str:
+    if not samples:
+        return "-"
     low, middle, high = min(samples), statistics.median(samples), max(samples)
     if len(samples) == 1:
         return _number(middle)
