@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run demo test test-durability test-apache check format conform bench bench-partitions \
-  bench-cluster cluster chaos kafka lock clean
+  bench-cluster cluster chaos simulate kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
@@ -24,6 +24,7 @@ help:
 	@echo 'make demo         real flights through the broker into Spark and back'
 	@echo 'make test         everything, with real clients; needs Java 17 or newer'
 	@echo 'make test-durability  fifty rounds of kill -9 under load, thousands of simulated crashes'
+	@echo 'make simulate     whole clusters under a seeded scheduler (SEEDS=1000)'
 	@echo 'make chaos        clusters under load whose nodes die, stand still and lose their network'
 	@echo 'make check        format, lint, types, import rules, generated code'
 	@echo 'make test-apache  the client tests against Apache Kafka'
@@ -91,6 +92,11 @@ bench: $(JARS)
 
 bench-partitions: $(JARS)
 	$(BIN)/python -m compat_tests.bench.partitions $(ARGS)
+
+# A failing seed prints the command that replays it.
+SEEDS ?= 1000
+simulate: $(INSTALLED)
+	$(BIN)/python -m compat_tests.simulation --seeds $(SEEDS) $(ARGS)
 
 bench-cluster: $(JARS)
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)

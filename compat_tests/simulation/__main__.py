@@ -51,7 +51,7 @@ def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
     with put_in(bug):
         simulation = Simulation(seed, shape)
         try:
-            signal.setitimer(signal.ITIMER_VIRTUAL, SEED_CPU_S)
+            signal.setitimer(signal.ITIMER_VIRTUAL, SEED_CPU_S, 1)
             simulation.run()
         except Exception as error:  # noqa: BLE001 - whatever it is, the seed has failed
             failure = f"{type(error).__name__}: {error}"
