@@ -164,6 +164,8 @@ class ReplicaLog(TruncatableLog):
             self.log_end_offset = (
                 header.base_offset
             )  # over a gap so wide that the new segment begins behind it
+        # Not written down before the batch: until it is synced, and the file with it, the batch itself tells.
+        self._epochs.assign_unsaved(header.partition_leader_epoch, header.base_offset)
         return self._prepare_segment(header, size, header.partition_leader_epoch, now)
 
     def _write_run(self, batches: memoryview, headers: list[BatchHeader], result: FollowerAppend) -> None:
