@@ -13,6 +13,7 @@ from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.dumped_logs import LogJudge
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.topics import eventually
 
@@ -190,3 +191,21 @@ def test_kafka_log_dirs(cluster: Cluster, java_tools: JavaTools) -> None:
     for one in found["brokers"]:
         names = {part["partition"] for folder in one["logDirs"] for part in folder["partitions"]}
         assert {"everywhere-0", "everywhere-1", "everywhere-2"} <= names
+
+
+def test_kafka_dump_log_accepts_every_replica(
+    cluster: Cluster, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    """The last one: the cluster is stopped, and all that its nodes have on disk is judged."""
+    create_topic(cluster, "judged", 2)
+    for partition in (0, 1):
+        samples = [Sample(b"%d" % number, b"v" * number) for number in range(500)]
+        CLIENTS[2].produce(cluster.bootstrap, "judged", samples, "zstd", partition)
+    cluster.wait_until_whole()
+    cluster.stop()
+    for number, node in cluster.nodes.items():
+        compacted = {"__consumer_offsets", "__cluster_metadata"}
+        judge = LogJudge(java_tools, node.log_dir, tmp_path / str(number), compacted)
+        copied = [file for file in judge.copy() if "__cluster_metadata" not in str(file)]
+        judge.judge(copied)
+        assert judge.judged >= 2
