@@ -1,4 +1,4 @@
-"""The `barnabas` command. It starts brokers; Kafka's own tools administer them."""
+"""The `barnabas` command. It starts nodes, and mends a quorum that can't be; Kafka's own tools administer them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ When it serves, it prints one line to standard output:
 Logs go to standard error. SIGTERM and SIGINT stop it cleanly.
 """
 
+_LEAVE_HELP = """\
+When a voter's disk is lost for good, or most voters' disks are, a new quorum begins with the metadata of one that is
+left. Stop all voters. Run this on the one that has most (its log said the highest offset last), with the properties
+that it is started with. Remove __cluster_metadata-0 from the directories of the other voters; their partitions stay.
+Then start all of them: the others take the metadata of this one.
+
+What only lost voters had committed is gone.
+"""
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="barnabas", description="A Kafka-wire-compatible broker.")
@@ -32,10 +41,22 @@ def build_parser() -> argparse.ArgumentParser:
         description=_START_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    start.add_argument(
+    _add_properties(start)
+    leave = commands.add_parser(
+        "leave-quorum",
+        help="make a stopped voter's metadata that of a single node, to begin a new quorum with",
+        description=_LEAVE_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_properties(leave)
+    return parser
+
+
+def _add_properties(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "file", nargs="?", metavar="server.properties", help="properties, as Kafka's broker takes them"
     )
-    start.add_argument(
+    command.add_argument(
         "--set",
         dest="settings",
         action="append",
@@ -43,8 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="name=value",
         help="set one property; may be repeated; goes before everything else",
     )
-    start.set_defaults(refuse=start.error)
-    return parser
+    command.set_defaults(refuse=command.error)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +77,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "for example --set listeners=PLAINTEXT://127.0.0.1:9093"
         )
     # Late: --help needs none of it.
+    if parsed.command == "leave-quorum":
+        from barnabas.leave_quorum import leave
+
+        return leave(parsed.file, parsed.settings)
     from barnabas.server import serve
 
     return serve(parsed.file, parsed.settings)

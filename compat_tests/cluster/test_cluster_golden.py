@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +55,31 @@ def test_a_single_node_of_old_grows_to_three(name: str, tmp_path: Path) -> None:
         _check(cluster)
         _produce(cluster)
         assert read_all(cluster.bootstrap, "orders") == [*RECORDS, (b"new", b"new")]
+    finally:
+        cluster.close()
+
+
+def test_a_voter_whose_disk_is_lost_is_replaced_by_a_new_quorum(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, "barnabas", settings=SETTINGS)
+    for node in cluster.nodes:
+        shutil.copytree(GOLDEN / "cluster-1" / f"node-{node}", tmp_path / f"node-{node}" / "data")
+    shutil.rmtree(tmp_path / "node-1" / "data")
+    shutil.rmtree(tmp_path / "node-3" / "data" / "__cluster_metadata-0")
+    left = cluster.nodes[2]
+    command = [sys.executable, "-m", "barnabas.cli", "leave-quorum"]
+    for name, value in left.settings.items():
+        command += ["--set", f"{name}={value}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.stdout.startswith("node 2 has left its quorum")
+    again = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (again.returncode, "holds no metadata of a voter" in again.stderr) == (1, True)
+    try:
+        cluster.start()
+        _check(cluster)
+        _produce(cluster)
+        assert eventually(
+            lambda: all(sorted(cluster.partition("orders", index).isr) == [1, 2, 3] for index in (0, 1)), 30
+        )
     finally:
         cluster.close()
 

@@ -1,0 +1,43 @@
+"""`barnabas leave-quorum`: the metadata of a stopped voter becomes that of a single node."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.kafka_metadata import metadata_directory
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.kraft_directory import JOURNAL, KRAFT_LOG
+from barnabas.controller.link.quorum_state import QUORUM_STATE
+from barnabas.controller.raft.departure import leave_quorum
+from barnabas.storage.directory import LogDirectory
+from barnabas.storage.disk import RealDisk
+from barnabas.storage.errors import LogDirectoryError
+
+
+def leave(file: str | None, settings: Iterable[str]) -> int:
+    """The process's exit code. Says what it has done, or why not, in one line."""
+    disk = RealDisk()
+    try:
+        config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings)
+        directory = metadata_directory(config)
+        if not disk.exists(directory):
+            raise MetadataError(f"{directory} (metadata.log.dir, or the first of log.dirs) is not there")
+        locked = LogDirectory(disk, directory)
+        locked.open()
+        try:
+            end_offset = leave_quorum(disk, f"{directory}/{KRAFT_LOG}/{JOURNAL}", QUORUM_STATE)
+        finally:
+            locked.unlock()
+    except (ConfigError, LogDirectoryError, MetadataError, OSError) as error:
+        print(f"barnabas: {error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
+        return 1
+    print(  # noqa: T201 - the terminal is the interface here
+        f"node {config.node_id} has left its quorum, with the metadata up to offset {end_offset} in {directory}. Start it alone, "
+        f"or with other voters, from whose directories {KRAFT_LOG} has been removed"
+    )
+    return 0

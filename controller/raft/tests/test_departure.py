@@ -1,0 +1,70 @@
+"""A voter that leaves its quorum keeps what it had, as a single node's journal."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from barnabas.controller.controller import Controller
+from barnabas.controller.errors import MetadataError
+from barnabas.controller.link.quorum_state import QUORUM_STATE
+from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.raft.departure import leave_quorum
+from barnabas.controller.raft.files import JOURNAL, SNAPSHOT
+from barnabas.controller.records import encode_record
+from barnabas.storage.disk import RealDisk
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    kept = Path(__file__).parents[3] / "compat_tests" / "golden" / "cluster-1" / "node-1"
+    target = tmp_path / "barnabas"
+    shutil.copytree(kept / "__cluster_metadata-0" / "barnabas", target)
+    return str(target)
+
+
+def opened(directory: str) -> Controller:
+    controller = Controller(LocalMetadataLog(RealDisk(), directory, VirtualRuntime()))
+    controller.open()
+    return controller
+
+
+def test_what_the_voter_had_is_the_single_nodes(directory: str) -> None:
+    end_offset = leave_quorum(RealDisk(), directory, QUORUM_STATE)
+    left = {path.name for path in Path(directory).iterdir()}
+    assert left.isdisjoint({QUORUM_STATE, JOURNAL, SNAPSHOT})
+    controller = opened(directory)
+    image = controller.image
+    assert image.offset + 1 == end_offset
+    assert sorted(image.topics) == ["__consumer_offsets", "orders"]
+    assert sorted(image.brokers) == [1, 2, 3]
+    assert image.topic_configs("orders")["max.message.bytes"] == "54321"
+    assert list(map(encode_record, image.records())) == list(
+        map(encode_record, opened(directory).image.records())
+    )
+
+
+@pytest.mark.parametrize(
+    "gone", [[], [QUORUM_STATE], [QUORUM_STATE, JOURNAL], [QUORUM_STATE, SNAPSHOT, JOURNAL]]
+)
+def test_a_departure_that_was_cut_short_can_be_made_again(directory: str, gone: list[str]) -> None:
+    """quorum.state goes first, so that no voter starts on the rest."""
+    kept = directory + "-kept"
+    shutil.copytree(directory, kept)
+    wanted = leave_quorum(RealDisk(), directory, QUORUM_STATE)
+    for name in {QUORUM_STATE, SNAPSHOT, JOURNAL} - set(gone):
+        shutil.copy(Path(kept) / name, Path(directory) / name)
+    if SNAPSHOT in gone:
+        with pytest.raises(MetadataError, match="holds no metadata of a voter"):
+            leave_quorum(RealDisk(), directory, QUORUM_STATE)
+    else:
+        assert leave_quorum(RealDisk(), directory, QUORUM_STATE) == wanted
+    assert opened(directory).image.offset + 1 == wanted
+
+
+def test_who_is_no_voter_has_nothing_to_leave(tmp_path: Path) -> None:
+    with pytest.raises(MetadataError, match="holds no metadata of a voter"):
+        leave_quorum(RealDisk(), str(tmp_path), QUORUM_STATE)
