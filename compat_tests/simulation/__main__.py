@@ -108,9 +108,9 @@ def story(seed: int, bug: str, nodes: int) -> int:
 
 
 def search(bug: str, seeds: range, nodes: int, processes: int) -> int:
-    """The first seed that finds the bug."""
+    """The first seed that finds the bug, and nothing without it."""
     for number, outcome in enumerate(outcomes(seeds, bug, nodes, processes), 1):
-        if outcome.failure:
+        if outcome.failure and not run_seed(outcome.seed, "", nodes).failure:
             print(f"{bug}: found by seed {outcome.seed}, after {number} seeds: {outcome.failure}", flush=True)
             return 0
     print(f"{bug}: not found in {len(seeds)} seeds")

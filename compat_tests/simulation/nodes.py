@@ -14,6 +14,7 @@ from barnabas.broker.config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.services import Services
 from barnabas.controller.errors import MetadataError
+from barnabas.storage.errors import LogDirectoryError
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
 
@@ -119,7 +120,7 @@ class SimulatedNode:
         process.node = node
         try:
             node.start()
-        except (OSError, MetadataError) as error:  # the disk is full, or fails
+        except (OSError, MetadataError, LogDirectoryError) as error:  # the disk is full, or fails
             self._fatal(process, f"cannot start: {error}")
             return
         self.ended_cleanly = False
