@@ -65,9 +65,10 @@ def _topic_of(cluster: Cluster, leader: int, others: list[int], partitions: int)
         _produce_anywhere(list(cluster.addresses.values()), topic, set(range(partitions)), -1)
         time.sleep(1)
         states = cluster.metadata().partitions
-        if all(states[topic, number].leader == leader for number in range(partitions)):
+        mine = [states[topic, number] for number in range(partitions)]
+        if all(one.leader == leader and one.whole for one in mine):
             return topic
-    raise AssertionError(f"node {leader} does not keep the lead of {partitions} partitions")
+    raise AssertionError(f"node {leader} does not keep the lead and the followers of {partitions} partitions")
 
 
 def _bring_back(cluster: Cluster, node: int, how: signal.Signals) -> None:
