@@ -79,6 +79,8 @@ class Partition:
             self.state = state  # its own proposal, whose answer came first
             return
         had_role = self.state is not _NO_STATE
+        if state.leader_epoch > self.leader_epoch + 1:  # others may have led, and followers cut their logs
+            self._end_leadership()
         self._take(state)
         self.is_leader = True
         leadership = self.leadership

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.tests.leader import Call, Leader
+from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.delete_records import (
@@ -15,7 +15,7 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord
+from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -569,6 +569,21 @@ def test_a_new_reign_knows_nothing_of_followers(leader: Leader) -> None:
     assert leader.partition().high_watermark == 0, "2 may have cut its log meanwhile"
     leader.follower(2).fetch(2)
     assert leader.partition().high_watermark == 2
+
+
+def test_a_reign_of_others_that_was_never_seen_ends_what_was_known(leader: Leader) -> None:
+    leader.create()
+    two = leader.follower(2)
+    waiting = leader.produce("a")
+    two.fetch(1)
+    leader.commit(  # 3 has led in between, and 2 has followed it: its log may have been cut
+        PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, leader=3),
+        PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, leader=1, isr=[1, 2]),
+    )
+    assert leader.partition().high_watermark == 0
+    assert leader.produced(waiting).error_code == E.NOT_LEADER_OR_FOLLOWER
+    two.fetch(1)
+    assert leader.partition().high_watermark == 1
 
 
 def test_what_nobody_copies_costs_no_memory_and_wakes_readers_when_it_is_committed(leader: Leader) -> None:
