@@ -137,8 +137,10 @@ class Controller:
                 self._answer_after(lambda: self._call(lambda: done(decision.response)))
                 return
             if generation == self._generation:
-                # Everything under way was decided on top of this, and fails with it.
-                self._under_way.clear()
+                if self._under_way and self._under_way[-1] is group:
+                    self._under_way.pop()  # the log has not taken it, and what was decided before it stands
+                else:  # everything behind it was decided on top of it, and fails with it
+                    self._under_way.clear()
                 self._generation += 1
                 self._reset_decided()
             self._fail(failed, error)

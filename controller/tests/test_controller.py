@@ -14,9 +14,11 @@ from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
 from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage
 from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.operations.brokers import register_broker
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
 from barnabas.controller.operations.producer_ids import BLOCK_SIZE, allocate_block
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
+from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.single_node import start_alone
 from barnabas.controller.topic_configs import TOPIC_CONFIGS
 from barnabas.storage.memory_disk import MemoryDisk
@@ -255,6 +257,34 @@ def test_an_operation_run_by_a_refusal_is_decided_on_what_is_committed() -> None
     world.runtime.run_until_idle()
     assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
     assert list(world.image.topics) == ["b"]
+
+
+def test_a_change_that_is_too_large_takes_none_before_it_along() -> None:
+    runtime, settings = VirtualRuntime(), Settings()
+    peers = SimpleNamespace(send=lambda _node_id, _message: False)
+    controller = Controller(RaftMetadataLog(MemoryDisk(), "/raft", runtime, 1, [1], peers, ([], -1)))
+    controller.open()
+    controller.serve()
+    runtime.advance(1)
+    controller.run(lambda image: register_broker(image, settings, bytes(16)), lambda _: None)
+    runtime.advance(1)
+    answers, refused = list[str](), list[ErrorCode]()
+
+    def create(name: str) -> None:
+        controller.run(
+            lambda image: create_topics(image, [NewTopic(name)], settings, lambda: runtime.random_bytes(16)),
+            lambda results: answers.extend(result.error.name for result in results),
+        )
+
+    large = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name="b", name="x", value="x" * 30_000)
+    create("a")
+    controller.run(
+        lambda _: Decision([large] * 200, None), lambda _: None, lambda error, _: refused.append(error)
+    )
+    assert (answers, refused) == ([], [ErrorCode.KAFKA_STORAGE_ERROR])
+    create("a")
+    runtime.advance(1)
+    assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
 
 
 def test_a_listener_that_fails_stops_nothing() -> None:
