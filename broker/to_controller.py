@@ -173,6 +173,11 @@ class ToController:
             lambda answer: self._answered(attempt, number, answer),
         )
 
+    def _retry(self, attempt: _Attempt) -> None:
+        """Unless it has been sent to another node meanwhile, which may do it: its answer is the one to wait for."""
+        if attempt.sent_to < 0:
+            self._try(attempt)
+
     def _turned_local(self, attempt: _Attempt) -> None:
         """This node has become the active controller while the request waited."""
         asked = attempt.asked
@@ -199,7 +204,7 @@ class ToController:
                 log.warning("an answer of controller %d can't be read: %s", attempt.sent_to, error)
         if answer is None or answer.error == ErrorCode.NOT_CONTROLLER:
             attempt.sent_to = -1
-            self._runtime.call_later(RETRY_S, lambda: self._try(attempt))
+            self._runtime.call_later(RETRY_S, lambda: self._retry(attempt))
             return
         attempt.done = True
         self._waiting.remove(attempt)

@@ -1,0 +1,60 @@
+"""Requests to the active controller, over links whose other ends are scripted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import barnabas.broker.api  # noqa: F401 - registers the handlers
+import msgspec
+from barnabas.broker.controller_requests import ControllerAnswer
+from barnabas.broker.to_controller import ToController
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from barnabas.wire.registry import response_type
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+HEARTBEAT = 63
+
+
+class Links:
+    """A node's links, as far as requests go over them."""
+
+    def __init__(self) -> None:
+        self.active = 2
+        self.asked: list[tuple[int, Callable[[bytes | None], object]]] = []
+
+    def active_controller(self) -> int:
+        return self.active
+
+    def request(self, node_id: int, payload: bytes, done: Callable[[bytes | None], object]) -> None:
+        self.asked.append((node_id, done))
+
+
+def answer(error: ErrorCode = ErrorCode.NONE) -> bytes:
+    kind: Any = response_type(HEARTBEAT)
+    body = b"" if error else b"".join(kind.encode(kind.max_version, BrokerHeartbeatResponse(is_fenced=True)))
+    return msgspec.msgpack.encode(ControllerAnswer(error, -1, body))
+
+
+def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_last_ones_answer() -> None:
+    runtime, links = VirtualRuntime(), Links()
+    controller = SimpleNamespace(
+        is_active=False, image=SimpleNamespace(offset=-1), add_image_listener=lambda _: None
+    )
+    partitions = SimpleNamespace(when_settled=lambda call: call())
+    services: Any = SimpleNamespace(runtime=runtime, controller=controller, partitions=partitions, node_id=1)
+    to_controller = ToController(services)
+    to_controller.links = links
+    answers: list[tuple[Any, ErrorCode]] = []
+    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    links.asked[0][1](answer(ErrorCode.NOT_CONTROLLER))
+    links.active = 3
+    to_controller.controller_changed()
+    runtime.advance(0.1)
+    assert [node_id for node_id, _ in links.asked] == [2, 3], "or it would be done twice"
+    links.asked[1][1](answer())
+    ((response, error),) = answers
+    assert (response.is_fenced, error) == (True, ErrorCode.NONE)
