@@ -210,8 +210,10 @@ class Node:
         try:
             self._listen()
         except OSError as error:
+            addresses = ", ".join(format_address(each.host, each.port) for each in self._config.listeners)
             self.on_fatal(
-                f"cannot listen on {', '.join(each.name for each in self._config.listeners)}: {error}"
+                f"cannot listen on {addresses}: {error.strerror or error}; stop what uses it or choose another in "
+                "`listeners`"
             )
 
     # -- both
@@ -331,7 +333,7 @@ class Node:
             server.close()
         if self._lifecycle is not None:
             self._lifecycle.stop()
-        if self._metadata is not None:
+        if self._partitions is not None:  # what has been put together: not where the metadata could not be read
             self._connections.close_all()
             if self._has_loaded:
                 self.services.groups.stop()
