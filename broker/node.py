@@ -21,6 +21,7 @@ from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.kafka_metadata import KafkaMetadata, metadata_directory
+from barnabas.broker.listener_config import format_address
 from barnabas.broker.partitions import PartitionManager
 from barnabas.broker.producer_ids import ProducerIdAllocator, ask_controller_for_block
 from barnabas.broker.purgatory import FetchPurgatory
@@ -212,8 +213,7 @@ class Node:
         except OSError as error:
             addresses = ", ".join(format_address(each.host, each.port) for each in self._config.listeners)
             self.on_fatal(
-                f"cannot listen on {addresses}: {error.strerror or error}; stop what uses it or choose another in "
-                "`listeners`"
+                f"cannot listen on {addresses}: {error.strerror or error}; free it or choose another in `listeners`"
             )
 
     # -- both
@@ -333,7 +333,9 @@ class Node:
             server.close()
         if self._lifecycle is not None:
             self._lifecycle.stop()
-        if self._partitions is not None:  # what has been put together: not where the metadata could not be read
+        if (
+            self._partitions is not None
+        ):  # what has been put together: not where the metadata could not be read
             self._connections.close_all()
             if self._has_loaded:
                 self.services.groups.stop()
