@@ -235,11 +235,12 @@ def test_connections_that_say_nothing(cluster: Cluster) -> None:
 
 
 def test_a_client_on_the_controller_port(cluster: Cluster) -> None:
-    """A Kafka client that has the wrong port: its connection is closed, and the log names the port."""
+    """A Kafka client that has the wrong port is told so and closed, and the log names it."""
     leader = cluster.active_controller()
     with raw.RawConnection(cluster.controllers[leader]) as connection:
         connection.send(raw.request(18, 0, b""))
-        assert connection.is_closed()
+        while connection.socket.recv(1 << 16):  # it may be told why, and is closed in any case
+            pass
     _wait_for_text([cluster.nodes[leader]], "controller", "127.0.0.1")
 
 
