@@ -330,6 +330,8 @@ class LogManager:
             periodic.stop()
         self.moves.stop()
         self._remover.stop()
+        # A node that no controller has taken in has changed nothing: the former registration is still what it was.
+        broker_epoch = self.broker_epoch if self.broker_epoch >= 0 else self.previous_broker_epoch
         for path, directory in self._directories.items():
             if path in self.offline:
                 continue
@@ -343,7 +345,7 @@ class LogManager:
             try:
                 self._checkpointer.write_now(path)
                 if clean:
-                    directory.mark_clean_shutdown(self.broker_epoch)
+                    directory.mark_clean_shutdown(broker_epoch)
             except OSError as error:
                 logger.error("%s was not closed cleanly: %s", path, error)
         self._unlock()

@@ -383,3 +383,17 @@ def test_a_clean_stop_tells_the_next_start_its_broker_epoch(workshop: Any, tmp_p
     assert second.previous_broker_epoch == 17
     abandon(second)
     assert manager(workshop, tmp_path / "a", tmp_path / "b").previous_broker_epoch == -1
+
+
+def test_a_start_that_came_to_no_registration_leaves_the_last_one_clean(
+    workshop: Any, tmp_path: Path
+) -> None:
+    first = manager(workshop, tmp_path)
+    first.broker_epoch = 17
+    first.close()
+    manager(workshop, tmp_path).close()  # no controller has answered
+    killed = manager(workshop, tmp_path)
+    assert killed.previous_broker_epoch == 17
+    abandon(killed)
+    manager(workshop, tmp_path).close()
+    assert manager(workshop, tmp_path).previous_broker_epoch == -1
