@@ -48,9 +48,11 @@ class Watch:
         handler = _Problems(self)
         logger = logging.getLogger("barnabas")
         propagate, level = logger.propagate, logger.level
-        logger.addHandler(handler)
         logger.propagate = False
         logger.setLevel(logging.WARNING)
+        library = logging.getLogger("pysyncobj")
+        for each in (logger, library):
+            each.addHandler(handler)
         try:
             with ExitStack() as stack:
                 stack.enter_context(mock.patch.object(Controller, "_apply", self._wrap(Controller._apply)))
@@ -61,7 +63,8 @@ class Watch:
                         stack.enter_context(mock.patch.object(owner, method, counted))
                 yield
         finally:
-            logger.removeHandler(handler)
+            for each in (logger, library):
+                each.removeHandler(handler)
             logger.propagate = propagate
             logger.setLevel(level)
 
@@ -193,5 +196,8 @@ class _Problems(logging.Handler):
         if short != self._last:  # a full disk says the same thing very often
             self._watch.history.log.append(text)
         self._last = short
+        if record.name.startswith("pysyncobj") and record.levelno >= logging.ERROR:
+            # It says so when it cuts what has been applied.
+            self._watch.violations.append(text)
         if record.exc_info and record.exc_info[0] is not None:
             self._watch.problems.append(f"{text}\n{logging.Formatter().formatException(record.exc_info)}")
