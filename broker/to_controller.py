@@ -91,19 +91,26 @@ class ToController:
         self._start(asked, answered, timeout_s)
 
     def _call_here(self, api_key: int, version: int, request: msgspec.Struct, done: Done) -> None:
-        context = RequestContext(
-            self._services,
-            LocalReply(lambda response: done(response, ErrorCode.NONE)),
-            api_key,
-            version,
-            0,
-            None,
-            "",
-            str(self._services.node_id),
-        )
-        response = REGISTRATIONS[api_key].handler(context, request)
-        if not isinstance(response, Outcome):
+        """UNKNOWN_SERVER_ERROR where the handler fails, as a controller elsewhere would answer: who asks waits for it."""
+        is_answered = False
+
+        def answer(response: msgspec.Struct) -> None:
+            nonlocal is_answered
+            is_answered = True
             done(response, ErrorCode.NONE)
+
+        context = RequestContext(
+            self._services, LocalReply(answer), api_key, version, 0, None, "", str(self._services.node_id)
+        )
+        try:
+            response = REGISTRATIONS[api_key].handler(context, request)
+        except Exception:
+            log.exception("%s of this node failed", REGISTRATIONS[api_key].name)
+            if not is_answered:
+                done(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+            return
+        if not isinstance(response, Outcome):
+            answer(response)
 
     # -- requests of clients
 
@@ -182,7 +189,10 @@ class ToController:
         """This node has become the active controller while the request waited."""
         asked = attempt.asked
 
-        def done(response: Any, _error: ErrorCode) -> None:
+        def done(response: Any, error: ErrorCode) -> None:
+            if response is None:
+                attempt.answered(None, error)
+                return
             kind = response_type(asked.api_key)
             attempt.answered(b"".join(kind.encode(asked.api_version, response)), ErrorCode.NONE)  # type: ignore[arg-type]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import barnabas.broker.api  # noqa: F401 - registers the handlers
 import msgspec
+import pytest
 from barnabas.broker.controller_requests import ControllerAnswer
 from barnabas.broker.to_controller import ToController
 from barnabas.wire.errors import ErrorCode
@@ -39,14 +40,38 @@ def answer(error: ErrorCode = ErrorCode.NONE) -> bytes:
     return msgspec.msgpack.encode(ControllerAnswer(error, -1, body))
 
 
-def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_last_ones_answer() -> None:
-    runtime, links = VirtualRuntime(), Links()
+class BrokenSessions:
+    """A controller's part that fails."""
+
+    def heartbeat(self, *_: object) -> None:
+        raise ValueError("a defect")
+
+
+def made(**fields: Any) -> tuple[ToController, VirtualRuntime]:
+    runtime = VirtualRuntime()
     controller = SimpleNamespace(
-        is_active=False, image=SimpleNamespace(offset=-1), add_image_listener=lambda _: None
+        is_active="broker_sessions" in fields,
+        image=SimpleNamespace(offset=-1),
+        add_image_listener=lambda _: None,
     )
     partitions = SimpleNamespace(when_settled=lambda call: call())
-    services: Any = SimpleNamespace(runtime=runtime, controller=controller, partitions=partitions, node_id=1)
-    to_controller = ToController(services)
+    services: Any = SimpleNamespace(
+        runtime=runtime, controller=controller, partitions=partitions, node_id=1, **fields
+    )
+    return ToController(services), runtime
+
+
+def test_a_handler_that_fails_here_is_answered_for(caplog: pytest.LogCaptureFixture) -> None:
+    to_controller, _ = made(broker_sessions=BrokenSessions())
+    answers: list[tuple[Any, ErrorCode]] = []
+    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
+    assert "a defect" in caplog.text
+
+
+def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_last_ones_answer() -> None:
+    to_controller, runtime = made()
+    links = Links()
     to_controller.links = links
     answers: list[tuple[Any, ErrorCode]] = []
     to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
