@@ -142,18 +142,20 @@ def _start(node: Node, config: BrokerConfig) -> None:
 
 
 def _explain(error: OSError, config: BrokerConfig) -> str:
+    opened = config.listeners + config.controller_listeners
     if isinstance(error, socket.gaierror):
-        hosts = ", ".join(each.host for each in config.listeners if each.host)
+        hosts = ", ".join(each.host for each in opened if each.host)
         return f"cannot resolve a host of `listeners` ({hosts}): {error.strerror}"
     if error.filename is None and error.errno == errno.EADDRINUSE:
-        addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
+        taken = [each for each in opened if each.port and not _can_bind(each.host, each.port)]
+        addresses = ", ".join(format_address(each.host, each.port) for each in taken or opened)
         return f"cannot listen on {addresses}: a port is in use; stop what uses it or choose another in `listeners`"
     if error.filename is None and error.errno == errno.EADDRNOTAVAIL:
-        given = [each.host for each in config.listeners if each.host]
-        foreign = [host for host in given if not _is_local(host)]
+        given = [each.host for each in opened if each.host]
+        foreign = [host for host in given if not _can_bind(host, 0)]
         return f"{', '.join(foreign or given)} is no address of this machine (listeners)"
     if error.filename is None and error.errno == errno.EACCES:
-        addresses = ", ".join(format_address(each.host, each.port) for each in config.listeners)
+        addresses = ", ".join(format_address(each.host, each.port) for each in opened)
         return f"cannot listen on {addresses}: {error.strerror}; correct `listeners`"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return (
@@ -162,12 +164,14 @@ def _explain(error: OSError, config: BrokerConfig) -> str:
     return f"{error}; see `log.dirs` and `listeners`"
 
 
-def _is_local(host: str) -> bool:
-    """Whether some port of this address can be bound; asked after a failure, to name the listener that has it."""
+def _can_bind(host: str, port: int) -> bool:
+    """Whether this can be bound (port 0: some port of the address); asked after a failure, to name the listener that
+    has it."""
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # the one that is served
         with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listeners themselves
             probe.bind(found[0][4])
     except OSError:
         return False

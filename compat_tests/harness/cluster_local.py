@@ -8,6 +8,7 @@ and their addresses. Ctrl-C stops all cleanly; what is there is taken up again b
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
@@ -45,10 +46,11 @@ class LocalNode:
     def __init__(self, node: int, folder: Path, text: str) -> None:
         self.node = node
         self.log = folder / "log"
+        self.properties = folder / "server.properties"
         self._ready = folder / "ready"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "server.properties").write_text(text)
-        command = [sys.executable, "-m", "barnabas.cli", "start", str(folder / "server.properties")]
+        self.properties.write_text(text)
+        command = [sys.executable, "-m", "barnabas.cli", "start", str(self.properties)]
         with self._ready.open("wb") as ready, self.log.open("ab") as log:
             # a session of its own: Ctrl-C is for us, who stop the nodes
             self.process = subprocess.Popen(
@@ -59,9 +61,23 @@ class LocalNode:
         """Whether it serves."""
         return self._ready.read_bytes().startswith(b"ready ")
 
+    def first_words(self) -> str:
+        """Where it is."""
+        return f"node {self.node} is process {self.process.pid}; its log is {_short(self.log)}"
+
     def last_words(self) -> str:
-        """The end of its log."""
-        return self.log.read_text(errors="replace")[-1500:]
+        """Why it has ended, or how to have it again."""
+        code = self.process.returncode
+        if code > 0:
+            end = self.log.read_text(errors="replace")[-1500:].rstrip()
+            return f"node {self.node} has ended with {code}; the end of {_short(self.log)}:\n{end}"
+        why = f"was killed (signal {-code})" if code else "was stopped"
+        barnabas = _short(Path(sys.executable).with_name("barnabas"))
+        return f"node {self.node} {why}; start it again with: {barnabas} start {_short(self.properties)}"
+
+
+def _short(path: Path) -> str:
+    return os.path.relpath(path)
 
 
 def _stop(nodes: list[LocalNode]) -> int:
@@ -95,7 +111,7 @@ def _serve(nodes: list[LocalNode], bootstrap: str) -> int:
         for one in list(living):
             if one.process.poll() is not None:
                 living.remove(one)
-                say(f"node {one.node} has ended with {one.process.returncode}:\n{one.last_words()}")
+                say(one.last_words())
         if not announced and len(living) == len(nodes) and all(one.is_ready() for one in nodes):
             announced = True
             print(f"bootstrap {bootstrap}", flush=True)
@@ -128,6 +144,7 @@ def main() -> int:
         for node in range(1, options.nodes + 1):
             folder = directory / f"node-{node}"
             nodes.append(LocalNode(node, folder, properties(node, ports, controller_ports, folder)))
+            say(nodes[-1].first_words())
         return _serve(nodes, ",".join(f"127.0.0.1:{port}" for port in ports))
     except KeyboardInterrupt:
         for number in (signal.SIGINT, signal.SIGTERM):

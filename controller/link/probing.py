@@ -67,5 +67,5 @@ def _same_id(linked: Peer, newcomer: Handshake) -> LinkRefused:
     return LinkRefused(
         refusals.NODE_ID,
         f"two running nodes have node.id={linked.node_id}: the one at {linked.connection.peer_name} is linked, and one at "
-        f"{newcomer.connection.peer_name} has come with the same id; every node needs its own",
+        f"{newcomer.connection.peer_host} has come with the same id; every node needs its own",
     )
