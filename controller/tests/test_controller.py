@@ -6,6 +6,7 @@ import errno
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -261,7 +262,7 @@ def test_an_operation_run_by_a_refusal_is_decided_on_what_is_committed() -> None
 
 def test_a_change_that_is_too_large_takes_none_before_it_along() -> None:
     runtime, settings = VirtualRuntime(), Settings()
-    peers = SimpleNamespace(send=lambda _node_id, _message: False)
+    peers: Any = SimpleNamespace(send=lambda _node_id, _message: False)
     controller = Controller(RaftMetadataLog(MemoryDisk(), "/raft", runtime, 1, [1], peers, ([], -1)))
     controller.open()
     controller.serve()
