@@ -125,6 +125,10 @@ class Links:
 
     # -- what is offered
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def add_listener(
         self, connected: Callable[[Peer], object], disconnected: Callable[[Peer], object]
     ) -> None:

@@ -48,6 +48,20 @@ def test_fresh_voters_form_a_quorum_once_all_have_answered(bootstrap: bool) -> N
     assert voters.running[2].links.identity.cluster_id == state.cluster_id
 
 
+def test_who_is_missing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "barnabas.link")
+    voters = Voters()
+    voters.start(2, 3)
+    voters.run(70)
+    said = [record.getMessage() for record in caplog.records if "still waiting" in record.getMessage()]
+    why = "a quorum forms when all have been there at once"
+    assert said == [f"still waiting for the voters at n1:{PORT}: {why}"] * 4  # two nodes, twice
+    voters.start(1)
+    voters.run(70)
+    voters.check_formed()
+    assert sum("still waiting" in record.getMessage() for record in caplog.records) == 4
+
+
 @pytest.mark.parametrize("seed_id", [1, 2, 3])
 def test_a_single_node_grows_and_brings_its_metadata(seed_id: int) -> None:
     voters = Voters()
