@@ -117,7 +117,8 @@ def _check_directories(knows: Identity, known: Identity) -> None:
                 refusals.DIRECTORY,
                 f"voter {known.node_id} comes with metadata directory {_uuid(known.directory_id)}, and the quorum was "
                 f"formed with its directory {_uuid(voter.directory_id)}: its disk was wiped or replaced, and what it "
-                f"had promised to the quorum is gone. Bring the old directory back; an emptied one must not vote",
+                f"had promised to the quorum is gone. Bring the old directory back; an emptied one must not vote. "
+                "Where it is lost: barnabas leave-quorum --help",
             )
 
 

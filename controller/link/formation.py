@@ -219,7 +219,7 @@ class Formation:
         self._fail(
             f"node {min(formed)} belongs to a quorum that has formed, and this node's metadata directory "
             f"{self._directory} holds nothing of it: it was wiped or replaced, and must not vote. Bring the old "
-            f"directory back"
+            f"directory back; where it is lost: barnabas leave-quorum --help"
         )
         return True
 
