@@ -86,7 +86,7 @@ def _run(config: BrokerConfig) -> int:
             runtime.on_signal(number, _Stop(node, runtime))
         # What the start has made lives as long as the process: no collection need look at it again.
         gc.freeze()
-        log.info("serving on %s", loop_name(runtime))
+        log.info("running on %s", loop_name(runtime))
         runtime.run()
         log.info("stopping")
         node.stop()

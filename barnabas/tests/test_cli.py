@@ -66,7 +66,7 @@ def test_ready_line_and_clean_stop(tmp_path: Path, loop: str, stop_signal: signa
             rest, log = broker.communicate(timeout=20)
     assert broker.returncode == 0
     assert rest == ""
-    assert f"serving on {loop}" in log
+    assert f"running on {loop}" in log
 
 
 def test_a_second_broker_on_the_directory_or_the_port_is_refused(tmp_path: Path) -> None:
