@@ -77,7 +77,7 @@ class LocalNode:
 
 
 def _short(path: Path) -> str:
-    return os.path.relpath(path)
+    return min(os.path.relpath(path), str(path), key=len)
 
 
 def _stop(nodes: list[LocalNode]) -> int:
