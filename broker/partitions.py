@@ -24,9 +24,9 @@ from barnabas.storage.log_config import LogConfig
 from barnabas.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from barnabas.controller.image import MetadataImage, PartitionState, TopicImage
+    from barnabas.controller.image import MetadataImage, PartitionState, TopicChanges, TopicImage
     from barnabas.storage.log import Log
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
@@ -82,26 +82,26 @@ class PartitionManager:
         """At start: everything in the image that is ours."""
         self._log_manager.settle_twins(partial(self._named_directory, image))
         for topic in image.topics.values():
-            for _ in self._update_topic(image, topic, new=False):
+            for _ in self._update_topic(image, topic, tuple(topic.partitions), new=False):
                 pass
         self._warn_of_missing()
         for stray in self._log_manager.logs():
             if self.get(stray.topic, stray.partition) is None:
                 self._log_manager.set_stray(stray.topic, stray.partition)
 
-    def metadata_changed(self, image: MetadataImage, topic_ids: set[bytes], config_topics: set[str]) -> None:
-        """Follow a committed change that touched these topics (by id) and the configs of these (by name).
-        Removes first: a name may have been given away again. Many logs take several turns of the loop;
+    def metadata_changed(self, image: MetadataImage, topics: TopicChanges, config_topics: set[str]) -> None:
+        """Follow a committed change that touched these partitions (by topic id) and the configs of these topics (by
+        name). Removes first: a name may have been given away again. Many logs take several turns of the loop;
         `when_settled` tells when they are through."""
-        for topic_id in sorted(topic_ids):
+        for topic_id in sorted(topics):
             if image.topic_by_id(topic_id) is None:
                 self._remove_topic(topic_id)
         if config_topics:
             self._log_configs.clear()
-        for topic_id in sorted(topic_ids | {topic_id for topic_id, _ in self._unmade}):
+        for topic_id in sorted(topics):
             topic = image.topic_by_id(topic_id)
             if topic is not None:
-                self._follow(image, topic)
+                self._follow(image, topic, sorted(topics[topic_id]))
         for name in sorted(config_topics):
             self._work.add(self._update_config(image, name))
 
@@ -113,16 +113,19 @@ class PartitionManager:
 
     def retry_unmade(self, image: MetadataImage) -> None:
         """Try again to make the logs that could not be made."""
-        if self._unmade:
-            self.metadata_changed(image, set(), set())
+        unmade: dict[bytes, set[int]] = {}
+        for topic_id, index in self._unmade:
+            unmade.setdefault(topic_id, set()).add(index)
+        if unmade:
+            self.metadata_changed(image, unmade, set())
 
     def when_settled(self, callback: Callable[[], object]) -> None:
         """Call back when the partitions are as the changes so far have it; now when they are."""
         self._roles.when_done(lambda: self._work.when_done(callback))
 
-    def _follow(self, image: MetadataImage, topic: TopicImage) -> None:
-        roles = self._update_roles(image, topic)
-        steps = self._update_topic(image, topic, new=True)
+    def _follow(self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]) -> None:
+        roles = self._update_roles(image, topic, indexes)
+        steps = self._update_topic(image, topic, indexes, new=True)
         if topic.is_internal:  # its coordinator follows the same change, and finds the partitions open
             for _ in chain(roles, steps):
                 pass
@@ -130,13 +133,16 @@ class PartitionManager:
             self._roles.add(roles)
             self._work.add(steps)
 
-    def _update_roles(self, image: MetadataImage, topic: TopicImage) -> Iterator[None]:
-        """Those that are here already take the roles that they have now, or go."""
-        for index, partition in tuple(self._by_id.get(topic.topic_id, {}).items()):
+    def _update_roles(
+        self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]
+    ) -> Iterator[None]:
+        """Those of these that are here already take the roles that they have now, or go."""
+        for index in indexes:
             if image.topic_by_id(topic.topic_id) is not topic:
                 return  # removed since the last step
+            partition = self.by_id(topic.topic_id, index)
             state = topic.partitions[index]
-            if state is partition.state:
+            if partition is None or state is partition.state:
                 continue
             if self._node_id not in state.replicas:
                 self._remove_partition(partition)
@@ -198,9 +204,11 @@ class PartitionManager:
         self.on_not_following([partition])
         partition.retire()
 
-    def _update_topic(self, image: MetadataImage, topic: TopicImage, *, new: bool) -> Iterator[None]:
+    def _update_topic(
+        self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int], *, new: bool
+    ) -> Iterator[None]:
         """`new`: a partition that has no log is a new one, and gets one."""
-        for index in tuple(topic.partitions):
+        for index in indexes:
             if image.topic_by_id(topic.topic_id) is not topic:
                 return  # removed since the last step
             state = topic.partitions[index]

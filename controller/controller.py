@@ -19,14 +19,14 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import MetadataError, NotController
-from barnabas.controller.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
+from barnabas.controller.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage, TopicChanges
 from barnabas.controller.metadata_log import MetadataLog
 from barnabas.controller.records import decode_record, encode_record
 from barnabas.wire.errors import ErrorCode
 
 R = TypeVar("R")
 
-TopicListener = Callable[[MetadataImage, set[bytes], set[str]], object]
+TopicListener = Callable[[MetadataImage, TopicChanges, set[str]], object]
 ConfigListener = Callable[[MetadataImage, set[tuple[int, str]]], object]
 Failed = Callable[[ErrorCode, str], object]
 
@@ -81,8 +81,9 @@ class Controller:
         self._log.close()
 
     def add_listener(self, listener: TopicListener) -> None:
-        """Call `listener(image, topic ids, topic names)` after each committed group: topics created, changed
-        or removed (by id), and topics whose configs changed (by name; all of them when a broker's did)."""
+        """Call `listener(image, topics, topic names)` after each committed group: topics created, changed or removed
+        (id -> partitions created or changed), and topics whose configs changed (by name; all of them when a broker's
+        did)."""
         self._topic_listeners.append(listener)
 
     def add_config_listener(self, listener: ConfigListener) -> None:
@@ -215,7 +216,8 @@ class Controller:
         self._generation += 1
         self._reset_decided()
         if self._started:
-            delta.topic_ids.update(topic.topic_id for topic in old.topics.values())
+            for topic in old.topics.values():
+                delta.topic(topic.topic_id)
             delta.resources.update(old.configs)
             self._tell(delta)
 
@@ -226,9 +228,9 @@ class Controller:
         if delta.resources:  # first, as topics inherit from brokers
             for config_listener in self._config_listeners:
                 self._call(partial(config_listener, self.image, delta.resources))
-        if delta.topic_ids or names:
+        if delta.topics or names:
             for topic_listener in self._topic_listeners:
-                self._call(partial(topic_listener, self.image, delta.topic_ids, names))
+                self._call(partial(topic_listener, self.image, delta.topics, names))
         for image_listener in self._image_listeners:
             self._call(partial(image_listener, self.image))
 

@@ -12,13 +12,16 @@ Record semantics: KRaft's (KIP-631), Kafka's org.apache.kafka.image.*Delta repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Final
 
 import msgspec
 from barnabas.controller.carried import CARRIED_RECORDS, Carried, replay_carried
 from barnabas.controller.errors import MetadataError
 from barnabas.wire.messages import metadata_records as wire
+
+# Ids of topics that were created, changed or removed, and which of their partitions were created or changed.
+TopicChanges = Mapping[bytes, Set[int]]
 
 # ConfigResource.Type
 TOPIC_RESOURCE: Final = 2
@@ -95,11 +98,17 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 class MetadataDelta:
     """What a group of records touched, for those who follow the image."""
 
-    __slots__ = ("resources", "topic_ids")
+    __slots__ = ("resources", "topics")
 
     def __init__(self) -> None:
-        self.topic_ids: set[bytes] = set()  # created, changed or removed
+        self.topics: dict[
+            bytes, set[int]
+        ] = {}  # created, changed or removed: id -> partitions created or changed
         self.resources: set[tuple[int, str]] = set()  # whose configs changed: (ConfigResource.Type, name)
+
+    def topic(self, topic_id: bytes) -> set[int]:
+        """Note that a topic is touched; partitions of it that are go into what this returns."""
+        return self.topics.setdefault(topic_id, set())
 
 
 class MetadataImage:
@@ -196,13 +205,13 @@ class MetadataImage:
         topic = TopicImage(record.name, record.topic_id)
         self.topics[record.name] = topic
         self._topics_by_id[record.topic_id] = topic
-        delta.topic_ids.add(record.topic_id)
+        delta.topic(record.topic_id)
 
     def _replay_remove_topic(self, record: wire.RemoveTopicRecord, delta: MetadataDelta) -> None:
         topic = self._topic(record.topic_id, record)
         del self.topics[topic.name], self._topics_by_id[topic.topic_id]
         self.configs.pop((TOPIC_RESOURCE, topic.name), None)
-        delta.topic_ids.add(topic.topic_id)
+        delta.topic(topic.topic_id)
 
     def _replay_partition(self, record: wire.PartitionRecord, delta: MetadataDelta) -> None:
         topic = self._topic(record.topic_id, record)
@@ -221,7 +230,7 @@ class MetadataImage:
         )
         neighbour = topic.partitions.get(record.partition_id - 1)
         topic.partitions[record.partition_id] = neighbour if state == neighbour else state
-        delta.topic_ids.add(record.topic_id)
+        delta.topic(record.topic_id).add(record.partition_id)
 
     def _replay_partition_change(self, record: wire.PartitionChangeRecord, delta: MetadataDelta) -> None:
         topic = self._topic(record.topic_id, record)
@@ -241,7 +250,7 @@ class MetadataImage:
             eligible_leader_replicas=self._brokers(state.eligible_leader_replicas),
             last_known_elr=self._brokers(state.last_known_elr),
         )
-        delta.topic_ids.add(record.topic_id)
+        delta.topic(record.topic_id).add(record.partition_id)
 
     def _brokers(self, ids: list[int]) -> list[int]:
         return self._broker_lists.setdefault(tuple(ids), ids)
@@ -318,7 +327,7 @@ class MetadataImage:
                     topic.partitions[index] = msgspec.structs.replace(
                         state, eligible_leader_replicas=[], last_known_elr=[]
                     )
-                    delta.topic_ids.add(topic.topic_id)
+                    delta.topic(topic.topic_id).add(index)
 
     def _replay_unregister_broker(self, record: wire.UnregisterBrokerRecord, _delta: MetadataDelta) -> None:
         if self.brokers.pop(record.broker_id, None) is None:

@@ -13,7 +13,7 @@ else can have led it in between. After a gap in the epochs somebody may have, an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -112,7 +112,9 @@ class GroupCoordinator:
         for index in tuple(self._led):
             self._led.pop(index).shard.unload()
 
-    def metadata_changed(self, image: MetadataImage, topic_ids: set[bytes], _config_topics: set[str]) -> None:
+    def metadata_changed(
+        self, image: MetadataImage, topic_ids: Iterable[bytes], _config_topics: set[str]
+    ) -> None:
         """These topics changed. Partitions of __consumer_offsets that became ours are loaded, those that went
         let go; offsets of deleted topics go. The partitions themselves are open by now."""
         deleted = []

@@ -117,7 +117,7 @@ class World:
         ]
         for index in range(self.count):
             self.change(index)
-        self.partitions.metadata_changed(self.image, {TOPIC_ID}, set())
+        self.partitions.metadata_changed(self.image, {TOPIC_ID: set(range(self.count))}, set())
 
     def change(self, index: int, **fields: Any) -> None:
         old = self.states[index]
@@ -129,7 +129,7 @@ class World:
         )
         self.image.replay(partition_record(TOPIC_ID, index, self.states[index]), MetadataDelta())
         if fields:
-            self.partitions.metadata_changed(self.image, {TOPIC_ID}, set())
+            self.partitions.metadata_changed(self.image, {TOPIC_ID: {index}}, set())
 
     def partition(self, index: int = 0) -> Partition:
         found = self.partitions.get(TOPIC, index)

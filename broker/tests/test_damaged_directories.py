@@ -82,7 +82,7 @@ def test_a_log_that_cannot_be_made_stops_no_other_and_is_tried_again() -> None:
     _, partitions = opened(disk)
     image = image_of("a", "b", "c")
     disk.fault = lambda _, path: errno.EMFILE if "/b-0" in path else None
-    partitions.metadata_changed(image, {name.encode().ljust(16) for name in "abc"}, set())
+    partitions.metadata_changed(image, {name.encode().ljust(16): {0} for name in "abc"}, set())
     assert {each.topic for each in partitions.all() if not each.log.offline} == {"a", "c"}
     unmade = partitions.get("b", 0)
     assert unmade is not None
@@ -93,11 +93,11 @@ def test_a_log_that_cannot_be_made_stops_no_other_and_is_tried_again() -> None:
     disk.fault = lambda operation, path: (
         errno.EMFILE if "/b-0" in path and (operation, path) != ("open", "/logs/b-0") else None
     )
-    partitions.metadata_changed(image, set(), set())  # leaves a directory that it cannot remove
+    partitions.retry_unmade(image)  # leaves a directory that it cannot remove
     assert unmade.log.offline
     assert disk.exists("/logs/b-0")
     disk.fault = None
-    partitions.metadata_changed(image, set(), set())
+    partitions.retry_unmade(image)
     assert partitions.get("b", 0) is unmade
     assert not unmade.log.offline
 
@@ -148,7 +148,7 @@ def test_logs_of_unknown_topics_are_kept_aside() -> None:
     disk = MemoryDisk()
     manager, partitions = opened(disk)
     partitions.load(image_of())
-    partitions.metadata_changed(image_of("a", "b"), {name.encode().ljust(16) for name in "ab"}, set())
+    partitions.metadata_changed(image_of("a", "b"), {name.encode().ljust(16): {0} for name in "ab"}, set())
     for topic in "ab":
         partition = partitions.get(topic, 0)
         assert partition is not None
@@ -179,7 +179,7 @@ def test_logs_of_unknown_topics_are_kept_aside() -> None:
 def test_a_coordinator_does_not_take_an_offline_log_for_an_empty_one() -> None:
     manager, partitions = opened(MemoryDisk())
     partitions.load(image_of())
-    partitions.metadata_changed(image_of("c"), {b"c".ljust(16)}, set())
+    partitions.metadata_changed(image_of("c"), {b"c".ljust(16): {0}}, set())
     log = manager.get("c", 0)
     assert log is not None
     log.fail("broken")

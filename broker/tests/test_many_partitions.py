@@ -11,8 +11,11 @@ import pytest
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.work_queue import WorkQueue
+from barnabas.controller.decision import Decision
+from barnabas.controller.image import PartitionState
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
+from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -150,6 +153,37 @@ def test_after_a_restart_topics_inherit_what_was_set_on_the_brokers(bench: Bench
     assert partition is not None
     assert partition.log.config.retention_ms == 12345
     again.node.stop()
+
+
+class CountingPartitions(dict[int, PartitionState]):
+    """Partitions of a topic; counts how many are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: int) -> PartitionState:
+        self.looks += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[int]:
+        self.looks += len(self)
+        return super().__iter__()
+
+
+def test_a_change_of_one_partition_looks_at_no_other(bench: Bench) -> None:
+    bench.create("large", 50)
+    bench.turns_until(1)
+    topic = bench.controller.image.topics["large"]
+    counting = topic.partitions = CountingPartitions(topic.partitions)
+    change = PartitionChangeRecord(topic_id=topic.topic_id, partition_id=7, isr=[1], leader=1)
+    done: list[object] = []
+    bench.controller.run(lambda _: Decision([change], None), done.append)
+    while not done:
+        assert bench.runtime.step()
+    partition = bench.partitions.get("large", 7)
+    assert partition is not None
+    assert partition.state is dict.__getitem__(counting, 7)
+    assert partition.leader_epoch == 1
+    assert counting.looks < 5
 
 
 def test_a_piece_of_work_that_fails_stops_no_other() -> None:

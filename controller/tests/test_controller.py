@@ -13,7 +13,7 @@ import pytest
 from barnabas.controller.controller import Controller
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
-from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage
+from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
 from barnabas.controller.local_log import LocalMetadataLog
 from barnabas.controller.operations.brokers import register_broker
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
@@ -24,7 +24,7 @@ from barnabas.controller.single_node import start_alone
 from barnabas.controller.topic_configs import TOPIC_CONFIGS
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.metadata_records import ConfigRecord
+from barnabas.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from barnabas.wire.primitives import ZERO_UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -213,14 +213,30 @@ def test_random_operations_agree_with_the_model_through_restarts(
 
 
 def test_nothing_is_seen_or_answered_before_it_is_committed() -> None:
-    world, answers, seen = World(MemoryDisk()), list[str](), list[tuple[set[bytes], set[str], int]]()
-    world.controller.add_listener(lambda image, ids, names: seen.append((ids, names, len(image.topics))))
+    world, answers, seen = World(MemoryDisk()), list[str](), list[tuple[TopicChanges, set[str], int]]()
+    world.controller.add_listener(
+        lambda image, topics, names: seen.append((topics, names, len(image.topics)))
+    )
     world.controller.run(world.create(NewTopic("a")), answers.extend)
     world.controller.run(world.create(NewTopic("a")), answers.extend)
     assert (answers, seen, dict(world.image.topics)) == ([], [], {})
     world.runtime.run_until_idle()
     assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
-    assert seen == [({world.image.topics["a"].topic_id}, set(), 1)]
+    assert seen == [({world.image.topics["a"].topic_id: {0, 1}}, set(), 1)]
+
+
+def test_listeners_hear_which_partitions_have_changed() -> None:
+    world, seen = World(MemoryDisk()), list[TopicChanges]()
+    world.controller.add_listener(lambda _image, topics, _names: seen.append(topics))
+    world.controller.run(world.create(NewTopic("a", 3)), lambda _: None)
+    world.controller.run(add("a", 5), lambda _: None)
+    world.runtime.run_until_idle()
+    topic_id = world.image.topics["a"].topic_id
+    change = PartitionChangeRecord(topic_id=topic_id, partition_id=2, isr=[1], leader=1)
+    world.controller.run(lambda _: Decision([change], None), lambda _: None)
+    world.controller.run(lambda image: delete_topics(image, [("a", bytes(16))]), lambda _: None)
+    world.runtime.run_until_idle()
+    assert seen == [{topic_id: {0, 1, 2}}, {topic_id: {3, 4}}, {topic_id: {2}}, {topic_id: set()}]
 
 
 def test_a_change_that_cannot_be_written_is_refused_with_all_that_was_built_on_it() -> None:
