@@ -94,16 +94,22 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
         """Whether it may lead and be in sync."""
         return not self.fenced and not self.in_controlled_shutdown
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it leads nothing any more, and waits for the others to know."""
+        return self.in_controlled_shutdown and not self.fenced
+
 
 class MetadataDelta:
     """What a group of records touched, for those who follow the image."""
 
-    __slots__ = ("resources", "topics")
+    __slots__ = ("broker_ids", "resources", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[
             bytes, set[int]
         ] = {}  # created, changed or removed: id -> partitions created or changed
+        self.broker_ids: set[int] = set()  # registered, changed or unregistered
         self.resources: set[tuple[int, str]] = set()  # whose configs changed: (ConfigResource.Type, name)
 
     def topic(self, topic_id: bytes) -> set[int]:
@@ -270,7 +276,8 @@ class MetadataImage:
             if not values:
                 del self.configs[resource]
 
-    def _replay_register_broker(self, record: wire.RegisterBrokerRecord, _delta: MetadataDelta) -> None:
+    def _replay_register_broker(self, record: wire.RegisterBrokerRecord, delta: MetadataDelta) -> None:
+        delta.broker_ids.add(record.broker_id)
         self.brokers[record.broker_id] = BrokerRegistration(
             broker_id=record.broker_id,
             broker_epoch=record.broker_epoch,
@@ -291,11 +298,12 @@ class MetadataImage:
         )
 
     def _replay_broker_change(
-        self, record: wire.BrokerRegistrationChangeRecord, _delta: MetadataDelta
+        self, record: wire.BrokerRegistrationChangeRecord, delta: MetadataDelta
     ) -> None:
         old = self.brokers.get(record.broker_id)
         if old is None or old.broker_epoch != record.broker_epoch:
             raise MetadataError(f"broker {record.broker_id} changes in an epoch it is not registered in")
+        delta.broker_ids.add(record.broker_id)
         self.brokers[record.broker_id] = msgspec.structs.replace(
             old,
             fenced=old.fenced if record.fenced == 0 else record.fenced > 0,
@@ -324,14 +332,19 @@ class MetadataImage:
                 continue
             for index, state in topic.partitions.items():
                 if state.eligible_leader_replicas or state.last_known_elr:
+                    # A change as any other: who compares-and-sets by the epoch must not miss it.
                     topic.partitions[index] = msgspec.structs.replace(
-                        state, eligible_leader_replicas=[], last_known_elr=[]
+                        state,
+                        partition_epoch=state.partition_epoch + 1,
+                        eligible_leader_replicas=[],
+                        last_known_elr=[],
                     )
                     delta.topic(topic.topic_id).add(index)
 
-    def _replay_unregister_broker(self, record: wire.UnregisterBrokerRecord, _delta: MetadataDelta) -> None:
+    def _replay_unregister_broker(self, record: wire.UnregisterBrokerRecord, delta: MetadataDelta) -> None:
         if self.brokers.pop(record.broker_id, None) is None:
             raise MetadataError(f"broker {record.broker_id} is unregistered, but is not registered")
+        delta.broker_ids.add(record.broker_id)
 
     def _replay_feature(self, record: wire.FeatureLevelRecord, _delta: MetadataDelta) -> None:
         if record.feature_level == 0:

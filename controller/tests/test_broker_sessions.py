@@ -20,7 +20,7 @@ from barnabas.wire.messages.broker_registration import (
     Feature,
     Listener,
 )
-from barnabas.wire.messages.metadata_records import FeatureLevelRecord
+from barnabas.wire.messages.metadata_records import ClearElrRecord, FeatureLevelRecord
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -341,3 +341,18 @@ def test_a_controller_that_is_not_active_answers_nobody() -> None:
     assert cluster.beat(1, epochs[1]).error_code == ErrorCode.NOT_CONTROLLER
     cluster.runtime.advance(20)
     assert not cluster.image.brokers[1].fenced
+
+
+def test_min_isr_forgotten_survivors_are_a_change_of_the_partition() -> None:
+    cluster = Cluster()
+    cluster.serve(1, 2, 3)
+    cluster.create(partitions=1)
+    for broker_id in (1, 2):
+        cluster.listening.remove(broker_id)
+        cluster.sessions.link_closed(broker_id, 1)
+        cluster.runtime.advance(0.01)
+    (before,) = cluster.image.topics["t"].partitions.values()
+    cluster.run(lambda _: Decision([ClearElrRecord(topic_name="t")], None))
+    (after,) = cluster.image.topics["t"].partitions.values()
+    assert (after.eligible_leader_replicas, after.partition_epoch) == ([], before.partition_epoch + 1)
+    assert after.leader_epoch == before.leader_epoch
