@@ -21,7 +21,7 @@ from typing import Final
 from barnabas.broker.config_sources import parse_properties, parse_settings, properties_from_environment
 from barnabas.broker.config_warnings import check_value, warnings_about
 from barnabas.broker.listener_config import ListenerConfig, parse_protocol_map, resolve_listeners
-from barnabas.broker.quorum_config import QuorumConfig, quorum_config
+from barnabas.broker.quorum_config import VOTERS, QuorumConfig, quorum_config
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_def import READ_ONLY, Value
 from barnabas.controller.config_validators import ConfigError
@@ -291,6 +291,7 @@ class BrokerConfig(_Values):
         if "broker.id" in self.given and "node.id" not in self.given:
             # Kafka before KRaft called it so.
             self.node_id = max(int(self.given["broker.id"]), 0)
+        is_named = "node.id" in self.given or "broker.id" in self.given
         self.given["node.id"] = self.given["broker.id"] = str(self.node_id)
         self.quorum = quorum_config(
             self.process_roles,
@@ -298,6 +299,12 @@ class BrokerConfig(_Values):
             self.controller_quorum_voters,
             self.controller_quorum_bootstrap_servers,
         )
+        if not is_named and not self.quorum.is_alone:
+            raise ConfigError(
+                "node.id is missing: each node of a cluster has an id of its own"
+                + (f", a voter the one before its address in {VOTERS}" if self.quorum.voters else "")
+            )
+        self.notes.extend(("warning", text) for text in self.quorum.warnings)
 
     @property
     def is_broker(self) -> bool:

@@ -6,9 +6,10 @@ the log. Only names are shown, never values, some of which are passwords.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from barnabas.broker.quorum_config import BOOTSTRAP, VOTERS, read_addresses, read_voters
 from barnabas.broker.replica_selector import is_known_selector
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_validators import ConfigError
@@ -29,6 +30,11 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.", "delegation.token.")
 _OF_TLS: Final = "ssl."
+# Where Kafka's own text does not say which of several entries is wrong.
+_READ_HERE: Final[dict[str, Callable[[list[str]], object]]] = {
+    VOTERS: read_voters,
+    BOOTSTRAP: read_addresses,
+}
 _REPLICATION: Final = {
     "default.replication.factor": "topics created without a replication factor fail with INVALID_REPLICATION_FACTOR",
     "offsets.topic.replication.factor": "__consumer_offsets can't be created, so consumer groups fail",
@@ -70,6 +76,8 @@ def warnings_about(
 
 def check_value(name: str, text: str) -> None:
     """ConfigError when a property may not have this text, worded for somebody who sees a terminal."""
+    if name in _READ_HERE:
+        _READ_HERE[name]([entry for entry in text.split(",") if entry.strip()])
     try:
         BROKER_CONFIGS[name].parse(text)
     except ConfigError as error:

@@ -13,17 +13,22 @@ from typing import Final
 import msgspec
 from barnabas.controller.config_validators import ConfigError
 
-_ADDRESS: Final = re.compile(r"^(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:@]+)):(?P<port>\d{1,5})$")
+VOTERS: Final = "controller.quorum.voters"
+BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
+
+_ADDRESS: Final = re.compile(r"^(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:@]+)):(?P<port>\d+)$")
 _ROLES: Final = ("broker", "controller")
+NODE_ID_MAX: Final = 2**31 - 1
 
 
 class QuorumConfig(msgspec.Struct, frozen=True):
     """`voters` by node id, empty where only addresses are known: those stand in `bootstrap`. `is_alone`: this node is
-    the only controller."""
+    the only controller. `warnings`: what is taken as it is and may not be meant so."""
 
     voters: dict[int, tuple[str, int]]
     bootstrap: list[tuple[str, int]]
     is_alone: bool
+    warnings: list[str]
 
 
 def quorum_config(
@@ -35,44 +40,89 @@ def quorum_config(
             raise ConfigError(f"process.roles: {role!r} is no role; it is broker, controller, or both")
     if not roles:
         raise ConfigError("process.roles must name broker, controller, or both")
-    named = _voters(voters)
-    addresses = [] if named else [_address("controller.quorum.bootstrap.servers", text) for text in bootstrap]
+    named = read_voters(voters)
+    addresses = read_addresses(bootstrap)
     is_controller = "controller" in roles
     if is_controller and named and node_id not in named:
         raise ConfigError(
-            f"controller.quorum.voters does not name node.id={node_id}, which has the controller role: "
-            f"add {node_id}@host:port of its controller listener"
+            f"{VOTERS} does not name node.id={node_id}, which has the controller role; it names "
+            f"{','.join(voters)}. Set node.id to the id that stands there for this node, add {node_id}@host:port of "
+            f"its controller listener on every node, or take controller out of its process.roles"
         )
     if not is_controller and node_id in named:
         raise ConfigError(
-            f"controller.quorum.voters names node.id={node_id}, which does not have the controller role"
+            f"{VOTERS} names node.id={node_id}, which does not have the controller role: give it another node.id, or "
+            f"add controller to its process.roles"
         )
     if not is_controller and not named and not addresses:
-        raise ConfigError(
-            "process.roles=broker needs controller.quorum.bootstrap.servers or controller.quorum.voters: "
-            "where the controllers are"
+        raise ConfigError(f"process.roles=broker needs {BOOTSTRAP} or {VOTERS}: where the controllers are")
+    warnings = []
+    if named and addresses and sorted(named.values()) != sorted(addresses):
+        warnings.append(
+            f"{BOOTSTRAP} ({','.join(bootstrap)}) names other addresses than {VOTERS} ({','.join(voters)}), which "
+            f"counts where both are set: take one of them out"
         )
-    return QuorumConfig(named, addresses, is_controller and max(len(named), len(addresses)) <= 1)
+    return QuorumConfig(
+        named,
+        [] if named else addresses,
+        is_controller and max(len(named), len(addresses)) <= 1,
+        warnings,
+    )
 
 
-def _voters(entries: Sequence[str]) -> dict[int, tuple[str, int]]:
+def read_voters(entries: Sequence[str]) -> dict[int, tuple[str, int]]:
+    """Address by node id. ConfigError quotes the entry that is wrong."""
     voters: dict[int, tuple[str, int]] = {}
-    for entry in entries:
-        text, at, address = entry.strip().partition("@")
-        if not at or not text.isdigit():
-            raise ConfigError.invalid(
-                "controller.quorum.voters",
-                entry,
-                "an entry must look like id@host:port, such as 1@10.0.0.1:9093",
-            )
-        if int(text) in voters:
-            raise ConfigError.invalid("controller.quorum.voters", entry, "node ids must differ")
-        voters[int(text)] = _address("controller.quorum.voters", address)
+    for entry in map(str.strip, entries):
+        text, at, address = entry.partition("@")
+        if not at:
+            likely = entry if _ADDRESS.match(entry) else "10.0.0.1:9093"
+            raise _wrong_voter(entry, "has no id before an @", f"1@{likely}")
+        if not text.isdigit() or int(text) > NODE_ID_MAX:
+            raise _wrong_voter(entry, f"begins with {text!r}, which is no node id", "1@10.0.0.1:9093")
+        node_id, found = int(text), _address(address)
+        if isinstance(found, str):
+            raise _wrong_voter(entry, found, f"{node_id}@10.0.0.1:9093")
+        if node_id in voters:
+            raise ConfigError(f"{VOTERS}: {entry!r} is the second with id {node_id}: node ids must differ")
+        for other, known in voters.items():
+            if known == found:
+                raise ConfigError(
+                    f"{VOTERS}: {entry!r} has the address of node {other}: addresses must differ"
+                )
+        voters[node_id] = found
     return voters
 
 
-def _address(name: str, text: str) -> tuple[str, int]:
-    match = _ADDRESS.match(text.strip())
-    if match is None or not 0 < int(match["port"]) < 65536:
-        raise ConfigError.invalid(name, text, "an address must look like host:port")
-    return match["v6"] or match["host"], int(match["port"])
+def _wrong_voter(entry: str, wrong: str, example: str) -> ConfigError:
+    return ConfigError(f"{VOTERS}: {entry!r} {wrong}; an entry looks like id@host:port, such as {example}")
+
+
+def read_addresses(entries: Sequence[str]) -> list[tuple[str, int]]:
+    """ConfigError quotes the entry that is wrong."""
+    addresses: list[tuple[str, int]] = []
+    for entry in map(str.strip, entries):
+        found = _address(entry)
+        if isinstance(found, str):
+            raise ConfigError(
+                f"{BOOTSTRAP}: {entry!r} {found}; an entry looks like host:port, such as 10.0.0.1:9093"
+            )
+        addresses.append(found)
+    return addresses
+
+
+def _address(text: str) -> tuple[str, int] | str:
+    """Host and port, or what is wrong with the entry."""
+    match = _ADDRESS.match(text)
+    if match is not None:
+        if len(match["port"]) <= 5 and 0 < int(match["port"]) < 65536:
+            return match["v6"] or match["host"], int(match["port"])
+        return "has a port that does not lie between 1 and 65535"
+    if "@" in text:
+        return f"has an @ too many (ids stand in {VOTERS} alone)"
+    if text.count(":") > 1 and "[" not in text:
+        return "has an IPv6 address without brackets, such as [::1]:9093"
+    host, colon, port = text.rpartition(":")
+    if not colon or not port:
+        return "has no port"
+    return "has no host" if not host else f"ends with {port!r}, which is no port"

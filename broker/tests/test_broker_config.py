@@ -125,8 +125,6 @@ def test_an_unknown_property_is_noted_once_and_the_rest_counts() -> None:
         ("controller.quorum.voters=1@a:1,2@b:2", "listeners must name the controller's listener"),
         ("controller.quorum.voters=2@b:2", "controller.quorum.voters does not name node.id=1"),
         ("controller.quorum.voters=1@a:1,1@b:2", "node ids must differ"),
-        ("controller.quorum.voters=a:1", "controller.quorum.voters"),
-        ("controller.quorum.bootstrap.servers=a", "controller.quorum.bootstrap.servers"),
         ("process.roles=broker", "process.roles=broker needs controller.quorum"),
         ("process.roles=zookeeper", "process.roles"),
         ("barnabas.event.loop=gevent", "barnabas.event.loop"),
@@ -313,45 +311,3 @@ def test_refusals_in_full(setting: str, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.load(settings=[setting])
     assert str(refused.value) == text
-
-
-CLUSTER_LISTENERS = {"listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"}
-
-
-@pytest.mark.parametrize(
-    ("properties", "voters", "bootstrap", "is_alone"),
-    [
-        ({}, {}, [], True),
-        (CLUSTER_LISTENERS, {}, [], True),
-        ({**CLUSTER_LISTENERS, "controller.quorum.bootstrap.servers": "a:9093"}, {}, [("a", 9093)], True),
-        (
-            {**CLUSTER_LISTENERS, "controller.quorum.voters": "1@a:1,2@[::1]:2"},
-            {1: ("a", 1), 2: ("::1", 2)},
-            [],
-            False,
-        ),
-        (
-            {**CLUSTER_LISTENERS, "controller.quorum.bootstrap.servers": "a:1,b:2"},
-            {},
-            [("a", 1), ("b", 2)],
-            False,
-        ),
-        ({"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:1"}, {}, [("a", 1)], False),
-    ],
-)
-def test_the_quorum_is_read_as_kafka_reads_it(
-    properties: dict[str, str],
-    voters: dict[int, tuple[str, int]],
-    bootstrap: list[tuple[str, int]],
-    is_alone: bool,
-) -> None:
-    quorum = BrokerConfig.from_properties(properties).quorum
-    assert (quorum.voters, quorum.bootstrap, quorum.is_alone) == (voters, bootstrap, is_alone)
-
-
-def test_a_controller_without_a_broker_has_no_listener_for_clients() -> None:
-    config = BrokerConfig.from_properties(
-        {"process.roles": "controller", "listeners": "CONTROLLER://127.0.0.1:9093"}
-    )
-    assert config.listeners == []
-    assert [each.port for each in config.controller_listeners] == [9093]
