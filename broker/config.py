@@ -21,7 +21,7 @@ from typing import Final
 from barnabas.broker.config_sources import parse_properties, parse_settings, properties_from_environment
 from barnabas.broker.config_warnings import check_value, warnings_about
 from barnabas.broker.listener_config import ListenerConfig, parse_protocol_map, resolve_listeners
-from barnabas.broker.quorum_config import VOTERS, QuorumConfig, quorum_config
+from barnabas.broker.quorum_config import VOTERS, QuorumConfig, check_own_address, quorum_config
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_def import READ_ONLY, Value
 from barnabas.controller.config_validators import ConfigError
@@ -207,6 +207,8 @@ class BrokerConfig(_Values):
         )
         self.log_dirs = self._log_dirs()
         self.listeners = self._listeners()
+        own = check_own_address(self.quorum, self.node_id, self.listeners, self.controller_listeners)
+        self.notes.extend(("warning", text) for text in own)
 
     # -- where values come from
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from barnabas.broker.listener_config import ListenerConfig, format_address
 from barnabas.controller.config_validators import ConfigError
 
 VOTERS: Final = "controller.quorum.voters"
@@ -92,6 +93,34 @@ def read_voters(entries: Sequence[str]) -> dict[int, tuple[str, int]]:
                 )
         voters[node_id] = found
     return voters
+
+
+def check_own_address(
+    quorum: QuorumConfig,
+    node_id: int,
+    for_clients: Sequence[ListenerConfig],
+    for_controllers: Sequence[ListenerConfig],
+) -> list[str]:
+    """What to warn about where others would look for this node. ConfigError when it is certain that they would not
+    find its controller there: where clients are served. Elsewhere something may stand between that forwards."""
+    name = VOTERS if quorum.voters else BOOTSTRAP
+    own = for_controllers[0] if for_controllers else None
+    to = f", which is {own.name} at port {own.port}" if own is not None and own.port else ""
+    for host, port in [*quorum.voters.values(), *quorum.bootstrap]:
+        for each in for_clients:
+            if (host, port) in ((each.advertised_host, each.advertised_port), (each.host, each.port)):
+                raise ConfigError(
+                    f"{name} names {format_address(host, port)}, where the listener {each.name} of this node serves "
+                    f"clients: name the port of the controller listener{to}, on every node"
+                )
+    address = quorum.voters.get(node_id)
+    if own is None or address is None or address[1] in (own.port, own.advertised_port) or not own.port:
+        return []
+    return [
+        f"{VOTERS} says that node {node_id} is at {format_address(*address)}, and its listener {own.name} has port "
+        f"{own.port}: unless something forwards the one to the other, no other node finds this one. Correct the port "
+        f"in `listeners`, or in {VOTERS} on every node"
+    ]
 
 
 def _wrong_voter(entry: str, wrong: str, example: str) -> ConfigError:

@@ -103,3 +103,60 @@ def test_a_controller_without_a_broker_has_no_listener_for_clients() -> None:
     )
     assert config.listeners == []
     assert [each.port for each in config.controller_listeners] == [9093]
+
+
+@pytest.mark.parametrize(
+    ("voters", "listeners", "warns"),
+    [
+        ("1@a:9093,2@b:2", "CONTROLLER://:9093", False),
+        ("1@a:9094,2@b:2", "CONTROLLER://:9093", True),
+        ("1@a:9094,2@b:2", "CONTROLLER://:0", False),  # a test's
+        ("1@a:9094,2@b:9093", "CONTROLLER://:9093", True),
+        ("1@a:9094", "CONTROLLER://:9093", True),
+    ],
+)
+def test_a_port_of_its_own_that_others_would_not_find_is_noted(
+    voters: str, listeners: str, warns: bool
+) -> None:
+    config = BrokerConfig.from_properties(
+        {"listeners": f"PLAINTEXT://127.0.0.1:9092,{listeners}", "controller.quorum.voters": voters}
+    )
+    notes = [text for _, text in config.notes]
+    assert notes == ([notes[0]] if warns else [])
+    if warns:
+        assert "controller.quorum.voters says that node 1 is at a:9094" in notes[0]
+        assert "CONTROLLER has port 9093" in notes[0]
+
+
+def test_a_controller_listener_behind_a_proxy_says_so() -> None:
+    listeners = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://:9093"
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": listeners,
+            "advertised.listeners": "CONTROLLER://a:9094",
+            "controller.quorum.voters": "1@a:9094,2@b:2",
+        }
+    )
+    assert config.notes == []
+
+
+@pytest.mark.parametrize(
+    "quorum",
+    [
+        "controller.quorum.voters=1@host:9092,2@b:2",
+        "controller.quorum.voters=1@127.0.0.1:9192,2@b:2",
+        "controller.quorum.bootstrap.servers=host:9092,b:2",
+    ],
+)
+def test_a_port_for_clients_is_no_controllers(quorum: str) -> None:
+    settings = [
+        "listeners=PLAINTEXT://:9092,OTHER://127.0.0.1:9192,CONTROLLER://:9093",
+        "advertised.listeners=PLAINTEXT://host:9092",
+        "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        quorum,
+    ]
+    with pytest.raises(
+        ConfigError, match="of this node serves clients: name the port of the controller list"
+    ) as raised:
+        BrokerConfig.load(None, {}, settings)
+    assert "CONTROLLER at port 9093" in str(raised.value)

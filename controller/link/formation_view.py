@@ -21,6 +21,12 @@ def find_voters(links: Links) -> list[Voter] | None:
     own = links.identity
     found: dict[int, Voter] = {}
     for (host, port), node_id, is_self in links.addresses():
+        if is_self and node_id is not None and node_id != own.node_id:
+            raise CanNotForm(
+                f"controller.quorum.voters names node {node_id} at {host}:{port}, and this node, with "
+                f"node.id={own.node_id}, answers there: correct the one or the other"
+            )
+    for (host, port), node_id, is_self in links.addresses():
         if is_self or node_id == own.node_id:
             found[own.node_id] = Voter(own.node_id, host, port, own.directory_id)
             continue

@@ -107,6 +107,16 @@ def test_bootstrap_servers_must_name_this_node() -> None:
     assert voters.formed == []
 
 
+def test_another_voters_address_must_not_be_this_nodes() -> None:
+    """Otherwise it would count itself for both."""
+    voters = Voters()
+    voters.start(1, targets=[("n3", PORT, 3), ("n2", PORT, 1), ("n1", PORT, 2)])
+    voters.run(3)
+    assert (
+        f"names node 2 at n1:{PORT}, and this node, with node.id=1, answers" in voters.running[1].failures[0]
+    )
+
+
 def test_a_wiped_voter_does_not_vote_again() -> None:
     voters = Voters()
     voters.start(1, 2, 3)
