@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from barnabas.broker.controller_secret import warn_of_readers
 from barnabas.controller.config_validators import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def controller_tls(config: BrokerConfig, listener: str) -> ControllerTls:
                 f"{name} must be PEM for the controller listener {listener}: this version reads no other kind of store"
             )
     keystore, truststore = (_file(name, value(name), listener) for name in _FILES)
+    warn_of_readers("ssl.keystore.location", keystore)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     for context in (server, client):

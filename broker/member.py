@@ -11,13 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.controller_requests import ControllerRequests
+from barnabas.broker.controller_secret import read_secret
 from barnabas.broker.controller_tls import ControllerTls, controller_tls
 from barnabas.controller.broker_sessions import BrokerSessions
-from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.leader_upkeep import LeaderUpkeep
 from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.followed_log import FollowedMetadataLog
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger("barnabas.member")
-
-SECRET_BYTES_MIN = 16
 
 
 class ClusterMember:
@@ -172,7 +169,7 @@ class ClusterMember:
         links = Links(
             self._runtime,
             identity,
-            secret=_read_secret(config.barnabas_controller_secret_file),
+            secret=read_secret(config.barnabas_controller_secret_file),
             tls=self._tls.client if self._tls is not None else None,
         )
         links.add_listener(self._connected, self._disconnected)
@@ -342,20 +339,3 @@ class _Knock:
 
     def connection_lost(self, error: Exception | None) -> None:
         """It was not to last."""
-
-
-def _read_secret(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        secret = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise ConfigError(
-            f"barnabas.controller.secret.file: {path} can't be read: {error.strerror}"
-        ) from error
-    if len(secret) < SECRET_BYTES_MIN:
-        raise ConfigError(
-            f"barnabas.controller.secret.file: {path} holds {len(secret)} bytes; a secret has at least "
-            f"{SECRET_BYTES_MIN}, such as the output of: openssl rand -hex 32"
-        )
-    return secret
