@@ -130,6 +130,9 @@ def _start(node: Node, config: BrokerConfig) -> None:
     from barnabas.storage.errors import LogDirectoryError
 
     try:
+        if not config.quorum.is_alone:  # this one listens at once
+            for listener in config.listeners:
+                _bind(listener.host, listener.port)
         node.start()
     except (LogDirectoryError, MetadataError) as error:
         raise CannotStart(str(error)) from error
@@ -168,14 +171,20 @@ def _can_bind(host: str, port: int) -> bool:
     """Whether this can be bound (port 0: some port of the address); asked after a failure, to name the listener that
     has it."""
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # the one that is served
-        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listeners themselves
-            probe.bind(found[0][4])
+        _bind(host, port)
     except OSError:
         return False
     return True
+
+
+def _bind(host: str, port: int) -> None:
+    """OSError when this can't be bound. A broker that waits for a quorum learns so now what it would learn when the quorum
+    has formed."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # the one that is served
+    with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listeners themselves
+        probe.bind(found[0][4])
 
 
 def _ready_line(node: Node, config: BrokerConfig) -> str:

@@ -86,15 +86,17 @@ def test_a_second_broker_on_the_directory_or_the_port_is_refused(tmp_path: Path)
             line = refused(*start_settings(tmp_path / "other", f"listeners=PLAINTEXT://127.0.0.1:{ready[1]}"))
             assert f"127.0.0.1:{ready[1]}" in line
             assert "in use" in line
-            controllers = f"127.0.0.1:{ready[1]}"  # the port of a voter's other listener
-            line = refused(
-                *start_settings(
-                    tmp_path / "voter",
-                    f"listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://{controllers}",
-                    f"controller.quorum.voters=1@{controllers},2@127.0.0.1:1,3@127.0.0.1:1",
+            # One of several, which opens the one listener at once and the other when there is a quorum.
+            taken, free = f"127.0.0.1:{ready[1]}", "127.0.0.1:0"
+            for clients, controllers in (free, taken), (taken, free):
+                line = refused(
+                    *start_settings(
+                        tmp_path / "voter",
+                        f"listeners=PLAINTEXT://{clients},CONTROLLER://{controllers}",
+                        "controller.quorum.voters=1@127.0.0.1:3,2@127.0.0.1:1,3@127.0.0.1:2",
+                    )
                 )
-            )
-            assert line.startswith(f"barnabas: cannot listen on {controllers}: a port is in use")
+                assert line.startswith(f"barnabas: cannot listen on {taken}: a port is in use")
         finally:
             broker.terminate()
             broker.wait(20)
