@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.services import Services
+    from barnabas.controller.image import MetadataImage
     from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.lifecycle")
 
 RETRY_S: Final = 0.1
 HAND_OVER_S: Final = 10.0  # not more often
+LEAVING_RETRY_S: Final = 0.02  # the others hear of it within milliseconds
 LEAVING_TIMEOUT_S: Final = 1.5  # for the answer to a heartbeat of a broker that leaves
 LEAVING_UNANSWERED_MAX: Final = 2  # in a row: there is nobody left to hand anything over
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -61,10 +63,13 @@ class BrokerLifecycle:
         self._handing_over = False
         self._handed_over_at = -HAND_OVER_S
         self._timer: Timer | None = None
+        self._applied_offset = -1  # of the metadata that the partitions here have taken their roles from
         self._told_of_duplicate = False
         self.on_caught_up: Callable[[Callable[[], object]], object] = lambda opened: opened()
         self.on_serving: Callable[[], object] = lambda: None
         self.on_fatal: Callable[[str], object] = lambda _: None
+        services.controller.add_image_listener(self._metadata_changed)
+        services.controller.add_broker_listener(self._brokers_changed)
 
     def start(self) -> None:
         """Register, as soon as a controller answers."""
@@ -134,6 +139,7 @@ class BrokerLifecycle:
 
     def _opened(self) -> None:
         self._is_open = True
+        self._applied_offset = self._services.controller.image.offset
         self.heartbeat_now()
 
     # -- heartbeats
@@ -153,7 +159,7 @@ class BrokerLifecycle:
         request = BrokerHeartbeatRequest(
             broker_id=self._services.node_id,
             broker_epoch=self.broker_epoch,
-            current_metadata_offset=self._services.controller.image.offset,
+            current_metadata_offset=self._applied_offset,
             want_fence=self._handing_over,
             want_shut_down=self._leaving is not None,
             offline_log_dirs=[
@@ -200,8 +206,36 @@ class BrokerLifecycle:
         elif again:
             self.heartbeat_now()
         else:
-            waits = self.is_fenced or self._leaving is not None
-            self._later(RETRY_S if waits else self._interval_s, self.heartbeat_now)
+            self._later(self._pause_s(), self.heartbeat_now)
+
+    def _pause_s(self) -> float:
+        if self._leaving is not None:
+            return LEAVING_RETRY_S
+        return RETRY_S if self.is_fenced or self._is_awaited() else self._interval_s
+
+    def _metadata_changed(self, image: MetadataImage) -> None:
+        offset = image.offset
+        self._services.partitions.when_roles_taken(lambda: self._has_applied(offset))
+
+    def _has_applied(self, offset: int) -> None:
+        self._applied_offset = max(self._applied_offset, offset)
+
+    def _brokers_changed(self, image: MetadataImage, broker_ids: set[int]) -> None:
+        """One that leaves waits until this one has said that it knows: as soon as it does, and again and again until the
+        other is gone, as the first may have come to a controller that was not the active one."""
+        changed = [image.brokers[broker_id] for broker_id in sorted(broker_ids) if broker_id in image.brokers]
+        if not any(each.is_leaving and each.broker_id != self._services.node_id for each in changed):
+            return
+        offset = image.offset
+
+        def tell() -> None:
+            self._has_applied(offset)
+            self.heartbeat_now()
+
+        self._services.partitions.when_roles_taken(tell)
+
+    def _is_awaited(self) -> bool:
+        return any(broker.is_leaving for broker in self._services.controller.image.brokers.values())
 
     def _follow(self, response: Any) -> None:
         was_fenced, self.is_fenced = self.is_fenced, response.is_fenced

@@ -214,7 +214,6 @@ class ClusterMember:
             self._runtime,
             services.cluster_id,
             self._probe,
-            self._offset_of,
             is_alone=self._raft is None,
         )
         services.broker_sessions = self._sessions
@@ -233,12 +232,6 @@ class ClusterMember:
         for peer in links.peers():
             if peer.identity.is_controller:
                 raft.peer_connected(peer.node_id, peer.number)
-
-    def _offset_of(self, broker_id: int) -> int:
-        """Up to where a broker has the metadata, as a voter or because it has been sent it; -1 when that is not known."""
-        sent = -1 if self._feed is None else self._feed.offsets().get(broker_id, -1)
-        voters = () if self._raft is None else self._raft.describe().voters
-        return max([sent, *(each.log_end_offset - 1 for each in voters if each.node_id == broker_id)])
 
     def _quorum(self, raft: RaftMetadataLog) -> QuorumInfo:
         view = raft.describe()

@@ -123,6 +123,10 @@ class PartitionManager:
         """Call back when the partitions are as the changes so far have it; now when they are."""
         self._roles.when_done(lambda: self._work.when_done(callback))
 
+    def when_roles_taken(self, callback: Callable[[], object]) -> None:
+        """Call back when partitions that are here lead and follow as the changes so far have it; now when they do."""
+        self._roles.when_done(callback)
+
     def _follow(self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]) -> None:
         roles = self._update_roles(image, topic, indexes)
         steps = self._update_topic(image, topic, indexes, new=True)

@@ -10,7 +10,8 @@ A controller that becomes active has heard of nobody. Every broker that serves g
 to find the new controller; one without a link is looked for at once. What has not been heard of since does not stop a
 broker of the same id from registering: it has been started again.
 
-A broker that leaves may go once every other one that serves knows the metadata in which it leads nothing.
+A broker that leaves may go once every other one that serves has said, with a heartbeat, that it has applied the metadata
+in which the leaving one leads nothing: Kafka's controlled shutdown. What it has merely been sent does not count.
 """
 
 from __future__ import annotations
@@ -48,9 +49,14 @@ class _Session:
     broker_epoch: int
     last_contact: float  # on the monotonic clock
     heard: bool  # whether it has spoken since this controller is active and its links have last closed
-    metadata_offset: int = -1  # that it knows the metadata up to
+    metadata_offset: int = -1  # that it has applied the metadata up to, as it says
     leaving_offset: int = -1  # of the metadata in which it leads nothing any more; -1: it does not leave
     fencing: bool = False
+
+    def leaves(self, broker: BrokerRegistration, image: MetadataImage) -> None:
+        """Note the offset of the metadata in which it does, where this is the first that says so."""
+        if broker.is_leaving and self.leaving_offset < 0:
+            self.leaving_offset = image.offset
 
 
 class BrokerSessions:
@@ -63,18 +69,15 @@ class BrokerSessions:
         runtime: Runtime,
         cluster_id: str,
         probe: Probe | None = None,
-        known_offset: Callable[[int], int] = lambda _broker_id: -1,
         *,
         is_alone: bool = False,
     ) -> None:
-        """`known_offset(broker_id)`: up to where a broker has the metadata, as far as its link tells. `is_alone`: this is
-        the only controller, whose own broker is there as long as it is and tells it nothing."""
+        """`is_alone`: this is the only controller, whose own broker is there as long as it is and tells it nothing."""
         self._controller = controller
         self._settings = settings
         self._runtime = runtime
         self._cluster_id = cluster_id
         self._probes = BrokerProbes(runtime, probe, self._probed_address, self._refused)
-        self._known_offset = known_offset
         self._is_alone = is_alone
         self._sessions: dict[int, _Session] = {}
         self._links: dict[int, set[int]] = {}  # node id -> numbers of its links; kept while not active, too
@@ -85,6 +88,7 @@ class BrokerSessions:
     def start(self) -> None:
         """Follow the controller: it may be active already."""
         self._controller.on_activity(self._activity_changed)
+        self._controller.add_broker_listener(self._brokers_changed)
         self._activity_changed(self._controller.is_active)
 
     def close(self) -> None:
@@ -152,7 +156,7 @@ class BrokerSessions:
         may_go = broker is not None and self._may_go(image, broker)
         self._controller.run(
             lambda image: heartbeat(image, self._settings, request, may_go=may_go),
-            lambda response: self._answer(request, response, done),
+            lambda response: self._answer(request, response, done, may_go=may_go),
             lambda error, _: done(BrokerHeartbeatResponse(error_code=error)),
         )
 
@@ -161,27 +165,22 @@ class BrokerSessions:
         request: BrokerHeartbeatRequest,
         response: BrokerHeartbeatResponse,
         done: Callable[[BrokerHeartbeatResponse], object],
+        *,
+        may_go: bool,
     ) -> None:
         """The heartbeat's changes are in the metadata."""
         image = self._controller.image
         session = self._sessions.get(request.broker_id)
         broker = image.brokers.get(request.broker_id)
-        if (
-            session is not None
-            and broker is not None
-            and broker.in_controlled_shutdown
-            and session.leaving_offset < 0
-        ):
-            session.leaving_offset = image.offset
-            if self._may_go(image, broker):  # at once: nobody else has to learn of it
-                self.heartbeat(request, done)
-                return
+        if not may_go and broker is not None and broker.is_leaving and self._may_go(image, broker):
+            self.heartbeat(request, done)  # at once: everybody knows by now, or there is nobody else
+            return
         if session is not None and not response.is_fenced:
             self._arm()
         done(response)
 
     def _may_go(self, image: MetadataImage, broker: BrokerRegistration) -> bool:
-        """Whether all others that serve know that this broker leads nothing any more."""
+        """Whether all others that serve act on metadata in which this broker leads nothing any more."""
         session = self._sessions.get(broker.broker_id)
         if session is None or session.leaving_offset < 0:
             return False
@@ -192,10 +191,16 @@ class BrokerSessions:
         )
 
     def _offset_of(self, broker_id: int) -> int:
-        if broker_id == self._settings.node_id:
+        if self._is_alone and broker_id == self._settings.node_id:
             return self._controller.image.offset
         session = self._sessions.get(broker_id)
-        return max(self._known_offset(broker_id), -1 if session is None else session.metadata_offset)
+        return -1 if session is None else session.metadata_offset
+
+    def _brokers_changed(self, image: MetadataImage, broker_ids: set[int]) -> None:
+        for broker_id in sorted(broker_ids):
+            broker, session = image.brokers.get(broker_id), self._sessions.get(broker_id)
+            if broker is not None and session is not None and session.broker_epoch == broker.broker_epoch:
+                session.leaves(broker, image)
 
     # -- sessions
 
@@ -215,6 +220,7 @@ class BrokerSessions:
             if broker.fenced:
                 continue
             session = _Session(broker.broker_id, broker.broker_epoch, now, heard=False)
+            session.leaves(broker, self._controller.image)
             self._sessions[broker.broker_id] = session
             if not self._links.get(broker.broker_id):
                 self._probes.begin(broker.broker_id)
@@ -228,6 +234,9 @@ class BrokerSessions:
             return known
         self._probes.stop(broker_id)
         session = _Session(broker_id, broker_epoch, self._runtime.monotonic(), heard=True)
+        image = self._controller.image
+        if broker_id in image.brokers:
+            session.leaves(image.brokers[broker_id], image)
         self._sessions[broker_id] = session
         return session
 

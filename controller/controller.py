@@ -27,6 +27,7 @@ from barnabas.wire.errors import ErrorCode
 R = TypeVar("R")
 
 TopicListener = Callable[[MetadataImage, TopicChanges, set[str]], object]
+BrokerListener = Callable[[MetadataImage, set[int]], object]
 ConfigListener = Callable[[MetadataImage, set[tuple[int, str]]], object]
 Failed = Callable[[ErrorCode, str], object]
 
@@ -49,6 +50,7 @@ class Controller:
         self._log = metadata_log
         self._topic_listeners: list[TopicListener] = []
         self._config_listeners: list[ConfigListener] = []
+        self._broker_listeners: list[BrokerListener] = []
         self._image_listeners: list[Callable[[MetadataImage], object]] = []
         self._activity_listeners: list[Callable[[bool], object]] = []
         self._under_way: deque[_Group] = deque()  # proposed on top of `image`, in order
@@ -90,6 +92,11 @@ class Controller:
         """Call `listener(image, resources)` after each committed group that changed configs;
         a resource is (ConfigResource.Type, name)."""
         self._config_listeners.append(listener)
+
+    def add_broker_listener(self, listener: BrokerListener) -> None:
+        """Call `listener(image, broker ids)` after each committed group that registered, changed or unregistered
+        brokers; those of topics and configs have been called."""
+        self._broker_listeners.append(listener)
 
     def add_image_listener(self, listener: Callable[[MetadataImage], object]) -> None:
         """Call `listener(image)` after each committed group, behind the other listeners."""
@@ -218,6 +225,7 @@ class Controller:
         if self._started:
             for topic in old.topics.values():
                 delta.topic(topic.topic_id)
+            delta.broker_ids.update(old.brokers)
             delta.resources.update(old.configs)
             self._tell(delta)
 
@@ -231,6 +239,9 @@ class Controller:
         if delta.topics or names:
             for topic_listener in self._topic_listeners:
                 self._call(partial(topic_listener, self.image, delta.topics, names))
+        if delta.broker_ids:
+            for broker_listener in self._broker_listeners:
+                self._call(partial(broker_listener, self.image, delta.broker_ids))
         for image_listener in self._image_listeners:
             self._call(partial(image_listener, self.image))
 

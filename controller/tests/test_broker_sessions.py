@@ -55,10 +55,7 @@ class Cluster:
         self.controller.serve()
         self.listening: set[int] = set()  # ports
         self.probed: list[int] = []
-        self.known = dict.fromkeys(range(10), -1)  # up to where links say that brokers have the metadata
-        self.sessions = BrokerSessions(
-            self.controller, Settings(), self.runtime, "cluster", self.probe, self.known.__getitem__
-        )
+        self.sessions = BrokerSessions(self.controller, Settings(), self.runtime, "cluster", self.probe)
         self.sessions.start()
         self.run(lambda _: Decision([FeatureLevelRecord(name="metadata.version", feature_level=30)], None))
         self.run(
@@ -104,12 +101,14 @@ class Cluster:
         (answer,) = answers
         return answer
 
-    def beat(self, broker_id: int, epoch: int, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
+    def beat(
+        self, broker_id: int, epoch: int, *, want_shut_down: bool = False, offset: int | None = None
+    ) -> BrokerHeartbeatResponse:
         answers: list[BrokerHeartbeatResponse] = []
         request = BrokerHeartbeatRequest(
             broker_id=broker_id,
             broker_epoch=epoch,
-            current_metadata_offset=self.image.offset,
+            current_metadata_offset=self.image.offset if offset is None else offset,
             want_shut_down=want_shut_down,
         )
         self.sessions.heartbeat(request, answers.append)
@@ -325,12 +324,36 @@ def test_a_broker_that_could_not_be_fenced_is_fenced_later() -> None:
     assert cluster.image.brokers[1].fenced
 
 
-def test_links_tell_of_progress_as_well_as_heartbeats_do() -> None:
+def test_a_broker_goes_when_the_others_act_on_its_leave_and_not_on_what_comes_later() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1, 2, 3)
     cluster.create()
+    cluster.beat(2, epochs[2], want_shut_down=True)
+    left = cluster.image.offset
+    cluster.run(lambda _: Decision([FeatureLevelRecord(name="later", feature_level=1)], None))
+    cluster.beat(1, epochs[1], offset=left)
+    cluster.beat(3, epochs[3], offset=left - 1)
     assert not cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
-    cluster.known[1] = cluster.known[3] = cluster.image.offset
+    cluster.beat(3, epochs[3], offset=left)
+    assert cluster.image.offset > left
+    assert cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
+
+
+def test_a_new_active_controller_hears_from_all_before_a_broker_may_go() -> None:
+    cluster = Cluster()
+    epochs = cluster.serve(1, 2, 3)
+    cluster.create()
+    cluster.beat(2, epochs[2], want_shut_down=True)
+    left = cluster.image.offset
+    cluster.sessions.close()
+    cluster.sessions = BrokerSessions(
+        cluster.controller, Settings(), cluster.runtime, "cluster", cluster.probe
+    )
+    cluster.sessions.start()
+    cluster.run(lambda _: Decision([FeatureLevelRecord(name="later", feature_level=1)], None))
+    cluster.beat(1, epochs[1], offset=left)
+    assert not cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
+    cluster.beat(3, epochs[3], offset=left)
     assert cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
 
 

@@ -1,0 +1,106 @@
+"""A broker's heartbeats: what they say of the metadata, and when they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from barnabas.broker.lifecycle import BROKER_HEARTBEAT, BROKER_REGISTRATION, BrokerLifecycle
+from barnabas.controller.controller import Controller
+from barnabas.controller.decision import Decision
+from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
+from barnabas.wire.messages.broker_registration import BrokerRegistrationResponse
+from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+INTERVAL_S = 2.0
+
+
+class Broker:
+    """Broker 1 of the metadata that a test writes, under a controller that unfences everybody."""
+
+    def __init__(self) -> None:
+        self.runtime = VirtualRuntime()
+        self.controller = Controller(LocalMetadataLog(MemoryDisk(), "/m", self.runtime))
+        self.controller.open()
+        self.controller.serve()
+        self.beats: list[Any] = []
+        self.roles_due: list[Callable[[], object]] | None = (
+            None  # who waits for roles; None: they are taken at once
+        )
+        services: Any = SimpleNamespace(
+            runtime=self.runtime,
+            controller=self.controller,
+            node_id=1,
+            cluster_id="cluster",
+            endpoints={},
+            config=SimpleNamespace(broker_heartbeat_interval_ms=INTERVAL_S * 1000, broker_rack=None),
+            log_manager=SimpleNamespace(online_ids=list, offline={}, directory_id=str, broker_epoch=-1),
+            partitions=SimpleNamespace(when_roles_taken=self.when_roles_taken),
+            to_controller=SimpleNamespace(send=self.send, when_at=lambda _, call: call()),
+        )
+        self.lifecycle = BrokerLifecycle(services, previous_broker_epoch=-1)
+        for broker_id in (1, 2):
+            self.commit(RegisterBrokerRecord(broker_id=broker_id, broker_epoch=broker_id - 1, fenced=False))
+        self.lifecycle.start()
+        self.runtime.advance(0)
+
+    def send(self, key: int, request: Any, done: Callable[[Any, ErrorCode], object], **_: float) -> None:
+        if key == BROKER_REGISTRATION:
+            done(BrokerRegistrationResponse(broker_epoch=0), ErrorCode.NONE)
+            return
+        assert key == BROKER_HEARTBEAT
+        self.beats.append(request)
+        answer = BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
+        self.runtime.call_soon(lambda: done(answer, ErrorCode.NONE))
+
+    def when_roles_taken(self, call: Callable[[], object]) -> None:
+        if self.roles_due is None:
+            call()
+        else:
+            self.roles_due.append(call)
+
+    def commit(self, record: Any) -> None:
+        self.controller.run(lambda _: Decision([record], None), lambda _: None)
+        self.runtime.advance(0.005)
+
+    def leave(self, broker_id: int) -> None:
+        self.commit(
+            BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=broker_id - 1, in_controlled_shutdown=1
+            )
+        )
+
+
+def test_a_broker_tells_at_once_that_it_knows_of_one_that_leaves() -> None:
+    broker = Broker()
+    broker.runtime.advance(0.5)
+    broker.beats.clear()
+    broker.leave(2)
+    assert [beat.current_metadata_offset for beat in broker.beats] == [broker.controller.image.offset]
+    broker.runtime.advance(1)  # and goes on: a controller that has just become active needs to hear it, too
+    assert 5 <= len(broker.beats) <= 12
+    broker.commit(BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=1, fenced=1))
+    broker.runtime.advance(0.2)
+    broker.beats.clear()
+    broker.runtime.advance(3 * INTERVAL_S)
+    assert len(broker.beats) == 3
+
+
+def test_a_broker_does_not_claim_to_know_what_its_partitions_do_not_act_on_yet() -> None:
+    broker = Broker()
+    before = broker.controller.image.offset
+    broker.beats.clear()
+    broker.roles_due = []
+    broker.leave(2)
+    broker.lifecycle.heartbeat_now()
+    assert [beat.current_metadata_offset for beat in broker.beats] == [before]
+    for call in broker.roles_due:
+        call()
+    broker.runtime.advance(0.01)
+    assert broker.beats[-1].current_metadata_offset == broker.controller.image.offset > before
