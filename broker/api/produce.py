@@ -7,31 +7,33 @@ minimum (KAFKA-18659); a request there closes the connection, as Kafka does.
 The records stay opaque: the log looks at the batch header alone, unless a setting of the topic asks for more.
 acks=0 gets no answer, and a failure under acks=0 closes the connection so that the producer learns of it at all.
 Where a batch must be synced first, other replicas have to have it (acks=all), or the disk has fallen behind, the
-answer waits; for the replicas not longer than the request allows. `produce_usual` is the short way of the most frequent
-request; it answers as the general one does, byte for byte.
+answer waits (broker/produce_answers.py). `produce_usual` is the short way of the most frequent request; it answers as the
+general one does, byte for byte.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
 
 from barnabas.broker.context import RequestContext
-from barnabas.broker.leaders import addresses, current_leader
 from barnabas.broker.partition import ACKS_ALL, Partition
 from barnabas.broker.partition_keys import ID_KEY_SIZE, NAME_KEY_SIZE, learn_key
-from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
+from barnabas.broker.produce_answers import (
+    CommitWait,
+    Held,
+    appended_answer,
+    hold,
+    one_answer,
+    tell_leaders,
+    when_due,
+)
+from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, Outcome, api
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log import AppendResult, Log
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -41,9 +43,6 @@ from barnabas.wire.messages.produce import (
 )
 from barnabas.wire.primitives import MALFORMED, DecodeError, long_uvarint
 from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, BatchHeader, RecordBatchError, read_header
-
-if TYPE_CHECKING:
-    from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.produce")
 
@@ -65,11 +64,6 @@ WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's 
         ErrorCode.RECORD_LIST_TOO_LARGE,
     }
 )
-# Calls back with what has gone wrong: an error code, and what there is to say about it
-Due = Callable[[ErrorCode, str | None], object]
-# (calls back then, what to answer then, whether other replicas are what it waits for)
-Held = tuple[Callable[[Due], object], PartitionProduceResponse, bool]
-LEADERS_FROM = 10  # the first version whose answers say who leads instead (KIP-951)
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
@@ -121,17 +115,16 @@ def produce_usual(
     try:
         result = partition.append(records, header, acks)
     except StorageError as error:
-        return _one_answer(partition, _refused(partition.partition, partition, error))
-    if result.awaits_sync or result.awaits_write_back or (result.awaits_commit and acks == ACKS_ALL):
-        answer = _appended(partition.partition, result)
+        return one_answer(partition, _refused(partition.partition, partition, error))
+    if result.awaits_commit and acks == ACKS_ALL and not result.awaits_write_back:
+        body = key + _pack_answer(result.base_offset, result.log_append_time, result.log_start_offset, 1)
+        return CommitWait(context, partition, result, body).begin(timeout_ms)
+    if result.awaits_sync or result.awaits_write_back:
+        answer = appended_answer(partition.partition, result)
         held: list[Held] = []
-        _hold(partition, result, answer, acks, held)
-        return _when_due(context, _one_answer(partition, answer), held, timeout_ms)
+        hold(partition, result, answer, acks, held)
+        return when_due(context, one_answer(partition, answer), held, timeout_ms)
     return key + _pack_answer(result.base_offset, result.log_append_time, result.log_start_offset, 1)
-
-
-def _one_answer(partition: Partition, answer: PartitionProduceResponse) -> ProduceResponse:
-    return ProduceResponse([TopicProduceResponse(partition.topic, partition.topic_id, [answer])])
 
 
 @api(0, 3, 13, advertised_min=0, usual=produce_usual)
@@ -156,103 +149,11 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
         failed = any(answer.error_code for topic in topics for answer in topic.partition_responses)
         if failed:
             return CLOSE_CONNECTION
-        return _when_due(context, NO_RESPONSE, held, 0) if held else NO_RESPONSE
+        return when_due(context, NO_RESPONSE, held, 0) if held else NO_RESPONSE
     if held:
-        return _when_due(context, response, held, request.timeout_ms)
-    _tell_leaders(context, response)
+        return when_due(context, response, held, request.timeout_ms)
+    tell_leaders(context, response)
     return response
-
-
-def _hold(
-    partition: Partition, result: AppendResult, answer: PartitionProduceResponse, acks: int, held: list[Held]
-) -> None:
-    """Note what the acknowledgement waits for. Without one (acks=0) the connection still waits for a disk that is
-    behind, as nothing else slows such a producer down."""
-    log = partition.log
-    if result.awaits_commit and acks == ACKS_ALL:  # which says that it has been synced here as well
-        held.append((partial(_when_committed, partition, result.last_offset + 1), answer, True))
-    elif result.awaits_sync and acks:
-        held.append((partial(_when_synced, log, result.last_offset + 1), answer, False))
-    if result.awaits_write_back and (not held or held[-1][1] is not answer):
-        held.append((partial(_when_written_back, log), answer, False))
-
-
-def _when_committed(partition: Partition, end_offset: int, due: Due) -> None:
-    partition.when_committed(end_offset, lambda error: due(error, None))
-
-
-def _when_synced(log: Log, end_offset: int, due: Due) -> None:
-    log.when_synced(end_offset, partial(_synced, due))
-
-
-def _when_written_back(log: Log, due: Due) -> None:
-    log.when_written_back(partial(_synced, due))
-
-
-def _synced(due: Due, failure: str | None) -> None:
-    due(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR, failure)
-
-
-def _when_due(
-    context: RequestContext, response: ProduceResponse | Outcome, held: list[Held], timeout_ms: int
-) -> Outcome:
-    """The answer leaves once all that it acknowledges has been committed by the replicas, synced (flush.messages), or
-    written back by a disk that is behind; meanwhile the connection's next request waits."""
-    missing = {id(answer): answer for _, answer, _ in held}
-    timer: Timer | None = None
-
-    def due(answer: PartitionProduceResponse, error: ErrorCode, message: str | None) -> None:
-        nonlocal response
-        if missing.pop(id(answer), None) is None:
-            return  # too late
-        if error:
-            answer.error_code = error
-            answer.error_message = message
-            if error == ErrorCode.KAFKA_STORAGE_ERROR:
-                answer.base_offset = answer.log_start_offset = answer.log_append_time_ms = -1
-            if isinstance(response, Outcome):
-                response = CLOSE_CONNECTION
-        if not missing:
-            complete()
-
-    def time_is_up() -> None:
-        for answer in missing.values():
-            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-        missing.clear()
-        complete()
-
-    def complete() -> None:
-        if timer is not None:
-            timer.cancel()
-        if isinstance(response, ProduceResponse):
-            _tell_leaders(context, response)
-        context.complete(response)
-
-    for when, answer, _ in held:
-        when(partial(due, answer))
-    if missing and any(of_replicas for _, _, of_replicas in held):
-        timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, time_is_up)
-        if all(of_replicas for _, _, of_replicas in held):
-            context.let_produces_on()
-    return PENDING
-
-
-def _tell_leaders(context: RequestContext, response: ProduceResponse) -> None:
-    """Where this broker does not lead: who does, and where it is found (KIP-951)."""
-    if context.api_version < LEADERS_FROM:
-        return
-    leaders = []
-    for topic in response.responses:
-        for answer in topic.partition_responses:
-            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                leader_id, epoch = current_leader(context, topic.name, topic.topic_id, answer.index)
-                answer.current_leader = LeaderIdAndEpoch(leader_id, epoch)
-                leaders.append(leader_id)
-    if leaders:
-        response.node_endpoints = [
-            NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
-            for address in addresses(context, leaders)
-        ]
 
 
 def _append(
@@ -276,16 +177,10 @@ def _append(
         result = partition.append(records, header, request.acks)
     except StorageError as error:
         return _refused(part.index, partition, error)
-    answer = _appended(part.index, result)
+    answer = appended_answer(part.index, result)
     if result.awaits_sync or result.awaits_write_back or result.awaits_commit:
-        _hold(partition, result, answer, request.acks, held)
+        hold(partition, result, answer, request.acks, held)
     return answer
-
-
-def _appended(index: int, result: AppendResult) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index, ErrorCode.NONE, result.base_offset, result.log_append_time, result.log_start_offset
-    )
 
 
 def _refused(index: int, partition: Partition, error: StorageError) -> PartitionProduceResponse:
