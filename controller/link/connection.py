@@ -59,6 +59,8 @@ class Connection:
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             self.peer_host, self.peer_name = str(name[0]), f"{name[0]}:{name[1]}"
+        elif isinstance(name, str):  # of a tunnel
+            self.peer_host = self.peer_name = name
         self._on_made()
 
     def data_received(self, data: bytes) -> None:
@@ -128,6 +130,15 @@ class Connection:
         self._closed(error)
         if transport is not None:
             transport.abort()
+
+    def pause_reading(self) -> None:
+        """Let what comes wait outside; a little of it may have been read already."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     @property
     def room(self) -> int:

@@ -36,13 +36,14 @@ from barnabas.controller.link.messages import (
     decode,
     encode,
 )
-from barnabas.controller.link.refusals import LinkRefused
+from barnabas.controller.link.refusals import LinkRefused, busy
 
 if TYPE_CHECKING:
     from barnabas.controller.link.settings import LinkSettings
     from barnabas.storage.runtime import Runtime, Timer
 
 HELD_FRAMES_MAX: Final = 4096
+HELD_BYTES_MAX: Final = 1024 * 1024
 
 _HUNG_UP: Final = (
     "the connection was closed before the link was open; is this a controller listener, with the same security "
@@ -77,7 +78,8 @@ class Host(Protocol):
 
 
 class Handshake:
-    """One attempt. `expected_id`: who should answer; None on the listener's side, or where that is not known."""
+    """One attempt. `expected_id`: who should answer; None on the listener's side, or where that is not known.
+    `relay_id`: of the node that carries the connection in a tunnel."""
 
     def __init__(
         self,
@@ -85,12 +87,15 @@ class Handshake:
         *,
         dialed: bool,
         expected_id: int | None = None,
+        relay_id: int | None = None,
         on_made: Callable[[], object] = lambda: None,
     ) -> None:
         self._host = host
         self._on_made = on_made  # the connection is there
         self.dialed = dialed
         self.expected_id = expected_id
+        self.relay_id = relay_id
+        self.version = PROTOCOL_VERSION_MIN  # once the peer has said hello: what both speak
         self.connection = Connection(
             host.runtime, host.settings.queue_bytes_max, self._made, self._frame, self._closed
         )
@@ -100,6 +105,7 @@ class Handshake:
         self._hello_heard = False
         self._admitted = False
         self._held: list[tuple[int, bytes]] = []  # of the open link, while it is being considered here
+        self._held_bytes = 0
         self._over = False
         self._refusal: LinkRefused | None = None  # of who is still being told
         self.connection.on_malformed = self._malformed
@@ -186,13 +192,20 @@ class Handshake:
         elif self.peer is None:
             self._expect(kind, messages.IDENTITY)
             self._hear_identity(payload)
-        elif not self._admitted and len(self._held) < HELD_FRAMES_MAX:
-            self._held.append((kind, payload))
+        elif not self._admitted:
+            self._hold(kind, payload)
         else:
             self._expect(kind, messages.WELCOME)
             if self.we_decide:
                 raise MalformedMessage("it says welcome where it has not to decide")
             self._open()
+
+    def _hold(self, kind: int, payload: bytes) -> None:
+        """Nothing more is read; this had come together with the identity."""
+        if len(self._held) >= HELD_FRAMES_MAX or self._held_bytes + len(payload) > HELD_BYTES_MAX:
+            raise busy("it says too much before it is known whether it may be linked")
+        self._held.append((kind, payload))
+        self._held_bytes += len(payload)
 
     @staticmethod
     def _expect(kind: int, expected: int) -> None:
@@ -205,6 +218,7 @@ class Handshake:
         if not self.dialed:
             self.connection.send(messages.HELLO, self._hello_bytes)
         check_hello(self._hello, hello)
+        self.version = min(PROTOCOL_VERSION, hello.version_max)
         secret = self._host.secret
         if secret is not None:
             hellos = (self._hello_bytes, payload) if self.dialed else (payload, self._hello_bytes)
@@ -222,6 +236,8 @@ class Handshake:
         self.peer = peer
         self.connection.reader.bytes_max = FRAME_BYTES_MAX
         self._host.admit(self, self._decided)
+        if not self._admitted and not self._over:
+            self.connection.pause_reading()
 
     def _decided(self, refused: LinkRefused | None) -> None:
         if self._over:
@@ -230,6 +246,7 @@ class Handshake:
             self.refuse(refused)
             return
         self._admitted = True
+        self.connection.resume_reading()
         if not self.dialed:
             self._say_identity()
         if self.we_decide:

@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 import msgspec
 
 PROTOCOL_VERSION_MIN: Final = 1
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
+TUNNELS_SINCE: Final = 2  # the first version that knows tunnels
 
 AUTHENTICATION_NONE: Final = "none"
 AUTHENTICATION_SECRET: Final = "secret"
@@ -33,8 +34,12 @@ NO_RESPONSE: Final = 10
 LEADER: Final = 11
 FORMATION: Final = 12
 METADATA: Final = 13
+TUNNEL_OPEN: Final = 14
+TUNNEL_DATA: Final = 15
+TUNNEL_CREDIT: Final = 16
+TUNNEL_CLOSE: Final = 17
 
-KINDS: Final = frozenset(range(HELLO, METADATA + 1))
+KINDS: Final = frozenset(range(HELLO, TUNNEL_CLOSE + 1))
 
 M = TypeVar("M", bound=msgspec.Struct)
 

@@ -44,6 +44,10 @@ class RawClient:
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
 
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
     def say(self, content: bytes) -> None:
         self.transport.write(content)
         self.world.world.run_until_idle()
@@ -203,7 +207,7 @@ def test_releases_that_are_too_far_apart() -> None:
     one = world.started(1)
     client = RawClient(world)
     client.say(PREFACE + encode_frame(messages.HELLO, encode(Hello(7, 9, "secret", bytes(16))), None))
-    assert "speaks versions 7 to 9 of the link protocol and the other 1 to 1" in one.refusals[0].reason
+    assert "speaks versions 7 to 9 of the link protocol and the other 1 to 2" in one.refusals[0].reason
     assert b"speaks versions 7 to 9" in client.heard
     assert client.is_closed
 
@@ -290,6 +294,66 @@ def test_open_links_are_bounded() -> None:
     assert len(one.linked) == 3
 
 
+def considered(world: LinkWorld) -> RawClient:
+    """Somebody with the id of a broker that is linked with node 1 and stands still, so that node 1 looks whether it lives."""
+    broker = world.started(9)
+    world.run(1)
+    broker.runtime.hold_until(world.world.now + 2)
+    client = RawClient(world)
+    hello = encode_frame(messages.HELLO, encode(Hello(1, 1, "none", bytes(16))), None)
+    client.say(PREFACE + hello + encode_frame(messages.IDENTITY, encode(world.identity(9)), None))
+    return client
+
+
+@pytest.mark.parametrize("frame_bytes", [100, 60_000, 2_000_000])
+def test_a_newcomer_that_is_being_considered_is_not_read(frame_bytes: int) -> None:
+    world = LinkWorld(secret=None)
+    one = world.started(1)
+    client = considered(world)
+    frame = encode_frame(messages.METADATA, bytes(frame_bytes), None)
+    count = 8_000_000 // frame_bytes
+    for _ in range(count):
+        client.transport.write(frame)
+    world.run(0.3)
+    assert client.transport.get_write_buffer_size() > count * len(frame) - 300_000
+    assert not client.is_closed
+    world.run(3)
+    assert client.transport.is_closing()
+    assert one.linked == [9]
+
+
+@pytest.mark.parametrize(("frame_bytes", "count"), [(1, 10_000), (6_000, 1_000)])
+def test_what_has_been_read_of_a_newcomer_already_is_bounded(frame_bytes: int, count: int) -> None:
+    world = LinkWorld(secret=None)
+    one = world.started(1)
+    client = considered(world)
+    # As a transport may bring more after it has been told to pause, and all of it in one piece.
+    connection = next(iter(one.links._accepted)).connection
+    connection.data_received(encode_frame(messages.METADATA, bytes(frame_bytes), None) * count)
+    world.run(0.1)
+    assert client.is_closed
+    assert b"it says too much before" in client.heard
+    assert one.linked == [9]
+
+
+def test_what_a_node_says_while_it_is_being_considered_is_heard() -> None:
+    world = LinkWorld()
+    old, two = world.started(1), world.started(2)
+    world.run(1)
+    heard: list[bytes] = []
+    two.links.handle(messages.METADATA, lambda _, payload: heard.append(payload))
+    old.runtime.end(power_fails=True)
+    said = [bytes([number]) * 50_000 for number in range(100)]
+    new = world.start(world.node(1, host="moved"), targets=[])
+    new.links.add_listener(lambda peer: [peer.send(messages.METADATA, each) for each in said], lambda _: None)
+    two.links.call([("moved", PORT, None)])
+    world.run(0.3)
+    assert new.linked == [2], "it decides"
+    assert (two.events, heard) == (["+1"], [])
+    world.run(0.5)
+    assert (two.events, heard) == (["+1", "-1", "+1"], said)
+
+
 def test_a_recorded_link_can_not_be_played_again() -> None:
     world = LinkWorld()
     one = world.node(1)
@@ -325,7 +389,7 @@ def test_a_recorded_link_can_not_be_played_again() -> None:
 @settings(max_examples=150, deadline=None)
 @given(
     content=st.lists(
-        st.tuples(st.integers(0, 15), st.binary(max_size=60)).map(lambda pair: encode_frame(*pair, None))
+        st.tuples(st.integers(0, 20), st.binary(max_size=60)).map(lambda pair: encode_frame(*pair, None))
         | st.binary(max_size=40)
         | st.just(encode_frame(messages.HELLO, encode(Hello(1, 1, "none", bytes(16))), None)),
         max_size=6,
