@@ -13,6 +13,8 @@ import pytest
 from barnabas.broker.asyncio_runtime import AsyncioRuntime
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.node import Node
+from barnabas.controller.link.framing import PREFACE, FrameReader, encode_frame
+from barnabas.controller.link.messages import HELLO, REFUSED, Hello, Refused, decode, encode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -186,6 +188,28 @@ def test_what_is_no_request_closes_its_connection_and_no_other(connect: Connect,
     client.socket.sendall(frame)
     assert client.is_closed()
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
+
+
+def test_a_node_that_takes_the_port_for_a_controllers_is_told(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        client = connect()
+        client.socket.sendall(PREFACE + encode_frame(HELLO, encode(Hello(1, 1, "none", bytes(16))), None))
+        received = b""
+        while data := client.socket.recv(4096):
+            received += data
+        frames: list[tuple[int, bytes]] = []
+        FrameReader(lambda kind, payload, frames=frames: frames.append((kind, payload))).feed(received)
+        ((kind, payload),) = frames
+        assert kind == REFUSED
+        refused = decode(payload, Refused)
+        assert not refused.passing
+        assert "PLAINTEXT is a listener for clients" in refused.reason
+        assert "controller.quorum.voters" in refused.reason
+    (said,) = [record.getMessage() for record in caplog.records if "node of a cluster" in record.getMessage()]
+    assert said.startswith("127.0.0.1: ")
+    assert not any("frame of" in record.getMessage() for record in caplog.records)
 
 
 def test_acks_0_gets_no_answer_and_a_failure_closes(connect: Connect) -> None:
