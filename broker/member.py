@@ -29,6 +29,7 @@ from barnabas.controller.link.quorum_state import (
     check_configuration,
     read_quorum_state,
 )
+from barnabas.controller.link.waiting import ControllerWatch
 from barnabas.controller.operations.features import begin_cluster
 from barnabas.controller.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
 from barnabas.controller.raft.raft_log import RaftMetadataLog
@@ -111,6 +112,7 @@ class ClusterMember:
             f"the metadata can't be written: {error}" if isinstance(error, OSError) else str(error)
         )
         self._raft = raft
+        ControllerWatch(self._runtime, self._links)
         self._voters = state.voters
         self._found(raft)
 
@@ -123,6 +125,7 @@ class ClusterMember:
                 self._found(self._followed(links))
 
         Discovery(links, targets, found)
+        ControllerWatch(self._runtime, links)
         links.call(targets)
 
     def _followed(self, links: Links) -> FollowedMetadataLog:

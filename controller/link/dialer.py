@@ -37,7 +37,8 @@ class Dialer:
         self.node_id = node_id
         self.is_self = False  # the address is this node's own
         self.handshake: Handshake | None = None
-        self.failures = 0
+        self.failures = 0  # calls in a row that came to no link
+        self.error: Exception | None = None  # of the last
         self._expected_id = node_id
         self._connecting: Connecting | None = None
         self._timer: Timer | None = None
@@ -124,6 +125,7 @@ class Dialer:
             return
         settings = self._host.settings
         self.failures += 1
+        self.error = error
         self._host.unreachable(self, error)
         if isinstance(error, LinkRefused) and not error.passing:
             self._again(settings.refused_backoff_s)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.link import messages
@@ -57,6 +57,7 @@ from barnabas.controller.link.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
+from barnabas.controller.link.waiting import REMIND_FIRST_S, REMIND_S, unanswered
 from barnabas.storage.directory import encode_uuid, random_uuid
 from crc32c import crc32c
 
@@ -65,9 +66,6 @@ if TYPE_CHECKING:
     from barnabas.controller.link.peer import Peer
     from barnabas.storage.disk import Disk
     from barnabas.storage.runtime import Runtime
-
-REMIND_FIRST_S: Final = 5.0  # then a missing voter is named, and
-REMIND_S: Final = 60.0  # again as often
 
 log = logging.getLogger("barnabas.link")
 
@@ -126,19 +124,11 @@ class Formation:
             self._runtime.call_later(REMIND_FIRST_S, self._remind)
 
     def _remind(self) -> None:
-        """Somebody may be looking at this log and wonder why nothing comes."""
         if self._is_over or self._links.is_closed:
             return
-        missing = [
-            f"{host}:{port}"
-            for (host, port), node_id, is_self in self._links.addresses()
-            if not is_self and node_id not in self._standings
-        ]
+        missing = unanswered(self._links)
         if missing:
-            log.info(
-                "still waiting for the voters at %s: a quorum forms when all have been there at once",
-                ", ".join(missing),
-            )
+            log.info("still waiting for %s: a quorum forms when all have been there at once", missing)
         self._runtime.call_later(REMIND_S, self._remind)
 
     # -- events

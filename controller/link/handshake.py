@@ -46,13 +46,17 @@ HELD_FRAMES_MAX: Final = 4096
 HELD_BYTES_MAX: Final = 1024 * 1024
 
 _HUNG_UP: Final = (
-    "the connection was closed before the link was open; is this a controller listener, with the same security "
-    "protocol?"
+    "what answers there hangs up before it says a word: is it a controller listener (and not a broker's port), with the "
+    "same security protocol?"
 )
 _OTHER_SECRET: Final = (
     "what it sends is not sealed with this cluster's secret: its barnabas.controller.secret.file holds another one, or "
     "it is none of our nodes"
 )
+
+
+class HungUp(ConnectionResetError):
+    """Who was called has ended the connection before it said anything."""
 
 
 class Host(Protocol):
@@ -148,7 +152,10 @@ class Handshake:
     def _closed(self, error: Exception | None) -> None:
         if self._over:
             return
-        self._end(self._refusal or error or ConnectionResetError(_HUNG_UP))
+        is_hang_up = error is None or isinstance(error, ConnectionResetError | BrokenPipeError)
+        if is_hang_up and self.dialed and self._is_made and not self._hello_heard:
+            error = HungUp(_HUNG_UP)
+        self._end(self._refusal or error or ConnectionResetError("it was closed before the link was open"))
 
     def _malformed(self, error: MalformedMessage) -> None:
         """The peer has said something that no node of this cluster says here."""

@@ -19,7 +19,7 @@ import msgspec
 from barnabas.controller.link import messages, refusals
 from barnabas.controller.link.detours import Detours
 from barnabas.controller.link.dialer import Dialer
-from barnabas.controller.link.handshake import Handshake
+from barnabas.controller.link.handshake import Handshake, HungUp
 from barnabas.controller.link.leader import LeaderHints
 from barnabas.controller.link.liveness import Liveness
 from barnabas.controller.link.messages import Identity, MalformedMessage, Voter
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 Handler = Callable[[Peer, bytes], object]
 Serve = Callable[[int, bytes, Callable[[bytes | None], object]], object]
 Address = tuple[str, int]
+
+HANG_UPS_TOLD = 20  # in a row, which is about ten seconds: a node that starts or ends may hang up a few times
+ELSE_HANGS_UP = "Or it stands for a node that is not running, as a proxy does."
 
 log = logging.getLogger("barnabas.link")
 
@@ -167,6 +170,10 @@ class Links:
         found = [(address, dialer.node_id, dialer.is_self) for address, dialer in self._dialers.items()]
         own = self._own_address
         return found if own is None else [(own, self.identity.node_id, True), *found]
+
+    def dialers(self) -> list[Dialer]:
+        """Of the addresses that `call` has named, but this node's own."""
+        return list(self._dialers.values())
 
     def send(self, node_id: int, message: bytes) -> bool:
         """RaftPeers: a message of Raft. False when there is no link, or it takes no more."""
@@ -301,6 +308,8 @@ class Links:
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
         if dialer.failures == 1 and not isinstance(error, LinkRefused):
             log.info("no link to %s yet: %s", dialer.name, str(error) or type(error).__name__)
+        if isinstance(error, HungUp) and dialer.failures >= HANG_UPS_TOLD:
+            self._refusals.warn(dialer.name, f"{error} {ELSE_HANGS_UP}")
         if dialer.node_id is not None and not isinstance(error, LinkRefused):
             self.on_unreachable(dialer.node_id, error)
         if isinstance(error, LinkRefused):

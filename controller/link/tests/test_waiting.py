@@ -1,0 +1,81 @@
+"""What the log says of nodes that can't be linked, and while a node waits for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld
+from barnabas.controller.link.waiting import ControllerWatch
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+
+class HangsUp:
+    """A server of something else: at the first bytes it closes."""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None: ...
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if words in record.getMessage()]
+
+
+def test_a_port_that_is_no_controllers_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    world = LinkWorld()
+    other = VirtualRuntime(99, network=world.network, host="n2")
+    other.listen("", PORT, HangsUp)
+    one = world.started(1)
+    world.run(5)
+    assert lines(caplog, "is it a controller listener") == [], "a node that starts may hang up too"
+    world.run(50)
+    (said,) = lines(caplog, "is it a controller listener")
+    assert said.startswith(f"n2:{PORT}: what answers there hangs up before it says a word")
+    world.run(60)
+    assert len(lines(caplog, "is it a controller listener")) == 2
+    assert one.linked == []
+
+
+def test_while_there_is_no_active_controller_the_missing_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "barnabas.link")
+    world = LinkWorld()
+    one = world.started(1)
+    ControllerWatch(one.runtime, one.links)
+    VirtualRuntime(99, network=world.network, host="n3")  # a machine without the process
+    world.run(26)
+    said = lines(caplog, "still waiting for an active controller")
+    missing = f"node 2 at n2:{PORT} (no connection within 2 s), node 3 at n3:{PORT} (connection refused)"
+    assert (
+        said
+        == [
+            f"still waiting for an active controller, which a majority of the voters elects; not there: {missing}"
+        ]
+        * 3
+    )
+    two = world.started(2)
+    world.run(1)
+    two.links.leader.announce(1, 2)
+    world.run(30)
+    assert len(lines(caplog, "still waiting")) == 3
+    two.runtime.end()
+    world.run(9)
+    assert len(lines(caplog, "still waiting")) == 3, "an election may be under way"
+    world.run(20)
+    assert len(lines(caplog, "still waiting")) > 3
+    one.links.close()
+    count = len(lines(caplog, "still waiting"))
+    world.run(60)
+    assert len(lines(caplog, "still waiting")) == count
