@@ -1,15 +1,15 @@
 """The reading of one partition of a coordinator's log, from its start to its end.
 
-What the log of a new leader holds is replayed in full. Most of it is below the high watermark; what is above it was
-appended by a leader before and will be committed with this one's first word from its followers, which takes a
-moment (CoordinatorLog.when_committed).
+What the log of a new leader holds is replayed in full (last_records.py). Most of it is below the high watermark;
+what is above it was appended by a leader before and will be committed with this one's first word from its followers,
+which takes a moment (CoordinatorLog.when_committed).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.errors import ErrorCode
@@ -19,8 +19,22 @@ if TYPE_CHECKING:
     from barnabas.storage.disk import FileRegion
     from barnabas.storage.log import Log
 
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 1 << 18  # a few of them fit into a slice
 TRIES_MAX: Final = 16  # memory so short that what a thread brings in is gone again: then the loop waits
+
+
+class Replay(Protocol):
+    """What takes the log. Its steps are short; between them others are served and the lead may be lost."""
+
+    next_offset: int  # behind what was taken
+
+    def take(self, data: bytes) -> Iterator[None]:
+        """Take the whole batches at the start of `data`, in their order."""
+        ...
+
+    def finish(self) -> Iterator[None]:
+        """That was all."""
+        ...
 
 
 class Loading:
@@ -29,13 +43,12 @@ class Loading:
     def __init__(
         self,
         partition: Partition | None,
-        replay: Callable[[bytes], object],
+        replay: Replay,
         done: Callable[[Exception | None], object],
     ) -> None:
         self._partition = partition
         self._replay = replay
         self._done = done
-        self._offset = 0
         self._data = b""  # read, not replayed
         self.for_a_thread: Callable[[], bytes | None] | None = None  # what has to be done before it can go on
         self._tries = 0
@@ -48,6 +61,8 @@ class Loading:
 
     def steps(self) -> Iterator[None]:
         """Read and replay up to the end, or until a thread is needed or something is wrong."""
+        if self._cancelled or self._error is not None:
+            return
         try:
             yield from self._replay_all()
         except WouldWait as cold:
@@ -56,22 +71,32 @@ class Loading:
             self._error = error
 
     def _replay_all(self) -> Iterator[None]:
-        while not self._cancelled and self._error is None:
+        replay = self._replay
+        while True:
             log = self._led_log()
-            self._offset = max(self._offset, log.log_start_offset)
-            if not self._data and self._offset >= log.log_end_offset:
+            offset = replay.next_offset = max(replay.next_offset, log.log_start_offset)
+            if not self._data and offset >= log.log_end_offset:
+                break
+            data = self._data or self._read(log, offset)
+            if self.for_a_thread is not None:
                 return
-            data = self._data or self._read(log)
             if not data:
-                return
+                break
             self._data = b""
             self._tries = 0
-            for batch in self._batches(data):
-                self._replay(batch)
-                yield
-                if self._cancelled:
-                    return
-                self._led_log()
+            yield from self._while_led(replay.take(data))
+            if replay.next_offset == offset and not self._cancelled:
+                raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {offset}")
+            if self._cancelled:
+                return
+        yield from self._while_led(replay.finish())
+
+    def _while_led(self, steps: Iterator[None]) -> Iterator[None]:
+        for step in steps:
+            yield step
+            if self._cancelled:
+                return
+            self._led_log()
 
     def _led_log(self) -> Log:
         partition = self._partition
@@ -81,9 +106,9 @@ class Loading:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(partition.log.failure))
         return partition.log
 
-    def _read(self, log: Log) -> bytes:
+    def _read(self, log: Log, offset: int) -> bytes:
         """The batches from where we are. WouldWait, or b"" with `for_a_thread` set, where the disk is needed."""
-        result = log.read(self._offset, READ_BYTES, min_one_batch=True, wait=self._tries >= TRIES_MAX)
+        result = log.read(offset, READ_BYTES, min_one_batch=True, wait=self._tries >= TRIES_MAX)
         try:
             return b"".join(
                 region.file.pread_now(region.length, region.position) for region in result.regions
@@ -91,23 +116,6 @@ class Loading:
         except BlockingIOError:
             self.for_a_thread = partial(_read_all, result.regions)
             return b""
-
-    def _batches(self, data: bytes) -> Iterator[bytes]:
-        """Cut what was read into batches. StorageError when it goes nowhere."""
-        position = 0
-        while position + 27 <= len(data):
-            size = 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-            if position + size > len(data):
-                break
-            base_offset = int.from_bytes(data[position : position + 8], "big")
-            next_offset = base_offset + int.from_bytes(data[position + 23 : position + 27], "big") + 1
-            if next_offset <= self._offset:  # or it would be read again and again
-                raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"offsets go back at {self._offset}")
-            self._offset = next_offset
-            yield data[position : position + size]
-            position += size
-        if position == 0:
-            raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {self._offset}")
 
     def thread_has_read(self, data: bytes | None, error: BaseException | None) -> None:
         """What came of `for_a_thread`."""

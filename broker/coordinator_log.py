@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.coordinator_loading import Loading
+from barnabas.broker.coordinator_loading import Loading, Replay
 from barnabas.broker.partition import ACKS_ALL
 from barnabas.storage.background import in_slices
 from barnabas.storage.errors import StorageError
@@ -70,10 +70,10 @@ class CoordinatorLog:
     def load(
         self,
         partition_index: int,
-        replay: Callable[[bytes], object],
+        replay: Replay,
         done: Callable[[Exception | None], object],
     ) -> Loading:
-        """`replay` every batch of the partition, oldest first, then `done(None)`.
+        """Have `replay` take all batches of the partition, oldest first, then `done(None)`.
 
         `done(error)` when it can't be: StorageError or RecordBatchError, as when the log directory is offline, a
         batch is damaged or the partition is not led here any more. Either may happen before this returns, and

@@ -1,70 +1,65 @@
-"""What counts of a partition of __consumer_offsets: everything outside of transactions, and of transactions
-(offsets that a producer commits with its records) what a marker has committed, at the place of the marker.
-
-This broker writes no transactions yet; a partition that Kafka wrote may hold them.
-
-And what a group metadata record makes of a group.
-"""
+"""How the groups and offsets of a partition of __consumer_offsets come back from its records, and what a group
+metadata record makes of a group."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
-from barnabas.broker.groups.records import GroupWritten
+from barnabas.broker.groups.records import (
+    GroupRecord,
+    GroupWritten,
+    UnknownRecord,
+    UnknownValue,
+    decode_record,
+)
 from barnabas.broker.groups.state import GroupState
-from barnabas.storage.transaction_marker import read_marker
-from barnabas.wire.record_batch import Record, iterate_records, read_header
+from barnabas.broker.last_records import LastRecords
 
 log = logging.getLogger(__name__)
 
 
-class SettledRecords:
-    """Takes the batches of one partition in their order and gives the records that count, in the order in which
-    they do.
+class GroupReplay(LastRecords):
+    """Gives what the partition comes to to `apply`, then goes through the steps of `begin`.
 
-    A key keeps what was written to it last, also when a transaction commits that had written to it before, as in
-    Kafka. What belongs to a transaction without an end is left out.
-    """
+    Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are passed over. So
+    is a value of a later version than this one knows, and then what was written to the same key before counts:
+    `needs_every` says that the partition has to be replayed again, with `every` of its records."""
 
-    def __init__(self) -> None:
-        self._pending: dict[int, list[Record]] = {}  # by producer id
-        self._written_meanwhile: dict[bytes | None, int] = {}  # key -> offset of what counts
+    def __init__(
+        self,
+        name: str,
+        apply: Callable[[GroupRecord], object],
+        begin: Callable[[], Iterator[None]],
+        *,
+        every: bool,
+    ) -> None:
+        super().__init__(name, self._decode, every=every)
+        self.needs_every = False
+        self._apply = apply
+        self._begin = begin
+        self._unknown: Counter[str] = Counter()
 
-    def of(self, batch: bytes) -> Iterator[Record]:
-        """The records that count now that this batch is there. RecordBatchError when it can't be read."""
-        header = read_header(batch)
-        pending, written_meanwhile = self._pending, self._written_meanwhile
-        if header.is_control:
-            marker = read_marker(batch)
-            ended = pending.pop(header.producer_id, []) if marker is not None else []
-            counted = ended if marker is not None and marker.commit else []
-        elif header.is_transactional:
-            pending.setdefault(header.producer_id, []).extend(iterate_records(batch))
+    def _decode(self, key: bytes | None, value: bytes | None) -> None:
+        try:
+            self._apply(decode_record(key, value))
+        except UnknownRecord as error:
+            self._unknown[str(error)] += 1
+            if isinstance(error, UnknownValue):
+                self.needs_every = not self.every
+
+    def finish(self) -> Iterator[None]:
+        """Replay, and begin."""
+        yield from super().finish()
+        if self.needs_every:
             return
-        else:
-            counted = list(iterate_records(batch))
-        for record in counted:
-            if written_meanwhile.get(record.key, -1) > record.offset:
-                continue
-            if record.value is None:
-                written_meanwhile.pop(record.key, None)
-            elif pending:
-                written_meanwhile[record.key] = record.offset
-            yield record
-        if not pending:
-            written_meanwhile.clear()
-
-    def end(self, name: str) -> None:
-        """That was the last batch. Says in the log what is left out; `name` is the partition's."""
-        if self._pending:
-            log.warning(
-                "%s: %d records of transactions that have not ended are passed over",
-                name,
-                sum(map(len, self._pending.values())),
-            )
+        if self._unknown:
+            kinds = ", ".join(f"{kind}: {count}" for kind, count in self._unknown.most_common(8))
+            log.warning("%s: records that can't be read are passed over (%s)", self.name, kinds)
+        yield from self._begin()
 
 
 def restore_group(written: GroupWritten, clock: Callable[[], int]) -> ClassicGroup:

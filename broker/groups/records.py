@@ -47,6 +47,10 @@ class UnknownRecord(ValueError):
     """A record this broker can't read; it is skipped, as Kafka does."""
 
 
+class UnknownValue(UnknownRecord):
+    """The key is a known one: what was written to it before counts on."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetWritten:
     """A position was committed, or (None) removed."""
@@ -136,8 +140,11 @@ def _encode(prefix: int, message_type: MessageType[M], version: int, message: M)
 def _decode_value(message_type: MessageType[M], data: bytes) -> M:
     version = int.from_bytes(data[:2], "big", signed=True)
     if len(data) < 2 or not message_type.min_version <= version <= message_type.max_version:
-        raise UnknownRecord(f"{message_type.name} version {version}")
-    return message_type.decode(version, data, 2)[0]
+        raise UnknownValue(f"{message_type.name} version {version}")
+    try:
+        return message_type.decode(version, data, 2)[0]
+    except DecodeError as error:
+        raise UnknownValue(str(error)) from None
 
 
 def _encode_offset(value: CommittedOffset | None) -> bytes | None:
@@ -157,9 +164,8 @@ def _encode_offset(value: CommittedOffset | None) -> bytes | None:
     return _encode(version, OFFSET_COMMIT_VALUE, version, message)
 
 
-def decode_record(record: Record) -> GroupRecord:
+def decode_record(key: bytes | None, value: bytes | None) -> GroupRecord:
     """What the record says. UnknownRecord for other kinds, newer versions and damaged ones."""
-    key = record.key
     if key is None or len(key) < 2:
         raise UnknownRecord("a record without a key")
     kind = int.from_bytes(key[:2], "big")
@@ -167,14 +173,14 @@ def decode_record(record: Record) -> GroupRecord:
         if kind in OFFSET_COMMIT_KINDS:
             offset_key = OFFSET_COMMIT_KEY.decode(0, key, 2)[0]
             position = (offset_key.group, offset_key.topic, offset_key.partition)
-            if record.value is None:
+            if value is None:
                 return OffsetWritten(position, None)
-            return OffsetWritten(position, _offset_of(_decode_value(OFFSET_COMMIT_VALUE, record.value)))
+            return OffsetWritten(position, _offset_of(_decode_value(OFFSET_COMMIT_VALUE, value)))
         if kind == GROUP_METADATA_KIND:
             group_id = GROUP_METADATA_KEY.decode(0, key, 2)[0].group
-            if record.value is None:
+            if value is None:
                 return GroupTombstone(group_id)
-            return GroupWritten(group_id, _decode_value(GROUP_METADATA_VALUE, record.value))
+            return GroupWritten(group_id, _decode_value(GROUP_METADATA_VALUE, value))
     except DecodeError as error:
         raise UnknownRecord(str(error)) from None
     raise UnknownRecord(f"key version {kind}")

@@ -9,13 +9,12 @@ timeout to show up.
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from barnabas.broker.groups.classic import ClassicProtocol
 from barnabas.broker.groups.group import ClassicGroup
-from barnabas.broker.groups.loading import SettledRecords, restore_group
+from barnabas.broker.groups.loading import GroupReplay, restore_group
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.offsets import OffsetStore
 from barnabas.broker.groups.pending import PendingAppend, PendingAppends
@@ -25,15 +24,13 @@ from barnabas.broker.groups.records import (
     GroupTombstone,
     GroupWritten,
     OffsetWritten,
-    UnknownRecord,
-    decode_record,
     encode_batch,
 )
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import EncodeError
-from barnabas.wire.record_batch import Record
 
 if TYPE_CHECKING:
+    from barnabas.broker.coordinator_loading import Replay
     from barnabas.broker.groups.settings import GroupSettings
     from barnabas.storage.runtime import Runtime
 
@@ -56,10 +53,10 @@ class CoordinatorLog(Protocol):
     def load(
         self,
         partition_index: int,
-        replay: Callable[[bytes], object],
+        replay: Replay,
         done: Callable[[Exception | None], object],
     ) -> Loading:
-        """`replay` all batches of the partition, from its start; then `done`, with what went wrong."""
+        """Have `replay` take all batches of the partition, from its start; then `done`, with what went wrong."""
         ...
 
     def is_replicated(self, partition_index: int) -> bool:
@@ -227,31 +224,26 @@ class Shard:
 
     # -- loading
 
-    def load(self, done: Callable[[Exception | None], object]) -> None:
-        """Replay the whole partition, then `done(None)`, or `done(error)` when it can't be; perhaps at once. Members
-        of the groups found get one session timeout from then.
+    def load(self, done: Callable[[Exception | None], object], *, every: bool = False) -> None:
+        """Replay what counts of the partition, then `done(None)`, or `done(error)` when it can't be; perhaps at once.
+        Members of the groups found get one session timeout from then. `every`: see GroupReplay.
 
         What is replayed counts, also what is not committed yet: it is by the time that anything behind it is, and who
         asks for positions waits for that (`when_load_committed`). Kafka answers as of the high watermark, which a new
-        leader knows late, so that a position that was acknowledged may be missing for a moment.
-
-        Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are
-        passed over; the offsets of such groups are plain ones and count."""
-        settled = SettledRecords()
-        unknown: Counter[str] = Counter()
-
-        def replay(batch: bytes) -> None:
-            for record in settled.of(batch):
-                try:
-                    self._replay(record)
-                except UnknownRecord as error:
-                    unknown[str(error)] += 1
+        leader knows late, so that a position that was acknowledged may be missing for a moment."""
+        replay = GroupReplay(
+            f"__consumer_offsets-{self.index}", self._replay, self._begin_sessions, every=every
+        )
 
         def loaded(error: Exception | None) -> None:
+            if error is None and replay.needs_every:
+                self.groups.clear()
+                self.offsets = OffsetStore()
+                self.load(done, every=True)
+                return
             if error is None:
-                settled.end(f"__consumer_offsets-{self.index}")
                 self._await_commit()
-                self._loaded(unknown)
+                self._shrink()
             done(error)
 
         self._loading = self._log.load(self.index, replay, loaded)
@@ -281,24 +273,22 @@ class Shard:
         else:
             self._loaded_last.wait(settled)
 
-    def _loaded(self, unknown: Counter[str]) -> None:
-        if unknown:
-            kinds = ", ".join(f"{kind}: {count}" for kind, count in unknown.most_common(8))
-            log.warning(
-                "__consumer_offsets-%d: records that can't be read are passed over (%s)", self.index, kinds
-            )
+    def _begin_sessions(self) -> Iterator[None]:
         for group in tuple(self.groups.values()):
             for member in tuple(group.members.values()):
                 self.rebalancer.heartbeat(group, member)
+            yield
+
+    def _shrink(self) -> None:
+        for group in tuple(self.groups.values()):
             if len(group.members) > self._settings.group_max_size:
                 self.rebalancer.prepare(group, "it is larger than group.max.size")
 
-    def _replay(self, record: Record) -> None:
-        decoded = decode_record(record)
-        if isinstance(decoded, GroupWritten):
-            self.groups[decoded.group_id] = restore_group(decoded, self._runtime.time_ms)
+    def _replay(self, record: GroupRecord) -> None:
+        if isinstance(record, GroupWritten):
+            self.groups[record.group_id] = restore_group(record, self._runtime.time_ms)
         else:
-            self._apply(decoded, None)
+            self._apply(record, None)
 
     def unload(self) -> None:
         """The partition is no longer ours: everything that waits hears NOT_COORDINATOR, and nothing is appended any

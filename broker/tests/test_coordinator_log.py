@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from barnabas.broker.coordinator_log import CoordinatorLog
+from barnabas.broker.last_records import LastRecords
 from barnabas.broker.partition import Partition
 from barnabas.broker.partitions import PartitionManager
 from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
@@ -141,10 +142,11 @@ class World:
         self.log.append(index, batch(number), answers.append)
         return answers
 
-    def load(self, index: int = 0) -> tuple[list[bytes], list[Exception | None], Any]:
-        keys: list[bytes] = []
+    def load(self, index: int = 0) -> tuple[list[bytes | None], list[Exception | None], Any]:
+        keys: list[bytes | None] = []
         ended: list[Exception | None] = []
-        loading = self.log.load(index, lambda data: keys.append(data[65:]), ended.append)
+        replay = LastRecords("", lambda key, _: keys.append(key), every=True)
+        loading = self.log.load(index, replay, ended.append)
         return keys, ended, loading
 
 
@@ -154,7 +156,7 @@ def test_all_of_several_segments_comes_in_order() -> None:
         assert world.append(number) == [E.NONE]
     keys, ended, _ = world.load()
     assert ended == [None]
-    assert keys == [batch(number)[65:] for number in range(200)]
+    assert keys == [b"%d" % number for number in range(200)]
     assert world.load(1)[:2] == ([], [None])
 
 
@@ -170,7 +172,7 @@ def test_what_is_not_in_memory_is_read_by_a_thread() -> None:
     behind = world.load(1)[1]
     assert (keys, ended, behind) == ([], [], [])
     world.runtime.run_until_idle()
-    assert keys == [batch(number)[65:] for number in range(100)]
+    assert keys == [b"%d" % number for number in range(100)]
     assert ended == behind == [None]
     world.manager.close()
 

@@ -9,6 +9,7 @@ import pytest
 from barnabas.broker.asyncio_runtime import AsyncioRuntime
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.coordinator_log import CoordinatorLog
+from barnabas.broker.last_records import LastRecords
 from barnabas.broker.node import Node
 from barnabas.broker.partitions import PartitionManager
 from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
@@ -42,15 +43,16 @@ def opened(disk: MemoryDisk, seed: int = 0) -> tuple[LogManager, PartitionManage
     return manager, PartitionManager(manager, 1, lambda _image, _topic: {}, VirtualRuntime())
 
 
-def load(partitions: PartitionManager) -> tuple[list[bytes], Exception | None]:
-    """The batches of partition c-0 as a coordinator gets them, and what ended them."""
+def load(partitions: PartitionManager) -> tuple[list[bytes | None], Exception | None]:
+    """The values in partition c-0 as a coordinator gets them, and what ended them."""
     runtime = VirtualRuntime()
-    batches: list[bytes] = []
+    values: list[bytes | None] = []
     ended: list[Exception | None] = []
-    CoordinatorLog("c", partitions, runtime).load(0, batches.append, ended.append)
+    replay = LastRecords("c-0", lambda _, value: values.append(value), every=True)
+    CoordinatorLog("c", partitions, runtime).load(0, replay, ended.append)
     runtime.run_until_idle()
     (error,) = ended
-    return batches, error
+    return values, error
 
 
 @pytest.mark.parametrize("content", [b"", b"version: 0\n", None])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 import pytest
+from barnabas.broker.coordinator_loading import Replay
 from barnabas.broker.groups.classic import Client
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
@@ -19,6 +21,7 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from barnabas.wire.record_batch import read_header
 
 from barnabas.testing.virtual_runtime import VirtualRuntime, VirtualTimer
 
@@ -36,6 +39,17 @@ class Clock(VirtualRuntime):
 
     def pass_ms(self, milliseconds: float) -> None:
         self.advance(milliseconds / 1000)
+
+
+def replay_all(replay: Replay, batches: Iterable[bytes]) -> None:
+    """Have it take the batches, at the offsets that a log gives them."""
+    taken = bytearray()
+    offset = 0
+    for batch in batches:
+        taken += offset.to_bytes(8, "big") + batch[8:]
+        offset = read_header(batch).last_offset_delta + offset + 1
+    for _ in chain(replay.take(bytes(taken)), replay.finish()):
+        pass
 
 
 class MemoryLog:
@@ -64,11 +78,10 @@ class MemoryLog:
     def load(
         self,
         partition_index: int,
-        replay: Callable[[bytes], object],
+        replay: Replay,
         done: Callable[[Exception | None], object],
     ) -> MemoryLog:
-        for batch in self.batches:
-            replay(batch)
+        replay_all(replay, self.batches)
         done(None)
         return self
 

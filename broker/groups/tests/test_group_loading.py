@@ -1,101 +1,127 @@
-"""Partitions of __consumer_offsets that Kafka wrote: transactions, and records of other kinds of groups."""
+"""How groups and offsets come back from the records of a partition: the quick way through them against all of them in
+their order, and records that this version does not know."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from barnabas.broker.groups.loading import SettledRecords
+from barnabas.broker.groups.offsets import CommittedOffset
+from barnabas.broker.groups.records import (
+    GroupRecord,
+    GroupTombstone,
+    GroupWritten,
+    OffsetWritten,
+    encode_batch,
+    encode_record,
+)
 from barnabas.storage.transaction_marker import build_marker
+from barnabas.wire.messages.consumer_offsets import GroupMetadataValue, MemberMetadata
 from barnabas.wire.record_batch import Record, build_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-Step = tuple[str, int, int]  # what, producer (0: none), key
+MEMBERS = [MemberMetadata("m", None, "c", "/h", 6000, 6000, b"", b"part")]
+LATER_VALUE = (99).to_bytes(2, "big") + b"of a later version"
 
-
-def batches(steps: list[Step]) -> list[bytes]:
-    """One batch for each step, the value of a record is its offset."""
-    made = []
-    for offset, (what, producer, key) in enumerate(steps):
-        if what in ("commit", "abort"):
-            if producer:
-                made.append(
-                    build_marker(producer, 0, commit=what == "commit", coordinator_epoch=0, timestamp=0)
-                )
-            continue
-        record = Record(offset, 0, b"%d" % key, None if what == "remove" else b"%d" % offset)
-        inside: dict[str, Any] = {}
-        if producer:
-            inside = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-        made.append(build_batch([record], base_offset=offset, **inside))
-    return made
-
-
-def model(steps: list[Step]) -> dict[int, int]:
-    """Key -> offset of the record that stands at the end; slow and obvious: at each end of a transaction all
-    steps before are looked through again."""
-    state: dict[int, int] = {}
-
-    def count(offset: int) -> None:
-        what, _, key = steps[offset]
-        if state.get(key, -1) < offset:
-            state[key] = offset
-            if what == "remove":
-                del state[key]
-
-    for offset, (what, producer, _) in enumerate(steps):
-        if what in ("write", "remove") and not producer:
-            count(offset)
-        elif what == "commit" and producer:
-            ends = [
-                at for at in range(offset) if steps[at][0] in ("commit", "abort") and steps[at][1] == producer
-            ]
-            begin = max(ends, default=-1)
-            for at in range(begin + 1, offset):
-                if steps[at][0] in ("write", "remove") and steps[at][1] == producer:
-                    count(at)
-    return state
-
-
-def settled(name: str, batches: list[bytes]) -> list[Record]:
-    records = SettledRecords()
-    settled = [record for batch in batches for record in records.of(batch)]
-    records.end(name)
-    return settled
-
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["write", "write", "remove", "commit", "abort"]), st.integers(0, 2), st.integers(0, 2)
-    ),
-    max_size=14,
+KEYS: list[Any] = [OffsetWritten((group, "t", partition), None) for group in "ab" for partition in (0, 1)]
+KEYS += [GroupTombstone(group) for group in "ab"]
+WHAT = st.sampled_from(["write", "write", "write", "remove", "later version", "other kind"])
+STEP = st.tuples(
+    st.sampled_from(["plain", "plain", "plain", "inside", "commit", "abort"]),
+    st.lists(st.tuples(st.sampled_from(KEYS), WHAT), min_size=1, max_size=3),
 )
 
 
-@settings(max_examples=400)
-@given(steps=STEPS)
-def test_what_counts_is_what_was_committed(steps: list[Step]) -> None:
-    state: dict[int, int] = {}
-    for record in settled("p", batches(steps)):
-        key = int(record.key or b"")
-        state.pop(key, None)
-        if record.value is not None:
-            state[key] = int(record.value)
-    assert state == model(steps)
+def pair(key: Any, what: str, number: int) -> tuple[bytes, bytes | None]:
+    name, _ = encode_record(key)
+    if what == "other kind":
+        return b"\0\x08" + name[2:], b"\0\0?"
+    if what == "later version":
+        return name, LATER_VALUE
+    record: GroupRecord = key
+    if what == "write" and isinstance(key, OffsetWritten):
+        record = OffsetWritten(key.key, CommittedOffset(number, 3, "", number))
+    elif what == "write":
+        value = GroupMetadataValue("consumer", number, "range", "m", number, MEMBERS if number % 2 else [])
+        record = GroupWritten(key.group_id, value)
+    return encode_record(record)
 
 
-def test_an_open_transaction_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    steps: list[Step] = [("write", 1, 0), ("write", 1, 1), ("write", 0, 2)]
-    assert [record.value for record in settled("p-0", batches(steps))] == [b"2"]
+def batches(steps: list[Any]) -> list[bytes]:
+    made = []
+    for number, (kind, written) in enumerate(steps):
+        if kind in ("commit", "abort"):
+            made.append(build_marker(1, 0, commit=kind == "commit", coordinator_epoch=0, timestamp=0))
+            continue
+        records = [
+            Record(at, 0, *pair(key, what, 10 * number + at)) for at, (key, what) in enumerate(written)
+        ]
+        inside: dict[str, Any] = {}
+        if kind == "inside":
+            inside = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        made.append(build_batch(records, **inside))
+    return made
+
+
+def loaded(bench: Any, batches: list[bytes], *, every: bool) -> dict[str, Any]:
+    """Everything that was brought back, by group id."""
+    bench.log.batches = batches
+    errors: list[Exception | None] = []
+    bench.shard.load(errors.append, every=every)
+    assert errors == [None]
+    shard = bench.shard
+    offsets = {group: shard.offsets.topics(group) for group in "ab" if shard.offsets.has_offsets(group)}
+    groups = {
+        name: (
+            group.state,
+            group.generation_id,
+            group.protocol_type,
+            group.persisted,
+            group.state_timestamp,
+            {
+                member.member_id: (member.assignment, member.session.armed)
+                for member in group.members.values()
+            },
+        )
+        for name, group in shard.groups.items()
+    }
+    return {"offsets": offsets, "groups": groups}
+
+
+@settings(max_examples=400, deadline=None)
+@given(steps=st.lists(STEP, max_size=14))
+def test_the_quick_way_comes_to_what_all_records_come_to(make_bench: Any, steps: list[Any]) -> None:
+    log = batches(steps)
+    assert loaded(make_bench(), log, every=False) == loaded(make_bench(), log, every=True)
+
+
+def test_a_group_whose_offset_was_removed_is_there_until_it_is_removed(bench: Any) -> None:
+    position = OffsetWritten(("a", "t", 0), CommittedOffset(1, 3, "", 0))
+    removed = OffsetWritten(("a", "t", 0), None)
+    bench.log.batches = [encode_batch([each], 0) for each in (position, removed, position, removed)]
+    assert set(bench.restarted().shard.groups) == {"a"}
+    bench.log.batches.append(encode_batch([GroupTombstone("a")], 0))
+    assert not bench.restarted().shard.groups
+
+
+def test_a_value_of_a_later_version_hides_none_before_it(
+    bench: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.commit({("t", 0): 1})
+    key, _ = encode_record(OffsetWritten(("group", "t", 0), None))
+    bench.log.batches += [build_batch([Record(0, 0, key, LATER_VALUE)])] * 2
+    assert bench.restarted().shard.offsets.get("group", "t", 0).offset == 1
     assert [record.message for record in caplog.records] == [
-        "p-0: 2 records of transactions that have not ended are passed over"
+        "__consumer_offsets-0: records that can't be read are passed over (OffsetCommitValue version 99: 2)"
     ]
 
 
 def test_unknown_kinds_are_told_in_one_line(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     kinds = [3, 5, 5, 6, 7, 8, 8, 8]
-    records = [Record(index, 0, kind.to_bytes(2, "big") + b"x", b"\0\0") for index, kind in enumerate(kinds)]
+    records = [
+        Record(index, 0, kind.to_bytes(2, "big") + b"%d" % index, b"\0\0") for index, kind in enumerate(kinds)
+    ]
     bench.log.batches.append(build_batch(records))
     bench.restarted()
     [line] = [record.message for record in caplog.records]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from barnabas.broker.coordinator_loading import Replay
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
 from barnabas.wire.errors import ErrorCode as E
@@ -78,11 +79,14 @@ class Replica:
     def load(
         self,
         partition_index: int,
-        replay: Callable[[bytes], object],
+        replay: Replay,
         done: Callable[[Exception | None], object],
     ) -> Replica:
-        for batch in self._log.batches:
-            replay(batch)
+        for number, batch in enumerate(self._log.batches):
+            for _ in replay.take((number << 10).to_bytes(8, "big") + batch[8:]):
+                pass
+        for _ in replay.finish():
+            pass
         done(None)
         return self
 

@@ -80,7 +80,7 @@ def test_same_bytes_as_kafka(name: str) -> None:
 def test_reads_what_kafka_wrote(name: str) -> None:
     record, key, value = GOLDEN[name]
     stored = Record(0, 0, bytes.fromhex(key), None if value is None else bytes.fromhex(value))
-    assert decode_record(stored) == record
+    assert decode_record(stored.key, stored.value) == record
 
 
 def test_a_batch_holds_the_records_in_order() -> None:
@@ -89,13 +89,13 @@ def test_a_batch_holds_the_records_in_order() -> None:
     assert [(each.offset, each.timestamp) for each in stored] == [
         (index, 123) for index in range(len(records))
     ]
-    assert [decode_record(each) for each in stored] == records
+    assert [decode_record(each.key, each.value) for each in stored] == records
 
 
 def test_older_value_versions() -> None:
     key = bytes.fromhex(GOLDEN["offset tombstone"][1])
     version_0 = bytes.fromhex("0000000000000000000700026d320000000000000009")
-    decoded = decode_record(Record(0, 0, key, version_0))
+    decoded = decode_record(key, version_0)
     assert decoded == OffsetWritten(("", "t", 0), CommittedOffset(7, -1, "m2", 9))
 
 
@@ -114,14 +114,14 @@ def test_older_value_versions() -> None:
 )
 def test_what_cannot_be_read_is_named_so(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(UnknownRecord):
-        decode_record(Record(0, 0, key, value))
+        decode_record(key, value)
 
 
 @given(st.binary(max_size=40), st.one_of(st.none(), st.binary(max_size=80)))
 def test_arbitrary_bytes_give_a_record_or_unknown(key: bytes, value: bytes | None) -> None:
     for prefix in (b"", b"\x00\x01", b"\x00\x02"):
         try:
-            decode_record(Record(0, 0, prefix + key, value))
+            decode_record(prefix + key, value)
         except UnknownRecord:
             pass
 
