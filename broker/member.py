@@ -17,6 +17,7 @@ from barnabas.broker.controller_requests import ControllerRequests
 from barnabas.broker.controller_secret import read_secret
 from barnabas.broker.controller_tls import ControllerTls, controller_tls
 from barnabas.controller.broker_sessions import BrokerSessions
+from barnabas.controller.hand_over import HandOver
 from barnabas.controller.leader_upkeep import LeaderUpkeep
 from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.followed_log import FollowedMetadataLog
@@ -29,7 +30,7 @@ from barnabas.controller.link.quorum_state import (
     check_configuration,
     read_quorum_state,
 )
-from barnabas.controller.link.waiting import ControllerWatch
+from barnabas.controller.link.waiting import ControllerWatch, has_lost_majority
 from barnabas.controller.operations.features import begin_cluster
 from barnabas.controller.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
 from barnabas.controller.raft.raft_log import RaftMetadataLog
@@ -298,6 +299,10 @@ class ClusterMember:
         links.leader.on_change(look)
         look(-1)
 
+    def has_quorum_ended(self) -> bool:
+        """Whether most voters have ended: there is no active controller until one is started again."""
+        return self._links is not None and has_lost_majority(self._links)
+
     def _probe(self, host: str, port: int, result: Callable[[bool], object]) -> None:
         """Whether nobody listens there any more."""
         self._runtime.connect(
@@ -306,6 +311,13 @@ class ClusterMember:
             lambda: _Knock(result),
             lambda error: result(isinstance(error, ConnectionRefusedError)),
         )
+
+    def hand_over(self, done: Callable[[], object]) -> None:
+        """Have another node be the active controller where it is this one, and call `done()`; soon, whatever comes of it."""
+        if self._raft is None or self._links is None:
+            done()
+        else:
+            HandOver(self._raft, self._links, self._runtime, done).begin()
 
     def stop(self) -> None:
         """No more links; others see them close."""
