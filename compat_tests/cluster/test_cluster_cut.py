@@ -47,10 +47,11 @@ def test_an_isolated_leader_is_replaced(fresh_cluster: ClusterFactory) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("session_ms", ["2000", "9000"])
 def test_a_broker_that_is_cut_off_from_the_controller_alone(
-    fresh_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]
+    fresh_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str], session_ms: str
 ) -> None:
-    cluster = fresh_cluster(settings=SETTINGS, proxied=True)
+    cluster = fresh_cluster(settings={**SETTINGS, "broker.session.timeout.ms": session_ms}, proxied=True)
     assert cluster.network is not None
     if cluster.kind == "apache":
         pytest.skip("its broker learns of nothing any more until the network is whole")
@@ -60,9 +61,11 @@ def test_a_broker_that_is_cut_off_from_the_controller_alone(
     apart = next(node for node in cluster.nodes if node != controller)
     cluster.network.cut(controller, apart)
     started = time.monotonic()
-    eventually(lambda: agree_without(cluster, controller, apart), 15)
+    eventually(lambda: agree_without(cluster, controller, apart, set(work.loads)), 15)
     agreed = time.monotonic() - started
     went_on = agreed + work.await_progress(100, timeout=5)  # whichever broker a client asks
+    was_fenced = f"broker {apart} is fenced" in cluster.nodes[controller].log_text()
+    assert was_fenced == (session_ms == "2000")
     admin = AdminClient({"bootstrap.servers": cluster.addresses[apart], **QUIET})
     admin.create_topics([NewTopic("late", 1, 3)])["late"].result(5)
     eventually(lambda: ("late", 0) in cluster.metadata(apart).partitions, 5)
@@ -79,12 +82,14 @@ def test_a_broker_that_is_cut_off_from_the_controller_alone(
     assert work.verify() > 100
 
 
-def agree_without(cluster: Cluster, one: int, other: int) -> bool:
-    """Whether every broker says the same of all partitions, and where one of two leads the other is not in sync."""
+def agree_without(cluster: Cluster, one: int, other: int, written: set[str]) -> bool:
+    """Whether every broker says the same of all partitions, and where one of two leads what is written to, the other is
+    not in sync."""
     views = [cluster.metadata(node) for node in cluster.nodes]
     return all(view.partitions == views[0].partitions for view in views) and all(
-        each.leader >= 0 and not (each.leader in (one, other) and {one, other} <= set(each.isr))
-        for each in views[0].partitions.values()
+        each.leader >= 0
+        and not (topic in written and each.leader in (one, other) and {one, other} <= set(each.isr))
+        for (topic, _), each in views[0].partitions.items()
     )
 
 
