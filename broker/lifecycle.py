@@ -31,6 +31,8 @@ RETRY_S: Final = 0.1
 HAND_OVER_S: Final = 10.0  # not more often
 LEAVING_RETRY_S: Final = 0.02  # the others hear of it within milliseconds
 LEAVING_TIMEOUT_S: Final = 1.5  # for the answer to a heartbeat of a broker that leaves
+LEAVING_LOOK_S: Final = 0.1  # how often one that leaves looks whether there can be a controller
+LEAVING_LOOKS: Final = 3  # at which there could be none, in a row
 LEAVING_UNANSWERED_MAX: Final = 2  # in a row: there is nobody left to hand anything over
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 BROKER_REGISTRATION: Final = 62
@@ -57,6 +59,7 @@ class BrokerLifecycle:
         self._is_open = False  # whether the partitions are open and clients can come
         self._leaving: Callable[[], object] | None = None
         self._unanswered = 0  # heartbeats in a row, while leaving
+        self._hopeless_looks = 0  # in a row, while leaving
         self._gone = False
         self._asking = False  # a heartbeat is under way
         self._ask_again = False  # things have changed since it left
@@ -67,6 +70,7 @@ class BrokerLifecycle:
         self._told_of_duplicate = False
         self.on_caught_up: Callable[[Callable[[], object]], object] = lambda opened: opened()
         self.on_serving: Callable[[], object] = lambda: None
+        self.has_quorum_ended: Callable[[], bool] = lambda: False  # so that no controller can answer
         self.on_fatal: Callable[[str], object] = lambda _: None
         services.controller.add_image_listener(self._metadata_changed)
         services.controller.add_broker_listener(self._brokers_changed)
@@ -193,7 +197,7 @@ class BrokerLifecycle:
             if failure and self._leaving is not None:
                 self._unanswered += 1
                 if self._unanswered >= LEAVING_UNANSWERED_MAX:
-                    self._leave_anyway()
+                    self._leave_anyway("no controller answers")
                     return
             self._later(RETRY_S, self.heartbeat_now)
             return
@@ -273,17 +277,32 @@ class BrokerLifecycle:
 
     def leave(self, gone: Callable[[], object], timeout_s: float) -> None:
         """Controlled shutdown: others take over what this broker leads, then `gone()` is called; also after
-        `timeout_s`, when nobody does, and sooner when no controller answers."""
+        `timeout_s`, when nobody does, and sooner when no controller answers or none can."""
         if self._gone or self.broker_epoch < 0 or not self._is_open:
             gone()
             return
         self._leaving = gone
-        self._runtime.call_later(timeout_s, self._leave_anyway)
+        log.info(
+            "leaving: others take over what this broker leads; waiting for them for up to %g s", timeout_s
+        )
+        self._runtime.call_later(
+            timeout_s, lambda: self._leave_anyway("nobody has taken over all that it leads")
+        )
         self.heartbeat_now()
+        self._look_for_quorum()
 
-    def _leave_anyway(self) -> None:
+    def _look_for_quorum(self) -> None:
+        if self._gone:
+            return
+        self._hopeless_looks = self._hopeless_looks + 1 if self.has_quorum_ended() else 0
+        if self._hopeless_looks >= LEAVING_LOOKS:
+            self._leave_anyway("most voters have ended before, so nobody can take over")
+        else:
+            self._runtime.call_later(LEAVING_LOOK_S, self._look_for_quorum)
+
+    def _leave_anyway(self, why: str) -> None:
         if not self._gone:
-            log.warning("nobody has taken over all that this broker leads; leaving all the same")
+            log.warning("this broker leaves with what it leads: %s", why)
             self._go()
 
     def _go(self) -> None:

@@ -104,3 +104,20 @@ def test_a_broker_does_not_claim_to_know_what_its_partitions_do_not_act_on_yet()
         call()
     broker.runtime.advance(0.01)
     assert broker.beats[-1].current_metadata_offset == broker.controller.image.offset > before
+
+
+def test_one_that_leaves_waits_for_nobody_when_most_voters_have_ended() -> None:
+    broker = Broker()
+    gone: list[float] = []
+    begun = broker.runtime.monotonic()
+    broker.lifecycle.leave(lambda: gone.append(broker.runtime.monotonic() - begun), 30)
+    broker.runtime.advance(5)
+    assert gone == [], "others may take over yet"
+    looks = iter([True, True, False, True, True, True])
+    broker.lifecycle.has_quorum_ended = lambda: next(looks)
+    broker.runtime.advance(0.45)
+    assert gone == [], "a voter has come back"
+    broker.runtime.advance(0.2)
+    assert len(gone) == 1
+    broker.runtime.advance(60)
+    assert len(gone) == 1

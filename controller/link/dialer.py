@@ -38,7 +38,7 @@ class Dialer:
         self.is_self = False  # the address is this node's own
         self.handshake: Handshake | None = None
         self.failures = 0  # calls in a row that came to no link
-        self.error: Exception | None = None  # of the last
+        self.error: Exception | None = None  # of the last such call, since there was a link
         self._expected_id = node_id
         self._connecting: Connecting | None = None
         self._timer: Timer | None = None
@@ -73,6 +73,7 @@ class Dialer:
     def link_lost(self) -> None:
         """The node behind this address is not linked any more."""
         self.failures = 0
+        self.error = None
         if self._timer is None and self._connecting is None and self.handshake is None:
             self._again(self._host.settings.backoff_first_s)
 

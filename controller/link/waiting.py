@@ -28,6 +28,20 @@ def unanswered(links: Links) -> str:
     return ", ".join(texts)
 
 
+def has_lost_majority(links: Links) -> bool:
+    """Whether so many voters have ended, and nothing listens where they were, that there is no active controller until
+    one of them is started again."""
+    dialers = [dialer for dialer in links.dialers() if not dialer.is_self]
+    ended = [
+        dialer
+        for dialer in dialers
+        if isinstance(dialer.error, ConnectionRefusedError)
+        and not (dialer.node_id is not None and links.is_linked(dialer.node_id))
+    ]
+    voters = len(dialers) + (1 if links.identity.is_controller else 0)
+    return voters - len(ended) < voters // 2 + 1
+
+
 def _in_words(error: Exception | None) -> str:
     if error is None:
         return "no answer yet"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld
-from barnabas.controller.link.waiting import ControllerWatch
+from barnabas.controller.link.waiting import ControllerWatch, has_lost_majority
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -79,3 +79,25 @@ def test_while_there_is_no_active_controller_the_missing_are_named(caplog: pytes
     count = len(lines(caplog, "still waiting"))
     world.run(60)
     assert len(lines(caplog, "still waiting")) == count
+
+
+def test_a_majority_is_lost_when_nothing_listens_where_it_was() -> None:
+    world = LinkWorld()
+    one, two, three = (world.started(node_id) for node_id in (1, 2, 3))
+    broker = world.started(9)
+    world.run(1)
+    for gone, of_one, of_broker in (two, False, False), (three, True, True):
+        gone.links.close()
+        world.run(1)
+        assert (has_lost_majority(one.links), has_lost_majority(broker.links)) == (of_one, of_broker)
+    world.started(2, host="n2")
+    world.run(1)
+    assert not has_lost_majority(one.links)
+    assert not has_lost_majority(broker.links)
+
+
+def test_who_can_not_be_reached_may_live() -> None:
+    world = LinkWorld()
+    one = world.started(1)
+    world.run(10)
+    assert not has_lost_majority(one.links), "nothing has refused"
