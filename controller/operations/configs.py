@@ -35,7 +35,7 @@ from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.controller.refused import Refused
 from barnabas.controller.topic_configs import TOPIC_CONFIGS, validate_topic_configs
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.metadata_records import ClearElrRecord, ConfigRecord
+from barnabas.wire.messages.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 
 SET: Final = 0
 DELETE: Final = 1
@@ -139,12 +139,26 @@ def _check_entries(change: ResourceChange) -> None:
 
 def _forget_eligible(
     image: MetadataImage, change: ResourceChange, decided: Sequence[ConfigRecord]
-) -> list[ClearElrRecord]:
-    """Who is eligible to lead has all that was committed under one min.insync.replicas (KIP-966)."""
+) -> list[ClearElrRecord | PartitionChangeRecord]:
+    """Who is eligible to lead has all that was committed under one min.insync.replicas (KIP-966).
+
+    Where nobody leads, nothing can be committed, so who was eligible stays it; Kafka forgets them there, too, and
+    then nothing but an unclean election brings such a partition back.
+    """
     if not with_elr(image) or all(record.name != MIN_ISR for record in decided):
         return []
-    is_topic = change.resource_type == TOPIC_RESOURCE
-    return [ClearElrRecord(topic_name=change.resource_name if is_topic else "")]
+    name = change.resource_name if change.resource_type == TOPIC_RESOURCE else ""
+    topics = [topic for topic in image.topics.values() if name in ("", topic.name)]
+    if all(state.leader >= 0 for topic in topics for state in topic.partitions.values()):
+        return [ClearElrRecord(topic_name=name)]
+    return [
+        PartitionChangeRecord(
+            topic_id=topic.topic_id, partition_id=index, eligible_leader_replicas=[], last_known_elr=[]
+        )
+        for topic in topics
+        for index, state in topic.partitions.items()
+        if state.leader >= 0 and (state.eligible_leader_replicas or state.last_known_elr)
+    ]
 
 
 def _check_broker_name(name: str, image: MetadataImage, config: NodeConfig) -> None:

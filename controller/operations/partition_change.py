@@ -93,7 +93,9 @@ def change_partition(
             if state.leader_recovery_state != RECOVERING:
                 record.leader_recovery_state = RECOVERING
         elif leader in elr:
-            isr, elr = [leader], [replica for replica in elr if replica != leader]
+            isr = [leader]
+            # What it commits alone, where it may, the others lack.
+            elr = [] if rules.min_isr <= 1 else [replica for replica in elr if replica != leader]
     elif not all(replica in replicas for replica in state.replicas):
         record.leader = leader  # the same one, in a new epoch
 

@@ -23,7 +23,7 @@ from barnabas.controller.operations.configs import (
 )
 from barnabas.controller.topic_configs import TOPIC_CONFIGS, topic_default
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.metadata_records import FeatureLevelRecord, TopicRecord
+from barnabas.wire.messages.metadata_records import FeatureLevelRecord, PartitionRecord, TopicRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -235,3 +235,22 @@ def test_setting_and_deleting_is_a_dictionary(made: list[dict[str, int | None]])
             else:
                 model[name] = str(value)
         assert image.topic_configs("t") == model
+
+
+def test_min_isr_changes_and_only_where_somebody_leads_who_was_eligible_is_forgotten() -> None:
+    image = new_image()
+    image.replay(
+        FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1), MetadataDelta()
+    )
+    topic_id = image.topics["t"].topic_id
+    for index, leader, isr in ((0, -1, []), (1, 3, [3])):
+        partition = PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[1, 2, 3], isr=isr)
+        partition.leader, partition.eligible_leader_replicas = leader, [1, 2]
+        partition.directories = [bytes(16)] * 3
+        image.replay(partition, MetadataDelta())
+    before = image.topics["t"].partitions.copy()
+    assert change(image, [("min.insync.replicas", SET, "1")]).error == ErrorCode.NONE
+    after = image.topics["t"].partitions
+    assert after[0] == before[0]
+    assert (after[1].eligible_leader_replicas, after[1].leader) == ([], 3)
+    assert after[1].partition_epoch == before[1].partition_epoch + 1
