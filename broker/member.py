@@ -17,6 +17,7 @@ from barnabas.broker.controller_requests import ControllerRequests
 from barnabas.broker.controller_secret import read_secret
 from barnabas.broker.controller_tls import ControllerTls, controller_tls
 from barnabas.controller.broker_sessions import BrokerSessions
+from barnabas.controller.hand_over import HandOver
 from barnabas.controller.leader_upkeep import LeaderUpkeep
 from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.followed_log import FollowedMetadataLog
@@ -310,6 +311,13 @@ class ClusterMember:
             lambda: _Knock(result),
             lambda error: result(isinstance(error, ConnectionRefusedError)),
         )
+
+    def hand_over(self, done: Callable[[], object]) -> None:
+        """Have another node be the active controller where it is this one, and call `done()`; soon, whatever comes of it."""
+        if self._raft is None or self._links is None:
+            done()
+        else:
+            HandOver(self._raft, self._links, self._runtime, done).begin()
 
     def stop(self) -> None:
         """No more links; others see them close."""

@@ -322,11 +322,20 @@ class Node:
             self._log_manager.producer_id_expiration_ms = self._config.producer_id_expiration_ms
 
     def begin_stop(self, stopped: Callable[[], object]) -> None:
-        """Hand over what this broker leads, and call `stopped()`: then `stop` harms no client."""
+        """Hand over what this broker leads, then what its controller does, and call `stopped()`: then `stop` harms no
+        client, and nobody misses it."""
+        member = self._member
+
+        def left() -> None:
+            if member is None:
+                stopped()
+            else:
+                member.hand_over(stopped)
+
         if self._lifecycle is None or not self._config.controlled_shutdown_enable:
-            stopped()
+            left()
         else:
-            self._lifecycle.leave(stopped, LEAVE_S)
+            self._lifecycle.leave(left, LEAVE_S)
 
     def stop(self) -> None:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""
