@@ -47,6 +47,7 @@ RARE = (
     "replica changes",
     "sent to a follower",
     "topics deleted",
+    "tunnels carried",
     "unclean elections",
 )
 SEEDS_FOR_COMMON, SEEDS_FOR_RARE = 20, 200

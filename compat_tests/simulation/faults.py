@@ -124,7 +124,14 @@ class Faults:
 
     def _one(self) -> SimulatedNode | None:
         up = self._up()
-        return self._scene.random.choice(up) if up else None
+        return self._victim(up) if up else None
+
+    def _victim(self, nodes: list[SimulatedNode]) -> SimulatedNode:
+        """Rather often it is the active controller, whose end, or return, matters most."""
+        active = [node for node in nodes if node.is_active]
+        if active and self._scene.random.random() < 0.3:
+            return self._scene.random.choice(active)
+        return self._scene.random.choice(nodes)
 
     def _for_a_while(self) -> float:
         return self._scene.random.choice((0.3, 1.0, 2.0, 4.0, 9.0)) * self._scene.random.uniform(0.5, 1.5)
@@ -226,7 +233,7 @@ class Faults:
         return True
 
     def _isolate(self) -> bool:
-        node = self._scene.random.choice(self._scene.nodes)
+        node = self._victim(self._scene.nodes)
         others = [host for host in self._scene.hosts if host != node.host]
         if self._scene.random.random() < 0.5:  # clients still reach it
             others = [other.host for other in self._scene.nodes if other is not node]
@@ -240,7 +247,7 @@ class Faults:
         return self._block(pairs, f"{left} without the others")
 
     def _one_way(self) -> bool:
-        source = self._scene.random.choice(self._scene.nodes)
+        source = self._victim(self._scene.nodes)
         targets = [host for host in self._scene.hosts if host != source.host]
         targets = self._scene.random.sample(targets, self._scene.random.randint(1, len(targets)))
         pairs = [(source.host, target) for target in targets]

@@ -25,7 +25,6 @@ class Batch:
     ended_at: float = -1.0
     outcome: str = "open"  # open, acked, sent (acks=0), failed (nobody knows what became of it)
     offset: int = -1
-    is_lone: bool = True  # no other batch of the producer was under way to the partition
 
 
 @dataclasses.dataclass(slots=True)
@@ -39,6 +38,17 @@ class Commit:
     started_at: float
     ended_at: float = float("inf")
     outcome: str = "open"  # open, acked, failed (nobody knows), refused
+
+
+@dataclasses.dataclass(slots=True)
+class ConfigChange:
+    """A config of a topic that an admin set. `ended_at` is infinite when nobody knows whether it took place."""
+
+    topic: str
+    name: str
+    value: str
+    started_at: float
+    ended_at: float = float("inf")
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,6 +68,7 @@ class History:
     def __init__(self) -> None:
         self.batches: list[Batch] = []
         self.commits: list[Commit] = []
+        self.config_changes: list[ConfigChange] = []
         self.topics: dict[str, Topic] = {}  # by name: a name is used once
         self.seen: dict[Partition, dict[int, tuple[int, int, str, float]]] = {}
         self.ends: dict[Partition, dict[int, int]] = {}  # by leader epoch: the largest end that was told

@@ -83,6 +83,11 @@ class SimulatedNode:
         return self.process is not None and self.process.is_ready
 
     @property
+    def is_active(self) -> bool:
+        """Whether it is the active controller, as far as it knows."""
+        return self.is_ready and self.is_voter and self.services.controller.is_active
+
+    @property
     def services(self) -> Services:
         """Of a node that is ready."""
         assert self.process is not None

@@ -18,6 +18,7 @@ from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.testing.virtual_world import Process, VirtualWorld
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import Admin
+from compat_tests.simulation.config_changers import ConfigChanger
 from compat_tests.simulation.consumers import Consumer
 from compat_tests.simulation.faults import Faults, Scene
 from compat_tests.simulation.groups import Member
@@ -263,11 +264,16 @@ class Simulation:
             self.client("admin"), self.history, [node.node_id for node in self.brokers],
             min(3, len(self.brokers)), self.goes_on,
         )  # fmt: skip
+        changer = ConfigChanger(
+            self.client("configs"), self.history, min(3, len(self.brokers)),
+            chance.choice((0.03, 0.1, 0.5)), self.goes_on,
+        )  # fmt: skip
         works = [
             *(producer.run() for producer in self.producers),
             *(consumer.run() for consumer in self.consumers),
             *(member.run() for member in self.members),
             admin.run(),
+            changer.run(),
         ]
         self.tasks = [Task(self.client_runtime, work) for work in works]
 

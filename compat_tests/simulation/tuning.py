@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from barnabas.controller.link import metadata_feed
-from barnabas.controller.raft import engine, snapshots
+from barnabas.controller.raft import engine, snapshots, transport
 from barnabas.controller.raft.committed_groups import CommittedGroups
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 
@@ -22,6 +22,8 @@ def small(chance: random.Random) -> Iterator[None]:
         if chance.random() < 0.67:
             constants: list[tuple[Any, str, int]] = [
                 (snapshots, "CHUNK_BYTES", chance.choice((100, 700, 5000))),
+                # Pieces that come in one step leave no time for anything in between; megabytes do.
+                (transport, "STEP_BYTES_MAX", chance.choice((300, 1500, 8 << 20))),
                 (engine, "JOURNAL_TO_SNAPSHOT", chance.choice((0, 1))),
                 (snapshots, "KEPT_ENTRIES", chance.choice((1, 5, 30))),
                 (metadata_feed, "PIECE_BYTES", chance.choice((200, 3000))),

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
 from barnabas.controller.controller import Controller
 from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionState
+from barnabas.controller.link.tunnels import Tunnels
+from barnabas.controller.raft.messages import Chunk
+from barnabas.controller.raft.transport import GuardedTransport
 from barnabas.controller.records import encode_record
 from barnabas.storage.log import Log
 
@@ -26,6 +29,7 @@ COUNTED: tuple[tuple[Any, str, str], ...] = (
     (Log, "restart_at", "full truncations"),
     (Controller, "_replace", "metadata snapshots loaded"),
     (Controller, "_snapshot", "metadata snapshots written"),
+    (Tunnels, "_carry", "tunnels carried"),
 )
 
 
@@ -57,6 +61,8 @@ class Watch:
             with ExitStack() as stack:
                 stack.enter_context(mock.patch.object(Controller, "_apply", self._wrap(Controller._apply)))
                 stack.enter_context(mock.patch.object(Controller, "open", self._wrap_open(Controller.open)))
+                pieces = self._wrap_piece(GuardedTransport._chunk)
+                stack.enter_context(mock.patch.object(GuardedTransport, "_chunk", pieces))
                 for owner, method, what in COUNTED:
                     if hasattr(owner, method):
                         counted = self._counted(getattr(owner, method), what)
@@ -75,6 +81,18 @@ class Watch:
             apply(controller, records)
 
         return applied
+
+    def _wrap_piece(self, take_piece: Callable[..., None]) -> Any:
+        def taken(transport: GuardedTransport, node_id: int, number: int, piece: Chunk) -> None:
+            if len(piece.data) < piece.size:
+                self.history.count("metadata snapshots' pieces")
+                if transport._journal.last_index > transport._library.applied_index:
+                    self.history.count(
+                        "metadata snapshots' pieces for who has entries that are not committed"
+                    )
+            take_piece(transport, node_id, number, piece)
+
+        return taken
 
     def _wrap_open(self, open_controller: Callable[[Controller], None]) -> Any:
         def opened(controller: Controller) -> None:
@@ -118,7 +136,7 @@ class Watch:
         if is_active:
             self.history.count("controller elections")
 
-    def _changed(self, image: MetadataImage, topic_ids: set[bytes], _names: set[str]) -> None:
+    def _changed(self, image: MetadataImage, topic_ids: Iterable[bytes], _names: set[str]) -> None:
         for topic_id in sorted(topic_ids):
             self._look(image, topic_id)
 

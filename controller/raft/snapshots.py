@@ -17,9 +17,6 @@ from barnabas.controller.raft.messages import Chunk, Entry
 from pysyncobj.config import SERIALIZER_STATE
 
 CHUNK_BYTES: Final = 1 << 20
-CHUNKS_AT_ONCE: Final = (
-    8  # then the follower is heard, so that a connection need not hold all of a large snapshot
-)
 KEPT_ENTRIES: Final = 2000
 SNAPSHOT_BYTES_MAX: Final = 1 << 30  # refuse to collect more from a peer
 

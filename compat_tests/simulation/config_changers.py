@@ -1,0 +1,84 @@
+"""A simulated admin that changes the configs of topics while they are in use, one change after the other.
+
+What it has been told it remembers: the last value that was acknowledged is the value, unless a change that nobody
+knows the end of has come after it (checkers.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+from compat_tests.simulation.history import ConfigChange, History, Topic, Violation
+from compat_tests.simulation.wire_client import Client, Gone
+
+ALTER_CONFIGS, ALTER_CONFIGS_VERSION = 44, 1
+TOPIC = 2
+SET = 0
+RETRIABLE = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+class ConfigChanger:
+    """`run` until `goes_on` says no. `replicas`: how many a topic has."""
+
+    def __init__(
+        self, client: Client, history: History, replicas: int, pace_s: float, goes_on: Callable[[], bool]
+    ) -> None:
+        self._client = client
+        self._history = history
+        self._replicas = replicas
+        self._pace_s = pace_s
+        self._goes_on = goes_on
+        self._changes = 0
+
+    async def run(self) -> None:
+        client = self._client
+        while self._goes_on():
+            topics = [
+                topic for topic in self._history.topics.values() if topic.topic_id and not topic.is_deleted
+            ]
+            if topics:
+                topic = client.random.choice(topics)
+                await self._change(topic, *self._choose())
+            await client.pause(self._pace_s)
+
+    def _choose(self) -> tuple[str, str]:
+        """(name, value), no value twice in a row: what another node holds must be seen."""
+        self._changes += 1
+        chance = self._client.random
+        if self._replicas == 3 and chance.random() < 0.2:
+            return "min.insync.replicas", chance.choice(("2", "2", "3"))
+        return "delete.retention.ms", str(1_000_000 + self._changes)
+
+    async def _change(self, topic: Topic, name: str, value: str) -> None:
+        """Once."""
+        client, history = self._client, self._history
+        change = ConfigChange(topic.name, name, value, client.now())
+        history.config_changes.append(change)
+        request = IncrementalAlterConfigsRequest(
+            [AlterConfigsResource(TOPIC, topic.name, [AlterableConfig(name, SET, value)])]
+        )
+        try:
+            answer = await client.ask(client.anybody(), ALTER_CONFIGS, ALTER_CONFIGS_VERSION, request)
+        except Gone:
+            await client.refresh()
+            return
+        error = ErrorCode(answer.responses[0].error_code)
+        history.count(f"configs changed {error.name}")
+        if error is ErrorCode.NONE:
+            change.ended_at = client.now()
+        elif error not in RETRIABLE:
+            raise Violation(f"{client.name} got {error.name} for {name}={value} of {topic.name}")
