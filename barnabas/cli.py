@@ -23,9 +23,14 @@ Logs go to standard error. SIGTERM and SIGINT stop it cleanly.
 
 _LEAVE_HELP = """\
 When a voter's disk is lost for good, or most voters' disks are, a new quorum begins with the metadata of one that is
-left. Stop all voters. Run this on the one that has most (its log said the highest offset last), with the properties
-that it is started with. Remove __cluster_metadata-0 from the directories of the other voters; their partitions stay.
-Then start all of them: the others take the metadata of this one.
+left:
+
+1. Stop all voters.
+2. barnabas leave-quorum --show server.properties, on each that still has its disk, tells how far its metadata goes.
+3. barnabas leave-quorum server.properties, on the one with the highest offset.
+4. Remove __cluster_metadata-0 from the metadata directories (metadata.log.dir, or the first of log.dirs) of all other
+   voters; their partitions stay.
+5. Start all of them: the others take the metadata of that one.
 
 What only lost voters had committed is gone.
 """
@@ -47,6 +52,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="make a stopped voter's metadata that of a single node, to begin a new quorum with",
         description=_LEAVE_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    leave.add_argument(
+        "--show", action="store_true", help="only tell how far the metadata goes; nothing is changed"
     )
     _add_properties(leave)
     return parser
@@ -80,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command == "leave-quorum":
         from barnabas.leave_quorum import leave
 
-        return leave(parsed.file, parsed.settings)
+        return leave(parsed.file, parsed.settings, show=parsed.show)
     from barnabas.server import serve
 
     return serve(parsed.file, parsed.settings)

@@ -13,14 +13,15 @@ from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.kraft_directory import JOURNAL, KRAFT_LOG
 from barnabas.controller.link.quorum_state import QUORUM_STATE
-from barnabas.controller.raft.departure import leave_quorum
+from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
 from barnabas.storage.directory import LogDirectory
 from barnabas.storage.disk import RealDisk
 from barnabas.storage.errors import LogDirectoryError
 
 
-def leave(file: str | None, settings: Iterable[str]) -> int:
-    """The process's exit code. Says what it has done, or why not, in one line."""
+def leave(file: str | None, settings: Iterable[str], *, show: bool = False) -> int:
+    """The process's exit code. Says what it has done, or why not, in one line. `show`: how far the metadata goes, and
+    nothing is done."""
     disk = RealDisk()
     try:
         config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings)
@@ -29,15 +30,24 @@ def leave(file: str | None, settings: Iterable[str]) -> int:
             raise MetadataError(f"{directory} (metadata.log.dir, or the first of log.dirs) is not there")
         locked = LogDirectory(disk, directory)
         locked.open()
+        journal = f"{directory}/{KRAFT_LOG}/{JOURNAL}"
         try:
-            end_offset = leave_quorum(disk, f"{directory}/{KRAFT_LOG}/{JOURNAL}", QUORUM_STATE)
+            end_offset = (
+                offset_in_quorum(disk, journal) if show else leave_quorum(disk, journal, QUORUM_STATE)
+            )
         finally:
             locked.unlock()
     except (ConfigError, LogDirectoryError, MetadataError, OSError) as error:
         print(f"barnabas: {error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1
+    if show:
+        print(  # noqa: T201 - the terminal is the interface here
+            f"node {config.node_id} has the metadata up to offset {end_offset} in {directory}; nothing was changed"
+        )
+        return 0
     print(  # noqa: T201 - the terminal is the interface here
-        f"node {config.node_id} has left its quorum, with the metadata up to offset {end_offset} in {directory}. Start it alone, "
-        f"or with other voters, from whose directories {KRAFT_LOG} has been removed"
+        f"node {config.node_id} has left its quorum, with the metadata up to offset {end_offset} in {directory}. Before "
+        f"the other voters are started with it, remove {KRAFT_LOG} from their metadata directories. It can also be "
+        f"started alone, without controller.quorum.voters"
     )
     return 0

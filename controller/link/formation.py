@@ -38,7 +38,13 @@ from barnabas.controller.link.formation_messages import (
     Standing,
     decode_formation,
 )
-from barnabas.controller.link.formation_view import CanNotForm, directories, find_seed, find_voters
+from barnabas.controller.link.formation_view import (
+    CanNotForm,
+    directories,
+    find_seed,
+    find_voters,
+    why_not_join,
+)
 from barnabas.controller.link.genesis import (
     Genesis,
     has_metadata,
@@ -206,11 +212,7 @@ class Formation:
         ):
             self._write(state.at(FORMED), b"")
             return True
-        self._fail(
-            f"node {min(formed)} belongs to a quorum that has formed, and this node's metadata directory "
-            f"{self._directory} holds nothing of it: it was wiped or replaced, and must not vote. Bring the old "
-            f"directory back; where it is lost: barnabas leave-quorum --help"
-        )
+        self._fail(why_not_join(min(formed), self._directory, has_metadata=self._has_metadata))
         return True
 
     # -- the seed

@@ -60,3 +60,18 @@ def find_seed(standings: Mapping[int, Standing], voters: Sequence[Voter]) -> int
 def directories(voters: Sequence[Voter]) -> dict[int, bytes]:
     """Node id -> id of the metadata directory."""
     return {voter.node_id: voter.directory_id for voter in voters}
+
+
+def why_not_join(formed_id: int, directory: str, *, has_metadata: bool) -> str:
+    """Why a voter is none of the quorum that node `formed_id` belongs to, and what to do."""
+    text = f"node {formed_id} belongs to a quorum that has formed, and this node's metadata directory {directory} holds "
+    if has_metadata:
+        return text + (
+            f"a single node's metadata instead. Where it is to begin a new quorum (after barnabas leave-quorum): stop "
+            f"node {formed_id} and the other voters, remove __cluster_metadata-0 from their metadata directories, and "
+            f"start all. Where it is another cluster's: correct controller.quorum.voters"
+        )
+    return text + (
+        "nothing of it: it was wiped or replaced, and must not vote. Bring the old directory back; where it is lost: "
+        "barnabas leave-quorum --help"
+    )

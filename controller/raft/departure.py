@@ -29,7 +29,9 @@ def leave_quorum(disk: Disk, directory: str, quorum_state: str) -> int:
     files = RaftFiles(disk, directory)
     if not disk.exists(files.journal_path):
         if not disk.exists(files.snapshot_path) or disk.exists(f"{directory}/{quorum_state}"):
-            raise MetadataError(f"{directory} holds no metadata of a voter")
+            raise MetadataError(
+                f"{directory} holds no metadata of a voter: this node has left its quorum before, or was in none"
+            )
         disk.remove(files.snapshot_path)  # cut short right before the end
         disk.sync_directory(directory)
         return journal_end_offset(disk, directory)
@@ -42,6 +44,14 @@ def leave_quorum(disk: Disk, directory: str, quorum_state: str) -> int:
             disk.remove(path)
             disk.sync_directory(directory)
     return image.offset + 1
+
+
+def offset_in_quorum(disk: Disk, directory: str) -> int:
+    """What `leave_quorum` would return; nothing is changed. MetadataError, OSError."""
+    files = RaftFiles(disk, directory)
+    if not disk.exists(files.journal_path):
+        raise MetadataError(f"{directory} holds no metadata of a voter")
+    return _image_of(files).offset + 1
 
 
 def _image_of(files: RaftFiles) -> MetadataImage:

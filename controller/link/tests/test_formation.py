@@ -137,6 +137,21 @@ def test_a_wiped_voter_does_not_vote_again() -> None:
     assert not voters.running[1].links.is_linked(3)
 
 
+def test_who_has_left_a_quorum_does_not_join_it_again() -> None:
+    """Where the others were to leave it too, and have been forgotten."""
+    voters = Voters()
+    voters.start(1, 2, 3)
+    voters.run(2)
+    voters.end(3)
+    voters.disks[3] = MemoryDisk()
+    give_metadata(voters.disks[3], [[b"topic"]])
+    voters.start(3)
+    voters.run(2)
+    (why,) = voters.running[3].failures
+    assert "holds a single node's metadata instead" in why
+    assert "stop node 1 and the other voters, remove __cluster_metadata-0" in why
+
+
 def test_metadata_without_its_quorum_state_is_refused() -> None:
     voters = Voters()
     voters.start(1, 2, 3)

@@ -10,7 +10,7 @@ from barnabas.controller.controller import Controller
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.link.quorum_state import QUORUM_STATE
 from barnabas.controller.local_log import LocalMetadataLog
-from barnabas.controller.raft.departure import leave_quorum
+from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
 from barnabas.controller.raft.files import JOURNAL, SNAPSHOT
 from barnabas.controller.records import encode_record
 from barnabas.storage.disk import RealDisk
@@ -33,7 +33,11 @@ def opened(directory: str) -> Controller:
 
 
 def test_what_the_voter_had_is_the_single_nodes(directory: str) -> None:
+    before = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
+    shown = offset_in_quorum(RealDisk(), directory)
+    assert {path.name: path.read_bytes() for path in Path(directory).iterdir()} == before
     end_offset = leave_quorum(RealDisk(), directory, QUORUM_STATE)
+    assert end_offset == shown
     left = {path.name for path in Path(directory).iterdir()}
     assert left.isdisjoint({QUORUM_STATE, JOURNAL, SNAPSHOT})
     controller = opened(directory)
@@ -68,3 +72,5 @@ def test_a_departure_that_was_cut_short_can_be_made_again(directory: str, gone: 
 def test_who_is_no_voter_has_nothing_to_leave(tmp_path: Path) -> None:
     with pytest.raises(MetadataError, match="holds no metadata of a voter"):
         leave_quorum(RealDisk(), str(tmp_path), QUORUM_STATE)
+    with pytest.raises(MetadataError, match="holds no metadata of a voter"):
+        offset_in_quorum(RealDisk(), str(tmp_path))
