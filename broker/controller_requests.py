@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import request_type, response_type
@@ -49,12 +49,21 @@ class RawResponse(msgspec.Struct, frozen=True):
 class LocalReply:
     """Takes the response of a request that came over no connection of a client."""
 
-    def __init__(self, done: Callable[[msgspec.Struct], object]) -> None:
+    def __init__(self, done: Callable[[msgspec.Struct], object], failed: Callable[[], object]) -> None:
+        """Exactly one of them is called, once. `failed()`: there is no response, as where a connection would be closed."""
         self._done = done
+        self._failed = failed
+        self._is_answered = False
 
-    def complete(self, _context: RequestContext, response: msgspec.Struct | Outcome) -> None:
-        assert not isinstance(response, Outcome)
-        self._done(response)
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        if self._is_answered:
+            return
+        self._is_answered = True
+        if isinstance(response, Outcome):
+            log.warning("API %d of %s has no answer: %s", context.api_key, context.client_host, response.name)
+            self._failed()
+        else:
+            self._done(response)
 
     @property
     def closed(self) -> bool:
@@ -114,7 +123,7 @@ class ControllerRequests:
 
         context = RequestContext(
             self._services,
-            LocalReply(done),
+            LocalReply(done, lambda: answer(ErrorCode.UNKNOWN_SERVER_ERROR)),
             asked.api_key,
             asked.api_version,
             0,
@@ -131,7 +140,7 @@ class ControllerRequests:
             return
         except Exception:
             log.exception("%s of node %d failed", served.name, node_id)
-            answer(ErrorCode.UNKNOWN_SERVER_ERROR)
+            context.complete(CLOSE_CONNECTION)
             return
-        if not isinstance(response, Outcome):
-            done(response)
+        if response is not PENDING:
+            context.complete(response)

@@ -22,7 +22,7 @@ from barnabas.broker.controller_requests import (
     LocalReply,
     RawResponse,
 )
-from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import request_type, response_type
@@ -83,8 +83,13 @@ class ToController:
             if answer is None:
                 done(None, error)
                 return
-            response, _ = response_type(api_key).decode(version, answer, 0)
-            done(response, ErrorCode.NONE)
+            try:
+                response, _ = response_type(api_key).decode(version, answer, 0)
+            except DecodeError as failure:
+                log.warning("the controller's answer to API %d can't be read: %s", api_key, failure)
+                done(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                done(response, ErrorCode.NONE)
 
         node = str(self._services.node_id)
         asked = ControllerRequest(api_key, version, None, "", node, body, for_client=False)
@@ -92,25 +97,21 @@ class ToController:
 
     def _call_here(self, api_key: int, version: int, request: msgspec.Struct, done: Done) -> None:
         """UNKNOWN_SERVER_ERROR where the handler fails, as a controller elsewhere would answer: who asks waits for it."""
-        is_answered = False
-
-        def answer(response: msgspec.Struct) -> None:
-            nonlocal is_answered
-            is_answered = True
-            done(response, ErrorCode.NONE)
-
+        reply = LocalReply(
+            lambda response: done(response, ErrorCode.NONE),
+            lambda: done(None, ErrorCode.UNKNOWN_SERVER_ERROR),
+        )
         context = RequestContext(
-            self._services, LocalReply(answer), api_key, version, 0, None, "", str(self._services.node_id)
+            self._services, reply, api_key, version, 0, None, "", str(self._services.node_id)
         )
         try:
             response = REGISTRATIONS[api_key].handler(context, request)
         except Exception:
             log.exception("%s of this node failed", REGISTRATIONS[api_key].name)
-            if not is_answered:
-                done(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+            context.complete(CLOSE_CONNECTION)
             return
-        if not isinstance(response, Outcome):
-            answer(response)
+        if response is not PENDING:
+            context.complete(response)
 
     # -- requests of clients
 
@@ -219,7 +220,7 @@ class ToController:
         attempt.done = True
         self._waiting.remove(attempt)
         if answer.error:
-            attempt.answered(None, ErrorCode(answer.error))
+            attempt.answered(None, _known(answer.error))
         else:
             body = answer.body
             self.when_at(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
@@ -267,6 +268,14 @@ class ToController:
                 self._services.partitions.when_settled(call)
             else:
                 self._catching_up.append((offset, deadline, call))
+
+
+def _known(error: int) -> ErrorCode:
+    """A controller of a later release may answer with an error that this one has no name for."""
+    try:
+        return ErrorCode(error)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class _Attempt:

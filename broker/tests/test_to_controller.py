@@ -9,11 +9,12 @@ from typing import Any
 import barnabas.broker.api  # noqa: F401 - registers the handlers
 import msgspec
 import pytest
-from barnabas.broker.controller_requests import ControllerAnswer
+from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests
+from barnabas.broker.registry import REGISTRATIONS, Outcome
 from barnabas.broker.to_controller import ToController
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
-from barnabas.wire.registry import response_type
+from barnabas.wire.registry import request_type, response_type
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -34,10 +35,17 @@ class Links:
         self.asked.append((node_id, done))
 
 
-def answer(error: ErrorCode = ErrorCode.NONE) -> bytes:
+def answer(error: int = ErrorCode.NONE) -> bytes:
     kind: Any = response_type(HEARTBEAT)
     body = b"" if error else b"".join(kind.encode(kind.max_version, BrokerHeartbeatResponse(is_fenced=True)))
     return msgspec.msgpack.encode(ControllerAnswer(error, -1, body))
+
+
+class SilentSessions:
+    """A controller's part that ends a request without a response."""
+
+    def heartbeat(self, _request: object, done: Callable[[Outcome], object]) -> None:
+        done(Outcome.CLOSE)
 
 
 class BrokenSessions:
@@ -67,6 +75,45 @@ def test_a_handler_that_fails_here_is_answered_for(caplog: pytest.LogCaptureFixt
     to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
     assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
     assert "a defect" in caplog.text
+
+
+def test_a_handler_that_has_no_response_is_answered_for() -> None:
+    to_controller, _ = made(broker_sessions=SilentSessions())
+    answers: list[tuple[Any, ErrorCode]] = []
+    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
+
+
+@pytest.mark.parametrize("sessions", [SilentSessions(), BrokenSessions()])
+def test_another_node_hears_of_a_request_that_has_no_response(sessions: object) -> None:
+    image = SimpleNamespace(offset=7)
+    services: Any = SimpleNamespace(
+        controller=SimpleNamespace(is_active=True, image=image), broker_sessions=sessions
+    )
+    version = REGISTRATIONS[HEARTBEAT].max_version
+    kind: Any = request_type(HEARTBEAT)
+    body = b"".join(kind.encode(version, BrokerHeartbeatRequest()))
+    asked = ControllerRequest(HEARTBEAT, version, None, "", "2", body, for_client=False)
+    replies: list[bytes] = []
+    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    (reply,) = replies
+    answered = msgspec.msgpack.decode(reply, type=ControllerAnswer)
+    assert (answered.error, answered.offset, answered.body) == (ErrorCode.UNKNOWN_SERVER_ERROR, 7, b"")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [answer(31_999), msgspec.msgpack.encode(ControllerAnswer(ErrorCode.NONE, -1, b"cut"))],
+    ids=["an error of a later release", "a response that is cut"],
+)
+def test_an_answer_that_says_nothing_here_is_an_error(payload: bytes) -> None:
+    to_controller, _ = made()
+    links = Links()
+    to_controller.links = links
+    answers: list[tuple[Any, ErrorCode]] = []
+    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    links.asked[0][1](payload)
+    assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
 
 
 def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_last_ones_answer() -> None:
