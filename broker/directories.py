@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from barnabas.controller.image import PartitionState
     from barnabas.storage.log import Log
     from barnabas.storage.manager import LogManager
-    from barnabas.storage.runtime import Runtime
+    from barnabas.storage.runtime import Runtime, Timer
 
 log = logging.getLogger("barnabas.directories")
 
@@ -61,6 +61,8 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 RETRY_S = 10.0  # how often logs that could not be made are tried again
+TELL_RETRY_S = 0.05  # after a failure to note directories; doubled after each
+TELL_RETRY_MAX_S = 10.0
 
 
 def _move_rate(config: BrokerConfig) -> float:
@@ -94,6 +96,9 @@ class Directories:
         self._node_id = config.node_id
         self._runtime = runtime
         self._unassigned: dict[tuple[bytes, int], bytes] = {}  # (topic id, index) -> directory, to be told
+        self._telling = False  # a request is under way; what comes meanwhile goes with the next
+        self._tell_timer: Timer | None = None
+        self._tell_retry_s = TELL_RETRY_S
         log_manager.moves.bytes_per_second = partial(_move_rate, config)
         log_manager.on_start_offset = self._start_offset_changed
         log_manager.on_replaced = self._replaced
@@ -118,15 +123,24 @@ class Directories:
             self.assign(partition.topic_id, partition.partition, directory)
 
     def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
-        """Tell the metadata where a partition lies, along with all others of this turn of the loop."""
-        if not self._unassigned:
-            self._runtime.call_soon(self._tell)
+        """Tell the metadata where a partition lies, along with all others of this turn of the loop, and with those that
+        wait for another try."""
         self._unassigned[topic_id, index] = directory
+        self._tell_later(0)
+
+    def _tell_later(self, delay_s: float) -> None:
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+        self._tell_timer = self._runtime.call_later(delay_s, self._tell)
 
     def _tell(self) -> None:
-        told, self._unassigned = self._unassigned, {}
-        if not told:
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+            self._tell_timer = None
+        if self._telling or not self._unassigned:
             return
+        told, self._unassigned = self._unassigned, {}
+        self._telling = True
         self._to_controller.send(
             ASSIGN_REPLICAS_TO_DIRS,
             _assignment(self._node_id, self._log_manager.broker_epoch, told),
@@ -134,13 +148,18 @@ class Directories:
         )
 
     def _told(self, told: dict[tuple[bytes, int], bytes], response: Any, failure: ErrorCode) -> None:
+        self._telling = False
         error = failure or ErrorCode(response.error_code)
         if not error:
+            self._tell_retry_s = TELL_RETRY_S
+            self._tell()
             return
         log.warning("the directories of %d partitions are not noted yet: %s", len(told), error.name)
-        for (topic_id, index), directory in told.items():
-            self._unassigned.setdefault((topic_id, index), directory)
-        self._runtime.call_later(RETRY_S, self._tell)
+        has_news = bool(self._unassigned)
+        for key, directory in told.items():
+            self._unassigned.setdefault(key, directory)
+        self._tell_later(TELL_RETRY_S if has_news else self._tell_retry_s)
+        self._tell_retry_s = min(2 * self._tell_retry_s, TELL_RETRY_MAX_S)
 
     def _report(self) -> None:
         """Which directories work. A broker that has registered with a controller has told it, and tells it of what fails with

@@ -1,0 +1,106 @@
+"""How the metadata is told in which directories partitions lie, when the controller does not take it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+from barnabas.broker.directories import Directories
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsResponse
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+TOPIC, HERE, THERE = (name.ljust(16) for name in (b"topic", b"here", b"there"))
+
+
+class Told:
+    """Directories over a controller that a test answers for."""
+
+    def __init__(self) -> None:
+        self.runtime = VirtualRuntime()
+        self.error = ErrorCode.NONE
+        self.requests: list[tuple[float, dict[int, bytes]]] = []  # when, and partition -> directory
+        self.holds = False
+        self.held: list[Callable[[], object]] = []
+        log_manager: Any = SimpleNamespace(moves=SimpleNamespace(), broker_epoch=5)
+        self.directories = Directories(
+            log_manager,
+            SimpleNamespace(),  # type: ignore[arg-type]
+            SimpleNamespace(),  # type: ignore[arg-type]
+            SimpleNamespace(send=self.send),  # type: ignore[arg-type]
+            self.runtime,
+            SimpleNamespace(node_id=1),  # type: ignore[arg-type]
+            lambda _: None,
+        )
+
+    def send(self, _key: int, request: Any, done: Callable[[Any, ErrorCode], object]) -> None:
+        told = {
+            partition.partition_index: directory.id
+            for directory in request.directories
+            for topic in directory.topics
+            for partition in topic.partitions
+        }
+        self.requests.append((self.runtime.monotonic(), told))
+        response = AssignReplicasToDirsResponse(error_code=self.error)
+        self.held.append(lambda: done(response, ErrorCode.NONE))
+        if not self.holds:
+            self.answer()
+
+    def answer(self) -> None:
+        self.held.pop()()
+
+    def assign(self, index: int, directory: bytes = HERE) -> None:
+        self.directories.assign(TOPIC, index, directory)
+
+    def told(self) -> list[dict[int, bytes]]:
+        self.runtime.advance(0)
+        return [request for _, request in self.requests]
+
+
+def test_what_the_controller_refuses_is_told_again_soon_and_then_less_and_less_often() -> None:
+    told = Told()
+    told.error = ErrorCode.NOT_CONTROLLER
+    started = told.runtime.monotonic()
+    told.assign(0)
+    told.runtime.advance(100)
+    times = [moment - started for moment, _ in told.requests]
+    assert times[0] == 0
+    assert times[1] <= 0.1
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(gaps))
+    assert max(gaps) <= 10 + 1e-6
+    told.error = ErrorCode.NONE
+    told.runtime.advance(10)
+    before = len(told.requests)
+    told.runtime.advance(100)
+    assert len(told.requests) == before
+    assert all(request == {0: HERE} for request in told.told())
+
+
+def test_what_is_assigned_meanwhile_waits_for_nothing() -> None:
+    told = Told()
+    told.error = ErrorCode.NOT_CONTROLLER
+    told.assign(0)
+    told.runtime.advance(60)  # it is tried every ten seconds by now
+    told.requests.clear()
+    told.error = ErrorCode.NONE
+    told.assign(1)
+    assert told.told() == [{0: HERE, 1: HERE}]
+    told.runtime.advance(60)
+    assert len(told.requests) == 1
+
+
+def test_one_request_is_under_way_at_a_time_and_the_newest_directory_counts() -> None:
+    told = Told()
+    told.holds = True
+    told.assign(0)
+    assert told.told() == [{0: HERE}]
+    told.assign(0, THERE)
+    told.assign(1)
+    assert told.told() == [{0: HERE}]
+    told.holds = False
+    told.answer()
+    assert told.told()[1:] == [{0: THERE, 1: HERE}]
