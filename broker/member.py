@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.controller_requests import ControllerRequests
 from barnabas.broker.controller_secret import read_secret
 from barnabas.broker.controller_tls import ControllerTls, controller_tls
+from barnabas.broker.metadata_failure import why_it_ends
 from barnabas.controller.broker_sessions import BrokerSessions
 from barnabas.controller.hand_over import HandOver
 from barnabas.controller.leader_upkeep import LeaderUpkeep
@@ -109,9 +110,7 @@ class ClusterMember:
         raft = RaftMetadataLog(
             self._disk, self._directory, self._runtime, self._config.node_id, state.voter_ids, self._links
         )
-        raft.on_error = lambda error: self.on_fatal(
-            f"the metadata can't be written: {error}" if isinstance(error, OSError) else str(error)
-        )
+        raft.on_error = lambda error: self.on_fatal(why_it_ends(error, self._directory))
         self._raft = raft
         ControllerWatch(self._runtime, self._links)
         self._voters = state.voters

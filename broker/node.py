@@ -22,6 +22,7 @@ from barnabas.broker.fetch_sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.kafka_metadata import KafkaMetadata, metadata_directory
 from barnabas.broker.listener_config import format_address
+from barnabas.broker.metadata_failure import why_it_ends
 from barnabas.broker.partitions import PartitionManager
 from barnabas.broker.producer_ids import ProducerIdAllocator, ask_controller_for_block
 from barnabas.broker.purgatory import FetchPurgatory
@@ -306,7 +307,7 @@ class Node:
     def _metadata_failed(self, error: OSError) -> None:
         """As Kafka, a broker does not live on without its metadata; for room it waits."""
         if not is_passing(error):
-            self.on_fatal(f"the metadata can't be written: {error}")
+            self.on_fatal(why_it_ends(error, self._kafka_metadata.journal_directory))
 
     def _configs_changed(self, image: MetadataImage, resources: set[tuple[int, str]]) -> None:
         """Dynamic broker configs: the cluster's, then this node's own."""

@@ -1,0 +1,26 @@
+"""What is said at the end of a node that can't write its metadata."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from barnabas.broker.metadata_failure import why_it_ends
+from barnabas.controller.errors import MetadataError
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(errno.ENOSPC, "Make room there"), (errno.EFBIG, "ulimit -f"), (errno.EIO, "See to the disk")],
+)
+def test_the_end_names_the_directory_and_what_to_do(number: int, says: str) -> None:
+    text = why_it_ends(OSError(number, os.strerror(number)), "/data/__cluster_metadata-0/barnabas")
+    assert text.startswith("the metadata can't be written to /data/__cluster_metadata-0/barnabas: ")
+    assert os.strerror(number) in text
+    assert says in text
+    assert "start this node again" in text
+
+
+def test_other_reasons_say_it_themselves() -> None:
+    assert why_it_ends(MetadataError("it is damaged"), "/data") == "it is damaged"
