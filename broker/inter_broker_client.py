@@ -59,6 +59,7 @@ class InterBrokerClient:
         self._connecting: Connecting | None = None
         self._connection: InterBrokerConnection | None = None
         self._timer: Timer | None = None  # until the next attempt
+        self._target: tuple[str, int] | None = None  # of the last attempt
         self._attempts = 0  # that have failed, or led to a connection on which nothing was answered
         self._is_open = False
         self._correlation_id = 0
@@ -93,11 +94,20 @@ class InterBrokerClient:
             connection.abandon()
 
     def hurry(self) -> None:
-        """There is news of the broker: try at once instead of later."""
+        """There is news of the broker: try at once instead of later, and leave the place where it does not listen any more."""
+        is_elsewhere = self._endpoint() not in (None, self._target)
         if self._timer is not None:
             self._timer.cancel()
-            self._attempts = 0
-            self._attempt()
+        elif is_elsewhere and self._connecting is not None:
+            self._connecting.cancel()
+        elif is_elsewhere and self._connection is not None:
+            self._connection.abandon()
+            self.ended(self._connection, "the broker listens elsewhere now", answered=True)
+            return
+        else:
+            return
+        self._attempts = 0
+        self._attempt()
 
     def send(
         self,
@@ -131,7 +141,7 @@ class InterBrokerClient:
 
     def _attempt(self) -> None:
         self._timer = None
-        found = self._endpoint()
+        found = self._target = self._endpoint()
         if found is None:
             self._again("nobody knows where it listens")
             return

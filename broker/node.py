@@ -290,6 +290,7 @@ class Node:
         self.services.leader_quota = make_quota(self._runtime, config, LEADER, lambda: controller.image)
         partitions.on_following = fetchers.on_following
         partitions.on_not_following = fetchers.on_not_following
+        controller.add_broker_listener(lambda _image, broker_ids: fetchers.brokers_changed(broker_ids))
         self._fetchers = fetchers
 
     def _open_partitions(self) -> None:

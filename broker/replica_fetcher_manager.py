@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.replica_fetcher import ReplicaFetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Container, Iterable
 
     from barnabas.broker.replica_fetch_state import Follower
     from barnabas.broker.replica_fetcher_settings import FetcherSettings
@@ -76,10 +76,11 @@ class ReplicaFetcherManager:
                 self._remove(key, where)
         self._close_idle()
 
-    def broker_changed(self, node_id: int) -> None:
-        """There is news of a broker: who waits to connect to it tries at once."""
-        for (leader_id, _), fetcher in self._fetchers.items():
-            if leader_id == node_id:
+    def brokers_changed(self, node_ids: Container[int]) -> None:
+        """There is news of brokers: who waits to connect to one tries at once, and who is connected with one where it does
+        not listen any more goes to where it does."""
+        for (leader_id, _), fetcher in list(self._fetchers.items()):
+            if leader_id in node_ids:
                 fetcher.leader_has_changed()
 
     def stop(self) -> None:

@@ -243,6 +243,23 @@ def test_news_of_the_broker_ends_the_waiting() -> None:
     assert world.connected == 2
 
 
+def test_a_broker_that_listens_elsewhere_is_connected_with_there() -> None:
+    world = World()
+    old = world.broker
+    world.ask()
+    world.client.hurry()
+    world.runtime.run_until_idle()
+    assert (world.connected, world.lost) == (1, []), "no news of where it listens"
+    world.broker = ScriptedBroker(world.runtime)  # and the old place still answers
+    world.client.hurry()
+    world.runtime.run_until_idle()
+    assert (world.connected, world.lost) == (2, ["the broker listens elsewhere now"])
+    assert old.connections[0].is_lost
+    world.ask()
+    world.say(answer(2, b"x"))
+    assert world.answers == [(0, b"x")]
+
+
 def test_nobody_hears_of_a_closed_client() -> None:
     world = World()
     world.ask()
