@@ -54,18 +54,16 @@ class Detours:
             self._look()
 
     def linked(self, handshake: Handshake, node_id: int) -> None:
-        """It is there, by this one."""
+        """It is there, by this one; and it may know who answers at the other addresses."""
         missing = self._missing.get(node_id)
-        if missing is None:
-            return
-        if missing.handshake is handshake:
-            missing.handshake = None
-        is_chosen = handshake.relay_id is None or handshake.we_decide
-        if (
-            is_chosen or missing.handshake is None
-        ):  # else the other side may still choose that which is under way
-            del self._missing[node_id]
-            _hang_up(missing)
+        if missing is not None:
+            if missing.handshake is handshake:
+                missing.handshake = None
+            # Where the other side decides it may still choose the call that is under way.
+            if missing.handshake is None or handshake.relay_id is None or handshake.we_decide:
+                del self._missing[node_id]
+                _hang_up(missing)
+        self.look()
 
     def ended(self, handshake: Handshake, error: Exception) -> None:
         """It came to no link."""

@@ -9,7 +9,7 @@ import pytest
 from barnabas.controller.link import messages
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello, encode
-from barnabas.controller.link.tests.link_nodes import LinkedNode, LinkWorld
+from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, journalled
 from barnabas.controller.link.tests.test_links import Raft, echo
 from barnabas.controller.link.tunnel_messages import (
     WINDOW_BYTES,
@@ -350,3 +350,23 @@ def test_a_release_without_tunnels_hears_of_none() -> None:
     broker = Stranger(world, 1 + 7)
     broker.say(world, messages.TUNNEL_OPEN, TunnelOpen(1, 8, 7))
     assert broker.closed == [1]
+
+
+def test_a_node_that_knows_addresses_alone_learns_whose_they_are() -> None:
+    world = LinkWorld()
+    voters = journalled(1, 2, 3)
+    targets: list[tuple[str, int, int | None]] = [(f"n{n}", PORT, None) for n in (1, 2, 3)]
+    cut(world, 1, 2)
+    cut(world, 1, 7)
+    nodes = [
+        world.start(world.node(n, voter_ids=[], bootstrap=True, journalled=voters), targets=targets)
+        for n in (1, 2, 3)
+    ]
+    broker = world.start(world.node(7, voter_ids=[], bootstrap=True), targets=targets)
+    assert (
+        world.run_until(
+            lambda: [node.linked for node in (*nodes, broker)] == [[2, 3, 7], [1, 3, 7], [1, 2, 7], [1, 2, 3]]
+        )
+        < 3
+    )
+    assert is_detour(broker, 1)

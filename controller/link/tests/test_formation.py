@@ -48,6 +48,15 @@ def test_fresh_voters_form_a_quorum_once_all_have_answered(bootstrap: bool) -> N
     assert voters.running[2].links.identity.cluster_id == state.cluster_id
 
 
+def test_voters_that_are_cut_apart_form_a_quorum_by_way_of_the_third() -> None:
+    voters = Voters()
+    voters.network.block("n1", "n3")
+    voters.network.block("n3", "n1")
+    voters.start(1, 2, 3)
+    voters.run(2)
+    voters.check_formed()
+
+
 def test_who_is_missing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "barnabas.link")
     voters = Voters()
