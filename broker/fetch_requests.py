@@ -75,7 +75,7 @@ class Fetch:
         request, reader = self._request, self._reader
         self._read()
         if reader.cold:
-            self._prepare(self._serve_late)
+            self._prepare(self.serve_late)
             return PENDING
         missing_bytes = min(request.min_bytes, self._max_bytes) - reader.size
         if request.max_wait_ms <= 0 or missing_bytes <= 0 or reader.failed or not self._can_grow():
@@ -115,7 +115,8 @@ class Fetch:
         )
         self._reader.advice, self._reader.quota = advice, quota
 
-    def _serve_late(self) -> None:
+    def serve_late(self) -> None:
+        """Read, now or again, of what has been taken note of already; the answer goes out through the context."""
         self._renew_reader()
         answer = self._serve()
         if isinstance(answer, FetchResponse):
@@ -327,10 +328,13 @@ class IncrementalFetch(Fetch):
 
     __slots__ = ("_answers", "_epoch", "_session")
 
-    def __init__(self, context: RequestContext, request: FetchRequest, session: FetchSession) -> None:
+    def __init__(
+        self, context: RequestContext, request: FetchRequest, session: FetchSession, epoch: int
+    ) -> None:
+        """`epoch`: the session's after this request; another number says that another one overtook it."""
         super().__init__(context, request)
         self._session = session
-        self._epoch = session.epoch  # after this request; another number says that another one overtook it
+        self._epoch = epoch
         self._answers: list[tuple[SessionPartition, Partition | None, PartitionData]] = []
 
     def _note_follower(self) -> None:

@@ -201,6 +201,23 @@ class FetchSession:
         active = self.active
         return one if len(active) - (one in active) == 0 else None
 
+    def named_alone(self, partition: Partition) -> SessionPartition | None:
+        """What the session has of the partition, if a follower's request that names it, by its id, and nothing else has
+        nothing else to look at."""
+        if not self.uses_topic_ids or self.committed or self.waiter is not None:
+            return None
+        one = self.partitions.get((partition.topic_id, partition.partition))
+        if one is None or (one.partition is not partition and one.partition is not None):
+            return None
+        return one if self.has_only(one, partition) else None
+
+    def has_only(self, one: SessionPartition, partition: Partition) -> bool:
+        """Whether nothing but this partition may have something to say."""
+        changed, active = self._changed, self.active
+        return (not changed or (len(changed) == 1 and partition in changed)) and (
+            not active or (len(active) == 1 and one in active)
+        )
+
     def settle_records(
         self, one: SessionPartition, partition: Partition, high_watermark: int, log_start_offset: int
     ) -> None:
@@ -212,10 +229,11 @@ class FetchSession:
         one.log_start_offset = log_start_offset
         if one.partition is not partition:
             if one.partition is not None:
-                one.partition.fetch_waiters.pop(self, None)
+                one.partition.waiters(self.privileged).pop(self, None)
             one.partition = partition
         self.active.add(one)
-        partition.fetch_waiters.pop(self, None)
+        self._changed.discard(partition)
+        partition.waiters(self.privileged).pop(self, None)
 
     def _place(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> None:
         """Among the active, or watched until it changes."""

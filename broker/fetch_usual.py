@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.fetch_follower import BODY_SIZE, VERSIONS_FROM, fetch_follower
 from barnabas.broker.fetch_read import COPIED_BYTES, copied
 from barnabas.broker.partition_keys import ID_KEY_SIZE, NAME_KEY_SIZE, learn_key
 from barnabas.storage.errors import StorageError, WouldWait
@@ -19,6 +20,7 @@ from barnabas.wire.primitives import MALFORMED, ZERO_UUID, uvarint
 
 if TYPE_CHECKING:
     from barnabas.broker.context import RequestContext
+    from barnabas.broker.registry import Outcome
     from barnabas.wire.primitives import Part
 
 # Replica id (until version 14), longest wait, min bytes, max bytes, isolation level, session id and epoch
@@ -40,14 +42,16 @@ _END: Final = b"\0\0\0"  # no tags: of the partition, the topic, the response
 
 def fetch_usual(
     context: RequestContext, buffer: memoryview, start: int, end: int
-) -> bytes | list[Part] | None:
+) -> bytes | list[Part] | Outcome | None:
     """The response's body for the request body at buffer[start:end] (versions 12-18), or None when it is not the
     usual one, and nothing has happened."""
     services = context.services
     partitions = services.partitions
     version = context.api_version
     try:
-        if version >= 15:
+        if version >= VERSIONS_FROM:
+            if end - start == BODY_SIZE:
+                return fetch_follower(context, buffer, start)
             max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = _unpack_head_15(
                 buffer, start
             )

@@ -10,7 +10,7 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.inter_broker_connection import Asked, InterBrokerConnection
+from barnabas.broker.inter_broker_connection import Asked, InterBrokerConnection, Usual
 from barnabas.wire.headers import RequestHeader, encode_request_header
 from barnabas.wire.registry import request_type
 
@@ -113,13 +113,14 @@ class InterBrokerClient:
         self,
         api_key: int,
         version: int,
-        request: msgspec.Struct,
+        request: msgspec.Struct | bytes,
         done: Callable[[Any], object],
         *,
         answer_max_bytes: int = SMALL_ANSWER_BYTES,
+        usual: Usual | None = None,
     ) -> None:
-        """Send a request; `done(response)` when its answer is there, never when the connection ends before. Only
-        while it is connected."""
+        """Send a request, or its body; `done(response)` when its answer is there, never when the connection ends before.
+        Only while it is connected. `usual(frame, start)` is asked first whether it deals with the answer as it is."""
         connection = self._connection
         assert connection is not None, "not connected"
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
@@ -128,13 +129,16 @@ class InterBrokerClient:
             header = encode_request_header(RequestHeader(api_key, version, 0, self.client_id))
             head = self._heads[api_key, version] = header[:4], header[8:]
         parts: list[Any] = [b"", head[0], _pack_size(correlation_id), head[1]]
-        message_type: MessageType[Any] = request_type(api_key)
-        message_type.writers[version](request, parts.append)
+        if isinstance(request, bytes):
+            parts.append(request)
+        else:
+            message_type: MessageType[Any] = request_type(api_key)
+            message_type.writers[version](request, parts.append)
         parts[0] = _pack_size(sum(map(len, parts)))
         deadline = self._runtime.monotonic() + self._timeout_s
         connection.send(
             b"".join(parts),
-            Asked(correlation_id, api_key, version, answer_max_bytes, deadline, done),
+            Asked(correlation_id, api_key, version, answer_max_bytes, deadline, done, usual),
         )
 
     # -- making it

@@ -13,7 +13,7 @@ import logging
 import struct
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 from barnabas.wire.headers import decode_response_header
@@ -21,6 +21,8 @@ from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import response_type
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.storage.runtime import Runtime
     from barnabas.wire.message_type import MessageType
 
@@ -29,6 +31,11 @@ log = logging.getLogger("barnabas.replication")
 BUFFER_BYTES: Final = 128 * 1024
 KEPT_ANSWERS: Final = 256  # a buffer that so many answers in a row did not fill to a quarter is given back
 _unpack_size = struct.Struct(">i").unpack_from
+
+
+# Deals with an answer, the body at frame[start:], without having it decoded; False, and nothing has happened, when it is
+# none of those it knows.
+Usual: TypeAlias = "Callable[[memoryview, int], bool]"
 
 
 class Asker(Protocol):
@@ -52,6 +59,7 @@ class Asked(msgspec.Struct, gc=False):
     max_bytes: int
     deadline: float
     done: Any
+    usual: Usual | None = None
 
 
 class InterBrokerConnection(BufferedProtocol):
@@ -168,6 +176,10 @@ class InterBrokerConnection(BufferedProtocol):
             raise DecodeError(
                 f"an answer to request {correlation_id}, to {asked.correlation_id} was expected"
             )
+        if asked.usual is not None and asked.usual(frame, body):
+            self._answered = True
+            self._client.answered()
+            return
         message_type: MessageType[Any] = response_type(asked.api_key)
         response, stop = message_type.readers[asked.version](frame, body, len(frame))
         if stop != len(frame):

@@ -40,6 +40,7 @@ log = logging.getLogger("barnabas.replication")
 Call = Callable[[ErrorCode], object]
 _OFFSET: Final = itemgetter(0)
 UNCOMMITTED_MAX: Final = 256
+TAIL_BYTES_MAX: Final = 8 * 1024
 # The controller knows that the partition epoch is right and that nothing has happened.
 _NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 # What is known here is old, or will be: the metadata tells what is so, and until then the proposal stands.
@@ -66,6 +67,7 @@ class Leadership:
         "_partition",
         "_pending",
         "_shared",
+        "_tail",
         "_uncommitted",
         "_waiting",
         "epoch_start_offset",
@@ -87,6 +89,9 @@ class Leadership:
         self._deletions: list[tuple[int, Call]] = []  # (low watermark, to be called once it is reached)
         self._uncommitted: list[tuple[int, int]] = []  # (end offset, bytes) of appends
         self._last_base_offset = -1  # of the last append
+        self._tail = (
+            b""  # the batch there, while it is small and uncommitted: followers are about to fetch it
+        )
         shared.leads(self)
 
     # -- the metadata
@@ -169,6 +174,7 @@ class Leadership:
         if not result.duplicate:
             self._last_base_offset = result.base_offset
             self._note_uncommitted(end_offset, byte_count)
+            self._tail = bytes(result.records or b"") if byte_count <= TAIL_BYTES_MAX else b""
             waiters = partition.replica_waiters
             if waiters:
                 for waiter in tuple(waiters):
@@ -184,6 +190,10 @@ class Leadership:
         if len(uncommitted) >= UNCOMMITTED_MAX:  # nobody keeps up: what is long counts together
             byte_count += uncommitted.pop()[1]
         uncommitted.append((end_offset, byte_count))
+
+    def tail_at(self, offset: int) -> bytes | None:
+        """All that the log has from `offset` on, if that is the last batch and it is at hand."""
+        return self._tail or None if offset == self._last_base_offset else None
 
     def _synced(self, failure: str | None) -> None:
         if failure is None and self._partition.leadership is self:
@@ -352,6 +362,8 @@ class Leadership:
         """The high watermark has come here. Acknowledgements go first: others wait for a turn of the loop anyway."""
         byte_count = 0
         uncommitted = self._uncommitted
+        if high_watermark > self._last_base_offset:
+            self._tail = b""
         if uncommitted and uncommitted[0][0] <= high_watermark:
             count = bisect_right(uncommitted, high_watermark, key=_OFFSET)
             byte_count = sum(size for _, size in uncommitted[:count])

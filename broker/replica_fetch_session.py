@@ -39,12 +39,12 @@ class FollowerSession:
         self.states: dict[Key, FetchState] = {}
         self.ready_count = 0
         self.request_number = 0  # of the last request
-        self._max_wait_ms = max_wait_ms
-        self._min_bytes = min_bytes
-        self._max_bytes = max_bytes
-        self._partition_max_bytes = partition_max_bytes
-        self._id = NO_SESSION
-        self._epoch = INITIAL_EPOCH
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.partition_max_bytes = partition_max_bytes
+        self.id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
         self._began_with = 0  # the request that asked for the session
         self._is_denied = False  # the leader had no place for one
         self._changed: dict[FetchState, None] = {}  # to be named, or to be taken out
@@ -90,15 +90,38 @@ class FollowerSession:
     @property
     def takes_more(self) -> bool:
         """Whether a second request may follow one that has no answer yet."""
-        return self._id != NO_SESSION or self._is_denied
+        return self.id != NO_SESSION or self._is_denied
 
     # -- requests
+
+    def begin_usual(self) -> FetchState | None:
+        """The partition that the next request names, if it names this one, forgets none, and goes on with the session."""
+        if self.id == NO_SESSION or self.epoch == INITIAL_EPOCH or self._gone or len(self._changed) != 1:
+            return None
+        (state,) = self._changed
+        if state.status is not Status.READY:
+            return None
+        self.request_number += 1
+        self._names(state)
+        self._changed.clear()
+        return state
+
+    def _names(self, state: FetchState) -> None:
+        """The request that is being made says where the partition ends."""
+        log = state.partition.log
+        state.named_in = self.request_number
+        state.sent_offset = log.log_end_offset
+        state.sent_start_offset = log.log_start_offset
+
+    def asked(self) -> None:
+        """A request that goes on with the session has been made."""
+        self.epoch = self.epoch % EPOCH_MAX + 1
 
     def next_request(self, replica_id: int, broker_epoch: int) -> FetchRequest:
         """What to ask now; it counts as asked."""
         self.request_number += 1
         forgotten: list[ForgottenTopic] = []
-        if self._epoch == INITIAL_EPOCH:
+        if self.epoch == INITIAL_EPOCH:
             self._began_with = self.request_number
             named: Iterable[FetchState] = (
                 state for state in self.states.values() if state.status is Status.READY
@@ -112,9 +135,7 @@ class FollowerSession:
         for state in named:
             partition = state.partition
             log = partition.log
-            state.named_in = self.request_number
-            state.sent_offset = log.log_end_offset
-            state.sent_start_offset = log.log_start_offset
+            self._names(state)
             topic = topics.get(partition.topic_id)
             if topic is None:
                 topic = topics[partition.topic_id] = FetchTopic(partition.topic, partition.topic_id, [])
@@ -125,25 +146,25 @@ class FollowerSession:
                     fetch_offset=log.log_end_offset,
                     last_fetched_epoch=log.latest_epoch,
                     log_start_offset=log.log_start_offset,
-                    partition_max_bytes=self._partition_max_bytes,
+                    partition_max_bytes=self.partition_max_bytes,
                 )
             )
         self._changed.clear()
         self._gone.clear()
-        is_first = self._epoch == INITIAL_EPOCH
+        is_first = self.epoch == INITIAL_EPOCH
         request = FetchRequest(
             replica_state=ReplicaState(replica_id, broker_epoch),
             # A session that is not founded yet can't be added to: so its id comes at once.
-            max_wait_ms=0 if is_first and not self._is_denied else self._max_wait_ms,
-            min_bytes=self._min_bytes,
-            max_bytes=self._max_bytes,
-            session_id=self._id,
-            session_epoch=self._epoch,
+            max_wait_ms=0 if is_first and not self._is_denied else self.max_wait_ms,
+            min_bytes=self.min_bytes,
+            max_bytes=self.max_bytes,
+            session_id=self.id,
+            session_epoch=self.epoch,
             topics=list(topics.values()),
             forgotten_topics_data=forgotten,
         )
         if not is_first:
-            self._epoch = self._epoch % EPOCH_MAX + 1
+            self.asked()
         return request
 
     def _forgotten(self) -> list[ForgottenTopic]:
@@ -164,18 +185,18 @@ class FollowerSession:
 
     def answered(self, number: int, session_id: int) -> None:
         """A request has been answered without an error of the whole."""
-        if number == self._began_with and self._epoch == INITIAL_EPOCH:
+        if number == self._began_with and self.epoch == INITIAL_EPOCH:
             self._is_denied = session_id == NO_SESSION
             if session_id != NO_SESSION:
-                self._id = session_id
-                self._epoch = 1
-        elif number > self._began_with and session_id == NO_SESSION and self._id != NO_SESSION:
+                self.id = session_id
+                self.epoch = 1
+        elif number > self._began_with and session_id == NO_SESSION and self.id != NO_SESSION:
             self.begin_anew()  # the leader has closed it
 
     def begin_anew(self) -> None:
         """The leader does not know the session: the next request asks for another one."""
-        self._id = NO_SESSION
-        self._epoch = INITIAL_EPOCH
+        self.id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
         self._gone.clear()
 
     def speaks_of(self, number: int, key: Key) -> FetchState | None:

@@ -19,6 +19,7 @@ from barnabas.broker.replica_divergence import diverging_offset
 from barnabas.broker.replica_fetch_delays import FetchDelays
 from barnabas.broker.replica_fetch_session import FollowerSession
 from barnabas.broker.replica_fetch_state import FetchState, Follower, Status
+from barnabas.broker.replica_fetch_usual import read_usual_answer, usual_request
 from barnabas.broker.replica_truncations import ReplicaTruncations
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_replica import UnexpectedAppendOffset
@@ -184,7 +185,8 @@ class ReplicaFetcher:
         ):
             return
         settings = self._settings
-        request = session.next_request(settings.node_id, settings.broker_epoch())
+        node_id, broker_epoch = settings.node_id, settings.broker_epoch()
+        request = usual_request(session, node_id, broker_epoch) or session.next_request(node_id, broker_epoch)
         self._in_flight += 1
         self._client.send(
             FETCH,
@@ -194,9 +196,28 @@ class ReplicaFetcher:
             answer_max_bytes=settings.response_max_bytes
             + OVERSIZE_BYTES
             + PARTITION_ANSWER_BYTES * len(session.states),
+            usual=partial(self._answered_usual, session.request_number),
         )
 
     # -- answers
+
+    def _answered_usual(self, number: int, frame: memoryview, start: int) -> bool:
+        """As `_answered`, for a few records of one partition, as bytes. Whether that is what came."""
+        session = self._session
+        if number < self._valid_from:
+            return False
+        answer = read_usual_answer(frame, start)
+        if answer is None or answer.session_id != session.id:
+            return False
+        state = session.speaks_of(number, (answer.topic_id, answer.partition))
+        if state is not None and state.rounds > ROUNDS_MAX:
+            return False
+        self._in_flight -= 1
+        self._session_failures = 0
+        if state is not None:
+            self._take(state, answer.records, answer.high_watermark, answer.log_start_offset)
+        self._fetch()
+        return True
 
     def _answered(self, number: int, response: FetchResponse) -> None:
         self._in_flight -= 1
@@ -228,7 +249,8 @@ class ReplicaFetcher:
                 elif data.diverging_epoch.end_offset != -1 or data.diverging_epoch.epoch != -1:
                     cuts.append((state, self._divergence(state, data)))
                 else:
-                    self._take(state, data)
+                    assert data.records is None or isinstance(data.records, memoryview)
+                    self._take(state, data.records, data.high_watermark, data.log_start_offset)
         if cuts:
             self._cut(cuts)
         if out_of_range:
@@ -255,16 +277,16 @@ class ReplicaFetcher:
         self._is_resting = False
         self._fetch()
 
-    def _take(self, state: FetchState, data: PartitionData) -> None:
+    def _take(
+        self, state: FetchState, records: memoryview | None, high_watermark: int, log_start_offset: int
+    ) -> None:
         """Append what came, and follow what the leader says of its high watermark and its start."""
         partition = state.partition
         held = partition.log
         awaits_sync = awaits_write_back = False
         size = 0
         try:
-            if data.records:
-                records = data.records
-                assert isinstance(records, memoryview)
+            if records:
                 try:
                     appended = held.append_as_follower(records, state.leader_epoch)
                 except UnexpectedAppendOffset as error:
@@ -276,9 +298,9 @@ class ReplicaFetcher:
                 if not size:
                     self._delay(state, self._settings.backoff_ms)
                     return
-            partition.set_follower_high_watermark(data.high_watermark)
-            if data.log_start_offset > held.log_start_offset:
-                held.increment_log_start_offset(min(data.log_start_offset, held.high_watermark))
+            partition.set_follower_high_watermark(high_watermark)
+            if log_start_offset > held.log_start_offset:
+                held.increment_log_start_offset(min(log_start_offset, held.high_watermark))
         except StorageError as error:
             self._could_not_write(state, error)
             return
@@ -288,7 +310,7 @@ class ReplicaFetcher:
             return
         state.failures = state.rounds = 0
         end = held.log_end_offset
-        state.is_caught_up = end >= data.high_watermark
+        state.is_caught_up = end >= high_watermark
         if end != state.sent_offset or held.log_start_offset != state.sent_start_offset:
             self._session.changed(state)
         if state.status is Status.CUTTING:

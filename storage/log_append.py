@@ -46,6 +46,9 @@ class AppendResult(msgspec.Struct, gc=False):
     awaits_sync: bool = False  # not to be acknowledged before `when_synced(last_offset + 1)`
     awaits_write_back: bool = False  # not to be acknowledged before `when_written_back`, but shown
     awaits_commit: bool = False  # set by who replicates: other replicas do not have it yet
+    records: memoryview | None = (
+        None  # the batch as it was written, as long as the request's buffer is there
+    )
 
 
 class AppendableLog(PacedLog):
@@ -108,6 +111,7 @@ class AppendableLog(PacedLog):
             position += header.size
         results = [self.append_batch(batch, header, leader_epoch, from_client) for batch, header in batches]
         results[-1].base_offset = results[0].base_offset
+        results[-1].records = None
         return results[-1]
 
     def _check(self, records: memoryview, header: BatchHeader, size: int, from_client: bool) -> None:
@@ -222,6 +226,7 @@ class AppendableLog(PacedLog):
         if header.producer_id >= 0:
             self._producer_appended(records, header)
         result = AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
+        result.records = records
         if size >= LARGE_APPEND_BYTES:
             result.awaits_write_back = self._large_appended(segment)
         if self._flushes:

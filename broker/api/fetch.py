@@ -42,4 +42,4 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Out
         return FullFetch(context, request, False).serve()
     sessions.touch(session)
     session.advance()
-    return IncrementalFetch(context, request, session).serve()
+    return IncrementalFetch(context, request, session, session.epoch).serve()

@@ -101,6 +101,7 @@ class Side:
         # As it lies in the receive buffer: others' bytes before and behind.
         buffer = memoryview(bytearray(b"\2\2\2\2" + body + b"\2\0\0\0\0\0\0\0\2"))
         answer = fetch_usual(self.context(version), buffer, 4, 4 + len(body))
+        assert not isinstance(answer, Outcome), "this is no follower"
         return joined(answer) if isinstance(answer, list) else answer
 
     def general(self, version: int, body: bytes) -> Any:

@@ -1,0 +1,365 @@
+"""The short ways of what acks=all waits for (produce, a follower's fetch, its answer) against the general ones: two leaders
+that get the same requests, one of which may take the short ways, must not be told apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from barnabas.broker.api.fetch import fetch
+from barnabas.broker.api.produce import produce, produce_usual
+from barnabas.broker.context import RequestContext
+from barnabas.broker.controller_requests import RawResponse
+from barnabas.broker.fetch_usual import fetch_usual
+from barnabas.broker.registry import Outcome
+from barnabas.broker.replica_fetch_session import FollowerSession
+from barnabas.broker.replica_fetch_state import FetchState
+from barnabas.broker.replica_fetch_usual import read_usual_answer, usual_request
+from barnabas.broker.tests.leader import TOPIC_ID, Call, Follower, Leader, batch
+from barnabas.storage.disk import FileRegion
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.message_type import MessageType
+from barnabas.wire.messages.fetch import FETCH_REQUEST, FETCH_RESPONSE, FetchResponse
+from barnabas.wire.messages.produce import (
+    PRODUCE_REQUEST,
+    PRODUCE_RESPONSE,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FETCH_VERSION, PRODUCE_VERSION = 18, 13
+APIS: dict[int, tuple[MessageType[Any], MessageType[Any], Any, Any]] = {
+    0: (PRODUCE_REQUEST, PRODUCE_RESPONSE, produce_usual, produce),
+    1: (FETCH_REQUEST, FETCH_RESPONSE, fetch_usual, fetch),
+}
+
+
+def encoded(kind: MessageType[Any], version: int, message: msgspec.Struct) -> bytes:
+    return joined(kind.encode(version, message))
+
+
+def joined(parts: list[Any]) -> bytes:
+    return b"".join(
+        part.file.pread(part.length, part.position) if isinstance(part, FileRegion) else bytes(part)
+        for part in parts
+    )
+
+
+class EncodedCall(Call):
+    """Its answer as bytes."""
+
+    def complete(self, context: RequestContext, response: Any) -> None:
+        if isinstance(response, RawResponse):
+            response = response.body
+        elif not isinstance(response, Outcome):
+            response = encoded(APIS[context.api_key][1], context.api_version, response)
+        super().complete(context, response)
+
+
+class Side(Leader):
+    """Asked with bytes."""
+
+    def __init__(self, *, usual: bool) -> None:
+        super().__init__("/d", MemoryDisk())
+        self.usual = usual
+        self.short = 0  # requests that went the short way
+        self.register(2, 3)
+        self.create(partitions=2)
+
+    def ask(self, key: int, version: int, request: msgspec.Struct) -> Call:
+        request_kind, response_kind, usual, handler = APIS[key]
+        call = EncodedCall()
+        context = RequestContext(self.node.services, call, key, version, 1, "c", "PLAINTEXT", "127.0.0.1")
+        body = encoded(request_kind, version, request)
+        buffer = memoryview(bytearray(b"\2\2" + body + b"\2\2\2"))
+        answer: Any = usual(context, buffer, 2, 2 + len(body)) if self.usual else None
+        if answer is None:
+            answer = handler(context, request_kind.readers[version](buffer, 2, 2 + len(body))[0])
+        else:
+            self.short += 1
+        buffer[:] = b"\xff" * len(buffer)  # the next request overwrites it
+        if isinstance(answer, list):
+            answer = joined(answer)
+        if isinstance(answer, bytes) or answer is not Outcome.PENDING:
+            call.answer = answer if isinstance(answer, bytes) else encoded(response_kind, version, answer)
+        return call
+
+    def append(self, count: int, size: int, acks: int, index: int) -> Call:
+        data = PartitionProduceData(index, memoryview(bytearray(batch(*["v" * size] * count))))
+        topics = [TopicProduceData("", TOPIC_ID, [data])]
+        return self.ask(0, PRODUCE_VERSION, ProduceRequest(None, acks, 1000, topics))
+
+
+def told(call: Call) -> FetchResponse:
+    response, end = FETCH_RESPONSE.readers[FETCH_VERSION](call.answer, 0, len(call.answer))
+    assert end == len(call.answer)
+    answer: FetchResponse = response
+    return answer
+
+
+class Both:
+    """Both leaders, with followers 2 and 3 of each, that take what they get."""
+
+    def __init__(self) -> None:
+        self.sides = [Side(usual=True), Side(usual=False)]
+        self.followers: list[dict[int, Follower]] = []
+        self.ends: dict[tuple[int, int], int] = {}
+        self.waiting: dict[
+            int, tuple[list[Call], int]
+        ] = {}  # fetches of a follower, and the partition they name
+        self.produced: list[list[Call]] = []
+        for side in self.sides:
+            made = {broker_id: side.follower(broker_id) for broker_id in (2, 3)}
+            for follower in made.values():
+                follower.session_epoch = 0
+                follower.max_wait_ms = 500
+            self.followers.append(made)
+
+    def fetch(self, broker_id: int, index: int, *, back: int, wait: bool, last_epoch: bool) -> None:
+        if broker_id in self.waiting:
+            self.overtake(broker_id)
+        end = max(0, self.ends.get((broker_id, index), 0) - back)
+        calls = []
+        for side, followers in zip(self.sides, self.followers, strict=True):
+            follower = followers[broker_id]
+            epoch = side.partition(index).leader_epoch
+            begins = follower.session_id == 0
+            if begins:
+                follower.session_epoch = 0
+            call = follower.fetch(
+                end,
+                index=index,
+                wait=wait and not begins,
+                last_epoch=epoch if last_epoch else -1,
+                version=FETCH_VERSION,
+            )
+            follower.session_epoch += 1
+            calls.append(call)
+        self.waiting[broker_id] = calls, index
+        self.take(broker_id)
+
+    def overtake(self, broker_id: int) -> None:
+        """What waits is answered before more is asked, as on a connection."""
+        for side in self.sides:
+            side.runtime.advance(0.6)
+        self.settle()
+        assert broker_id not in self.waiting
+
+    def take(self, broker_id: int) -> None:
+        calls, _ = self.waiting[broker_id]
+        assert (calls[0].answer is None) == (calls[1].answer is None)
+        if calls[0].answer is None:
+            return
+        assert calls[0].answer == calls[1].answer
+        del self.waiting[broker_id]
+        response = told(calls[0])
+        for followers in self.followers:
+            followers[broker_id].session_id = response.session_id
+            if response.error_code:
+                followers[broker_id].session_id = 0
+        for topic in response.responses:
+            for data in topic.partitions:
+                if data.error_code or not data.records or data.diverging_epoch.epoch != -1:
+                    continue
+                records = joined([data.records])
+                position = 0
+                while position < len(records):
+                    size = 12 + int.from_bytes(records[position + 8 : position + 12], "big")
+                    last = int.from_bytes(records[position : position + 8], "big") + int.from_bytes(
+                        records[position + 23 : position + 27], "big"
+                    )
+                    if position + size <= len(records):
+                        self.ends[broker_id, data.partition_index] = last + 1
+                    position += size
+
+    def settle(self) -> None:
+        for side in self.sides:
+            side.run()
+        for broker_id in sorted(self.waiting):
+            self.take(broker_id)
+        for calls in self.produced:
+            assert calls[0].answer == calls[1].answer
+            assert calls[0].outcome == calls[1].outcome
+        for index in range(2):
+            one, other = (side.partition(index) for side in self.sides)
+            assert one.high_watermark == other.high_watermark
+            assert one.log.log_end_offset == other.log.log_end_offset
+            assert one.isr == other.isr
+
+    def run(self, step: tuple[Any, ...]) -> None:
+        kind, *rest = step
+        if kind == "produce":  # all in one turn of the loop
+            for one in rest[0]:
+                self.produced.append([side.append(*one) for side in self.sides])
+        elif kind == "fetch":
+            broker_id, index, back, wait, last_epoch = rest
+            self.fetch(broker_id, index, back=back, wait=wait, last_epoch=last_epoch)
+        elif kind == "advance":
+            for side in self.sides:
+                side.runtime.advance(rest[0])
+        elif kind == "isr":
+            for side in self.sides:
+                side.change(rest[0], isr=rest[1])
+        elif kind == "reign":
+            for side in self.sides:
+                side.change(rest[0], leader=1)
+        elif kind == "resign":
+            for side in self.sides:
+                side.change(rest[0], leader=2)
+                side.change(rest[0], leader=1)
+            for broker_id in (2, 3):
+                self.ends.pop((broker_id, rest[0]), None)
+        elif kind == "trim":
+            for side in self.sides:
+                log = side.partition(rest[0]).log
+                log.increment_log_start_offset(min(log.high_watermark, log.log_start_offset + 1))
+                side.partition(rest[0]).interrupt_waiters()
+        self.settle()
+
+
+indexes = st.integers(0, 1)
+
+
+def mostly(usual: Any, *others: Any) -> Any:
+    return st.sampled_from([usual] * 9 + list(others))
+
+
+fetches = st.tuples(
+    st.just("fetch"),
+    st.sampled_from([2, 3]),
+    mostly(0, 1),
+    mostly(0, 1),
+    mostly(True, False),
+    mostly(True, False),
+)
+one_produce = st.tuples(
+    st.integers(1, 3), st.sampled_from([1, 100, 3000, 9000]), st.sampled_from([-1, 1]), mostly(0, 1)
+)  # fmt: skip
+produces = st.tuples(
+    st.just("produce"), st.one_of(st.tuples(one_produce), st.tuples(one_produce, one_produce))
+)
+others = st.one_of(
+    st.tuples(st.just("advance"), st.sampled_from([0.001, 0.006, 0.6, 1.1])),
+    st.tuples(st.just("isr"), indexes, st.sampled_from([[1], [1, 2], [1, 2, 3]])),
+    st.tuples(st.just("reign"), indexes),
+    st.tuples(st.just("resign"), indexes),
+    st.tuples(st.just("trim"), indexes),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(fetches, fetches, produces, produces, others), min_size=5, max_size=60))
+def test_nobody_can_tell_the_ways_apart(steps: list[tuple[Any, ...]]) -> None:
+    both = begun()
+    for step in steps:
+        both.run(step)
+    both.overtake(0)
+
+
+def test_what_another_partition_has_to_say_comes_along() -> None:
+    both = begun()
+    both.run(("fetch", 2, 0, 0, False, True))
+    both.run(("fetch", 2, 1, 0, False, True))
+    both.run(("fetch", 2, 0, 0, True, True))
+    before = both.sides[0].short
+    both.run(("fetch", 2, 0, 0, True, True))
+    assert both.sides[0].short == before + 1, "it waits as the usual one does"
+    both.run(("produce", [(1, 100, -1, 0), (1, 100, -1, 1)]))
+    assert (both.ends[2, 0], both.ends[2, 1]) == (3, 1)
+
+
+def begun() -> Both:
+    """Both followers have a session, and everything up to the first record."""
+    both = Both()
+    for _ in range(2):
+        for broker_id in (2, 3):
+            both.run(("fetch", broker_id, 0, 0, False, False))
+        both.run(("produce", [(1, 100, -1, 0)]))
+    return both
+
+
+def test_the_usual_requests_go_the_short_way() -> None:
+    both = begun()
+    for broker_id in (2, 3):
+        both.run(("fetch", broker_id, 0, 0, False, True))
+    before = both.sides[0].short
+    for number in range(2, 10):
+        for broker_id in (2, 3):
+            both.run(("fetch", broker_id, 0, 0, True, True))
+        assert both.sides[0].partition().high_watermark == number
+        both.run(("produce", [(1, 100, -1, 0)]))
+        assert sorted(both.waiting) == [], "both followers have been answered"
+    assert both.sides[0].short - before == 8 * 3
+    assert [call.answer for call in both.produced[-2]] != [None, None]
+
+
+class Followed:
+    topic, topic_id, partition, leader_epoch, leader_id = "t", TOPIC_ID, 3, 7, 1
+
+    def __init__(self, log: Any) -> None:
+        self.log = log
+
+    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
+        """Not here."""
+
+
+class Ends:
+    log_end_offset, log_start_offset, latest_epoch = 123_456_789_012, 5, 6
+
+
+def test_a_followers_request_has_the_same_bytes_either_way() -> None:
+    bodies = []
+    for is_short in (True, False):
+        session = FollowerSession(500, 1, 10_485_760, 1_048_576)
+        state = FetchState(Followed(Ends()))
+        session.add(state)
+        session.next_request(2, 9)
+        session.answered(session.request_number, 77)
+        session.next_request(2, 9)
+        assert usual_request(session, 2, 9) is None, "there is nothing to say"
+        session.changed(state)
+        if is_short:
+            bodies.append(usual_request(session, 2, 9))
+        else:
+            bodies.append(encoded(FETCH_REQUEST, FETCH_VERSION, session.next_request(2, 9)))
+        assert (session.request_number, state.named_in, state.sent_offset) == (3, 3, Ends.log_end_offset)
+        assert session.next_request(2, 9).session_epoch == 3
+    assert bodies[0] == bodies[1]
+
+
+def test_an_answer_says_the_same_either_way() -> None:
+    side = Side(usual=True)
+    two = side.follower(2)
+    two.session_epoch = 0
+    call = two.fetch(0, version=FETCH_VERSION)
+    two.session_id, two.session_epoch = told(call).session_id, 1
+    for size, read in ((100, True), (7000, True), (20_000, True)):
+        side.append(1, size, 1, 0)
+        end = side.partition().log.log_end_offset
+        answer = two.fetch(end - 1, version=FETCH_VERSION).answer
+        two.session_epoch += 1
+        found = read_usual_answer(memoryview(b"12345" + answer), 5)
+        assert (found is not None) == read
+        data = told_bytes(answer)
+        assert found is not None
+        assert (found.session_id, found.topic_id, found.partition) == (two.session_id, TOPIC_ID, 0)
+        assert (found.high_watermark, found.log_start_offset) == (data.high_watermark, data.log_start_offset)
+        assert bytes(found.records) == bytes(data.records)
+        for end in range(len(answer)):
+            assert read_usual_answer(memoryview(answer[:end]), 0) is None
+        assert read_usual_answer(memoryview(answer + b"\0"), 0) is None
+    assert (
+        read_usual_answer(memoryview(two.fetch(1, version=FETCH_VERSION, leader_epoch=9).answer), 0) is None
+    )
+
+
+def told_bytes(answer: bytes) -> Any:
+    return FETCH_RESPONSE.readers[FETCH_VERSION](answer, 0, len(answer))[0].responses[0].partitions[0]
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_dealt_with(data: bytes) -> None:
+    read_usual_answer(memoryview(data), 0)
