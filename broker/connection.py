@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
     from barnabas.broker.context import RequestContext
     from barnabas.broker.dispatch import Answer, Dispatcher
-    from barnabas.broker.node_callers import NodeCallers
+    from barnabas.broker.foreign_callers import ForeignCallers
     from barnabas.storage.runtime import Runtime, Timer
     from barnabas.wire.primitives import Part
 
@@ -46,6 +46,7 @@ STASH_LIMIT_BYTES = 128 * 1024  # pipelined requests kept while one waits, befor
 LINE_MAX = 128  # produces of one connection that may wait for other replicas at once
 _unpack_size = struct.Struct(">i").unpack_from
 NODES_SIZE = _unpack_size(b"BARN")[0]  # how a node that takes this for a controller listener begins
+TLS_SIZE_BEGIN = 0x1603  # a handshake
 KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
 LARGE_ANSWER_BYTES = 16 * 1024  # one of this size, or with regions, is sent at once: little is collected
@@ -65,7 +66,7 @@ class Connections:
         self.open: dict[Connection, None] = {}  # in the order in which they came
         self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
-        self._node_callers: NodeCallers | None = None  # once there has been one
+        self._foreign_callers: ForeignCallers | None = None  # once there has been one
         if self._idle_max_s > 0:
             self._schedule_idle_check()
 
@@ -78,12 +79,12 @@ class Connections:
             connection.close_if_idle_since(oldest)
         self._schedule_idle_check()
 
-    def node_callers(self) -> NodeCallers:
-        from barnabas.broker.node_callers import NodeCallers  # it needs what a single node does not load
+    def foreign_callers(self) -> ForeignCallers:
+        if self._foreign_callers is None:  # late: it needs what a single node does not load
+            from barnabas.broker.foreign_callers import ForeignCallers
 
-        if self._node_callers is None:
-            self._node_callers = NodeCallers(self.runtime)
-        return self._node_callers
+            self._foreign_callers = ForeignCallers(self.runtime)
+        return self._foreign_callers
 
     def close_all(self) -> None:
         if self._idle_timer is not None:
@@ -327,8 +328,8 @@ class Connection(BufferedProtocol):
                 stop = start + size
                 if not 0 <= size <= request_max_bytes:
                     self._flush()  # what came before was in order
-                    if size == NODES_SIZE:
-                        self._refuse_node()
+                    if size == NODES_SIZE or size >> 16 == TLS_SIZE_BEGIN:
+                        self._refuse_foreign(size)
                         break
                     self.close(f"a frame of {size} bytes (socket.request.max.bytes={request_max_bytes})")
                     break
@@ -366,9 +367,13 @@ class Connection(BufferedProtocol):
             return None
         return data[position:]
 
-    def _refuse_node(self) -> None:
-        self._out.append(self._shared.node_callers().refuse(self.client_host, self.listener))
-        self._flush()
+    def _refuse_foreign(self, size: int) -> None:
+        callers = self._shared.foreign_callers()
+        if size == NODES_SIZE:
+            self._out.append(callers.refuse_node(self.client_host, self.listener))
+            self._flush()
+        else:
+            callers.note_tls(self.client_host, self.listener)
         self.close()
 
     def _take(self, answer: Answer | Outcome) -> None:

@@ -212,6 +212,16 @@ def test_a_node_that_takes_the_port_for_a_controllers_is_told(
     assert not any("frame of" in record.getMessage() for record in caplog.records)
 
 
+def test_tls_on_a_plain_listener_is_named_once(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        client = connect()
+        client.socket.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100))
+        assert client.is_closed()
+    (said,) = [record.getMessage() for record in caplog.records if "TLS" in record.getMessage()]
+    assert said.startswith("127.0.0.1: a TLS handshake on the listener PLAINTEXT")
+    assert not any("frame of" in record.getMessage() for record in caplog.records)
+
+
 def test_acks_0_gets_no_answer_and_a_failure_closes(connect: Connect) -> None:
     client = connect()
     client.socket.sendall(client.frame(PRODUCE, 9, produce_request(batch(), acks=0)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from barnabas.controller.link.handshake import HungUp
 from barnabas.controller.link.refusals import LinkRefused
 
 if TYPE_CHECKING:
@@ -49,6 +50,8 @@ def _in_words(error: Exception | None) -> str:
         return "link refused"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
+    if isinstance(error, HungUp):
+        return "it hangs up"
     return str(error) or type(error).__name__
 
 

@@ -1,6 +1,7 @@
-"""Nodes that call a listener for clients as if it were a controller's: somebody has named its port in
-controller.quorum.voters. They are told so in their own protocol, and so stop trying twice a second without a word; the log
-here names them once a minute.
+"""Callers of a listener for clients that speak something else, and try again and again: named once a minute.
+
+A node that takes it for a controller's, as somebody has named its port in controller.quorum.voters, is told so in the
+nodes' own protocol, so that its operator reads it too.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 _CORRECTION: Final = "controller.quorum.voters (or controller.quorum.bootstrap.servers) must name the port of the controller listener"
 
 
-class NodeCallers:
+class ForeignCallers:
     """Of one broker."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._refusals = RefusalLog(runtime)
 
-    def refuse(self, host: str, listener: str) -> bytes:
+    def refuse_node(self, host: str, listener: str) -> bytes:
         """What to answer a node at `host` before its connection is closed."""
         self._refusals.warn(
             host,
@@ -32,3 +33,11 @@ class NodeCallers:
         )
         reason = f"{listener} is a listener for clients, and {_CORRECTION}"
         return PREFACE + encode_frame(REFUSED, encode(Refused(VOTERS, reason)), None)
+
+    def note_tls(self, host: str, listener: str) -> None:
+        """Somebody begins with TLS."""
+        self._refusals.warn(
+            host,
+            f"a TLS handshake on the listener {listener}, which speaks plain text: a client with security.protocol=SSL, or a "
+            f"node whose properties are wrong, {_CORRECTION}",
+        )
