@@ -190,6 +190,15 @@ def test_what_is_no_request_closes_its_connection_and_no_other(connect: Connect,
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
 
 
+def refusal_in(received: bytes) -> Refused:
+    """What a node is answered, which is one frame."""
+    frames: list[tuple[int, bytes]] = []
+    FrameReader(lambda kind, payload: frames.append((kind, payload))).feed(received)
+    ((kind, payload),) = frames
+    assert kind == REFUSED
+    return decode(payload, Refused)
+
+
 def test_a_node_that_takes_the_port_for_a_controllers_is_told(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -199,11 +208,7 @@ def test_a_node_that_takes_the_port_for_a_controllers_is_told(
         received = b""
         while data := client.socket.recv(4096):
             received += data
-        frames: list[tuple[int, bytes]] = []
-        FrameReader(lambda kind, payload, frames=frames: frames.append((kind, payload))).feed(received)
-        ((kind, payload),) = frames
-        assert kind == REFUSED
-        refused = decode(payload, Refused)
+        refused = refusal_in(received)
         assert not refused.passing
         assert "PLAINTEXT is a listener for clients" in refused.reason
         assert "controller.quorum.voters" in refused.reason
