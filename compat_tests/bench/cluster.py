@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from compat_tests.bench import cluster_failover, cluster_load
+from compat_tests.bench import cluster_failover, cluster_load, cluster_moves
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.report import Results
 from compat_tests.harness.cluster import Cluster
@@ -28,6 +28,7 @@ _TUNED_QUORUM = {
     "controller.quorum.election.timeout.ms": "500",
     "controller.quorum.election.backoff.max.ms": "300",
 }
+_MOVES = 50
 _BOTH = {"auto.leader.rebalance.enable": "false"}
 
 
@@ -78,6 +79,14 @@ def measure_load(clusters: Mapping[str, Cluster], results: Results, rounds: int,
         say(f"round {number + 1} of {rounds}")
 
 
+def measure_moves(clusters: Mapping[str, Cluster], results: Results, rounds: int) -> None:
+    """Leaders that hand over at the controller's word."""
+    for number in range(rounds):
+        for name, cluster in list(clusters.items())[:: 1 if number % 2 == 0 else -1]:
+            results.add(name, cluster_moves.moves(cluster, _MOVES))
+        say(f"leader moves, round {number + 1} of {rounds}")
+
+
 def measure_failover(clusters: Mapping[str, Cluster], results: Results, rounds: int, label: str) -> None:
     """Leaders that die, and one that falls silent."""
     for number in range(rounds):
@@ -117,6 +126,7 @@ def _measure(results: Results, options: argparse.Namespace) -> None:
         clusters = make(Path(folder) / "defaults", {})
         try:
             measure_load(clusters, results, options.rounds, options.scale)
+            measure_moves(clusters, results, options.failovers)
             measure_failover(clusters, results, options.failovers, "default times")
         finally:
             close(clusters)
