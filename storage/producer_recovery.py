@@ -111,6 +111,10 @@ class ProducerRecovery:
         """What they speak of is not in the log, or not for certain."""
         self._drop(lambda snapshot: snapshot > offset)
 
+    def drop_snapshots_before(self, offset: int) -> None:
+        """What followed them has been removed: who believed them would miss sequences that were used since."""
+        self._drop(lambda snapshot: snapshot < offset)
+
     def finish(self, segments: Sequence[Segment], end_offset: int) -> None:
         """Be as of the log's end, with no file left that has no place in it."""
         self.go_back(end_offset)

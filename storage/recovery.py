@@ -79,8 +79,11 @@ def load_segments(
         now_ms=now_ms,
         expiration_ms=producer_expiration_ms,
     )
+    if bases:
+        producers.drop_snapshots_before(bases[0])
     if not clean:
-        producers.begin(recovery_point)
+        # One of the log's beginning speaks of nothing that a crash could have taken.
+        producers.begin(max(recovery_point, bases[0] if bases else 0))
     loaded = LoadedLog([], bases[0] if bases else log_start_offset, producers)
     for index, base in enumerate(bases):
         next_base = bases[index + 1] if index + 1 < len(bases) else None

@@ -193,3 +193,33 @@ def test_a_new_epoch_forgets_the_batches_of_the_last(make_workshop: Callable[[],
     log.close()
     (entry,) = workshop.log().active_producers.values()
     assert (entry.producer_epoch, entry.last_sequence, entry.last_offset) == (1, -1, -1)
+
+
+def emptied(workshop: Any) -> tuple[dict[int, tuple[int, ...]], int]:
+    """A log whose records have all been removed, and that knows its producers; ended by a crash. (They, its end)."""
+    log = workshop.log(**SMALL, file_delete_delay_ms=0)
+    fill(workshop, log, 30)
+    log.roll()
+    known = state(log)
+    log.increment_log_start_offset(log.log_end_offset)
+    log.remove_segments_below(log.log_end_offset)
+    assert [segment.base_offset for segment in log.segments] == [log.log_end_offset]
+    return known, log.log_end_offset
+
+
+def test_the_one_of_the_logs_beginning_is_believed_whatever_has_been_synced(workshop: Any) -> None:
+    known, end = emptied(workshop)
+    reopened = workshop.log(clean=False, recovery_point=0, start=end, **SMALL)
+    assert state(reopened) == known
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_one_of_what_was_removed_is_not_believed(workshop: Any, clean: bool) -> None:
+    known, end = emptied(workshop)
+    content = bytes(snapshot_file(workshop, end).data)
+    workshop.disk.remove(f"{DIRECTORY}/{end:020d}.snapshot")
+    workshop.disk.write_file(f"{DIRECTORY}/{end - 20:020d}.snapshot", content)
+    reopened = workshop.log(clean=clean, recovery_point=end, start=end, **SMALL)
+    assert known
+    assert state(reopened) == {}
+    assert snapshots(workshop) == []
