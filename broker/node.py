@@ -322,6 +322,8 @@ class Node:
             if self._partitions is not None and self._config.topic_defaults() != defaults:
                 self._partitions.defaults_changed(image)
             self._log_manager.producer_id_expiration_ms = self._config.producer_id_expiration_ms
+            if self._fetchers is not None and self._partitions is not None:
+                self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
 
     def begin_stop(self, stopped: Callable[[], object]) -> None:
         """Hand over what this broker leads, then what its controller does, and call `stopped()`: then `stop` harms no

@@ -76,6 +76,20 @@ class ReplicaFetcherManager:
                 self._remove(key, where)
         self._close_idle()
 
+    def resize(self, num_fetchers: int, partitions: Iterable[Follower]) -> None:
+        """num.replica.fetchers has changed: of `partitions`, all that are followed, many get another fetcher. What the
+        old one has asked for is dropped when it comes."""
+        if num_fetchers == self._settings.num_fetchers:
+            return
+        self._settings.num_fetchers = num_fetchers
+        moved = []
+        for partition in partitions:
+            key = (partition.topic_id, partition.partition)
+            before = self._where.get(key)
+            if before is not None and before != (partition.leader_id, self._number(key)):
+                moved.append(partition)
+        self.on_following(moved)
+
     def brokers_changed(self, node_ids: Container[int]) -> None:
         """There is news of brokers: who waits to connect to one tries at once, and who is connected with one where it does
         not listen any more goes to where it does."""

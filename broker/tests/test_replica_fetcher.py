@@ -213,6 +213,24 @@ def test_a_new_leader_is_fetched_from_at_once() -> None:
     assert replicas.world.now - began < 0.05
 
 
+def test_the_number_of_fetchers_changes_while_they_fetch() -> None:
+    replicas = Replicas()
+    told = [replicas.produce(1, "a", acks=-1)]
+    replicas.run()
+    follower = replicas[2]
+    wheres = set()
+    for count in (2, 3, 1, 5):
+        follower.fetchers.resize(count, [follower.partition])
+        (where,) = follower.fetchers._where.values()
+        wheres.add(where)
+        assert list(follower.fetchers._fetchers) == [where], "none is left without partitions"
+        told.append(replicas.produce(1, f"with {count}", acks=-1))
+        replicas.run()
+    assert len(wheres) > 1
+    assert told == [[ErrorCode.NONE]] * 5
+    replicas.check_identical()
+
+
 def test_nobody_is_fetched_from_without_a_leader() -> None:
     replicas = Replicas()
     replicas.produce(1, "a")
