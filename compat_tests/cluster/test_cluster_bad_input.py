@@ -157,6 +157,17 @@ def test_no_voter_list(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
     _refused(stranger, "controller.quorum")
 
 
+def test_a_voter_list_with_the_port_of_a_broker(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
+    """The node is told what is wrong, and what it calls says it once."""
+    stranger = fresh_cluster({4: "broker"}, start=False).nodes[4]
+    voters = ",".join(f"{node}@{address}" for node, address in cluster.addresses.items())
+    stranger.settings["controller.quorum.voters"] = voters
+    _refused(stranger, "PLAINTEXT is a listener for clients", "controller.quorum.voters")
+    for node in cluster.nodes.values():
+        assert "a frame of" not in node.log_text()
+        assert node.log_text().count("a node of a cluster calls the listener PLAINTEXT") <= 1
+
+
 def test_a_damaged_journal(cluster: Cluster) -> None:
     """A bit flipped in the middle of what a voter has kept: it refuses to start; with its files back it does."""
     node = _bystander(cluster)
@@ -249,6 +260,8 @@ def test_a_node_without_the_secret(fresh_cluster: ClusterFactory, tmp_path: Path
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     right.write_text("a long and well kept secret, 0123456789")
     wrong.write_text("another long and well kept secret, 0123")
+    right.chmod(0o600)
+    wrong.chmod(0o600)
     name = "barnabas.controller.secret.file"
     guarded = fresh_cluster(settings={name: str(right)})
     create_topic(guarded, "topic")
