@@ -14,6 +14,7 @@ so hold the config and not a copy of its values.
 from __future__ import annotations
 
 import dataclasses
+import os.path
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -65,6 +66,7 @@ class _Values:
     compression_type: str
     connections_max_idle_ms: int
     controlled_shutdown_enable: bool
+    cordoned_log_dirs: list[str]
     controller_listener_names: list[str]
     controller_quorum_bootstrap_servers: list[str]
     controller_quorum_voters: list[str]
@@ -322,6 +324,13 @@ class BrokerConfig(_Values):
         if "log.dirs" not in self.given and "log.dir" not in self.given:
             return [DEFAULT_LOG_DIR]
         return list(dict.fromkeys(found))
+
+    def cordoned_directories(self) -> list[str]:
+        """Those of `log_dirs` that shall take no new partition (KIP-1066); "*" names all. Names of others mean nothing."""
+        named = {os.path.abspath(each) for each in self.cordoned_log_dirs}
+        return [
+            each for each in self.log_dirs if "*" in self.cordoned_log_dirs or os.path.abspath(each) in named
+        ]
 
     def _listeners(self) -> list[ListenerConfig]:
         listeners, advertised = self._parsed("listeners"), self._parsed("advertised.listeners")

@@ -171,6 +171,7 @@ class BrokerLifecycle:
                 for text in map(log_manager.directory_id, sorted(log_manager.offline))
                 if text
             ],
+            cordoned_log_dirs=self._cordoned(),
         )
         self._services.to_controller.send(
             BROKER_HEARTBEAT,
@@ -178,6 +179,14 @@ class BrokerLifecycle:
             self._answered,
             timeout_s=max(self._interval_s, 1.0) if self._leaving is None else LEAVING_TIMEOUT_S,
         )
+
+    def _cordoned(self) -> list[bytes] | None:
+        """Ids of the directories that shall take nothing new; None where the controller knows of none either."""
+        log_manager = self._services.log_manager
+        named = [decode_uuid(text) for text in map(log_manager.directory_id, log_manager.cordoned) if text]
+        own = self._services.controller.image.brokers.get(self._services.node_id)
+        known = own is not None and own.cordoned_log_dirs
+        return sorted(named) if named or known else None
 
     def _answered(self, response: Any, failure: ErrorCode) -> None:
         self._asking = False

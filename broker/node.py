@@ -322,6 +322,12 @@ class Node:
             if self._partitions is not None and self._config.topic_defaults() != defaults:
                 self._partitions.defaults_changed(image)
             self._log_manager.producer_id_expiration_ms = self._config.producer_id_expiration_ms
+            cordoned, self._log_manager.cordoned = (
+                self._log_manager.cordoned,
+                self._config.cordoned_directories(),
+            )
+            if self._lifecycle is not None and list(cordoned) != self._log_manager.cordoned:
+                self._lifecycle.heartbeat_now()
             if self._fetchers is not None and self._partitions is not None:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
 

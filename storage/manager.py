@@ -104,6 +104,7 @@ class LogManager:
         self.producer_id_expiration_ms = self._settings.producer_id_expiration_ms  # may change at run time
         self.log_dirs: list[str] = list(self._directories)
         self.offline: dict[str, str] = {}  # directories that have failed, and why
+        self.cordoned: Sequence[str] = ()  # directories that shall take nothing new
         self.cluster_id = cluster_id or ""
         self.broker_epoch = -1  # of this broker's registration, for the marker of a clean stop
         self.clean_start = True  # whether every directory had been stopped cleanly
@@ -512,8 +513,9 @@ class LogManager:
         log.topic_id = topic_id
 
     def _least_loaded(self) -> str | None:
+        """A cordoned directory takes a new log only where nothing else is left: its place has been decided by then."""
         live = (path for path in self._counts if path not in self.offline)
-        return min(live, key=self._counts.__getitem__, default=None)
+        return min(live, key=lambda path: (path in self.cordoned, self._counts[path]), default=None)
 
     # --- directories
 

@@ -1,6 +1,6 @@
 """DescribeLogDirs (35), versions 1-5: what lies in each log directory, with sizes in bytes.
 
-v3 top-level error, v4 volume sizes (KIP-827), v5 whether a directory is cordoned (never, here).
+v3 top-level error, v4 volume sizes (KIP-827), v5 whether a directory is cordoned (KIP-1066).
 
 A replica that is being moved (AlterReplicaLogDirs) appears twice: where it is, and as the future one where it
 goes, with how many records that one lacks. A directory that is offline has an error and nothing else.
@@ -81,4 +81,5 @@ def _result(
         topics=[DescribeLogDirsTopic(name=topic, partitions=partitions) for topic, partitions in topics],
         total_bytes=total,
         usable_bytes=usable,
+        is_cordoned=log_dir in manager.cordoned,
     )

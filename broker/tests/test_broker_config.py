@@ -311,3 +311,14 @@ def test_refusals_in_full(setting: str, text: str) -> None:
     with pytest.raises(ConfigError) as refused:
         BrokerConfig.load(settings=[setting])
     assert str(refused.value) == text
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [("", []), ("/b", ["/b"]), ("/c/../a,/elsewhere", ["/a"]), ("*", ["/a", "/b"])],
+)
+def test_cordoned_directories(named: str, expected: list[str]) -> None:
+    config = BrokerConfig.load(settings=["log.dirs=/a,/b", f"cordoned.log.dirs={named}"])
+    assert config.cordoned_directories() == expected
+    config.apply_dynamic({}, {"cordoned.log.dirs": "/b"})
+    assert config.cordoned_directories() == ["/b"]

@@ -10,6 +10,7 @@ from barnabas.broker.lifecycle import BROKER_HEARTBEAT, BROKER_REGISTRATION, Bro
 from barnabas.controller.controller import Controller
 from barnabas.controller.decision import Decision
 from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.storage.directory import encode_uuid
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
@@ -33,6 +34,9 @@ class Broker:
         self.roles_due: list[Callable[[], object]] | None = (
             None  # who waits for roles; None: they are taken at once
         )
+        self.log_manager = SimpleNamespace(
+            online_ids=list, offline={}, cordoned=[], directory_id=encode_uuid, broker_epoch=-1
+        )
         services: Any = SimpleNamespace(
             runtime=self.runtime,
             controller=self.controller,
@@ -40,7 +44,7 @@ class Broker:
             cluster_id="cluster",
             endpoints={},
             config=SimpleNamespace(broker_heartbeat_interval_ms=INTERVAL_S * 1000, broker_rack=None),
-            log_manager=SimpleNamespace(online_ids=list, offline={}, directory_id=str, broker_epoch=-1),
+            log_manager=self.log_manager,
             partitions=SimpleNamespace(when_roles_taken=self.when_roles_taken),
             to_controller=SimpleNamespace(send=self.send, when_at=lambda _, call: call()),
         )
@@ -121,3 +125,18 @@ def test_one_that_leaves_waits_for_nobody_when_most_voters_have_ended() -> None:
     assert len(gone) == 1
     broker.runtime.advance(60)
     assert len(gone) == 1
+
+
+def test_the_controller_hears_of_cordoned_directories_and_that_they_are_not_any_more() -> None:
+    broker = Broker()
+    assert broker.beats[-1].cordoned_log_dirs is None
+    first, second = (bytes([number]) * 16 for number in (1, 2))
+    broker.log_manager.cordoned = [second, first]
+    broker.runtime.advance(INTERVAL_S)
+    assert broker.beats[-1].cordoned_log_dirs == [first, second]
+    broker.commit(
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=0, cordoned_log_dirs=[first, second])
+    )
+    broker.log_manager.cordoned = []
+    broker.runtime.advance(INTERVAL_S)
+    assert broker.beats[-1].cordoned_log_dirs == []

@@ -397,3 +397,14 @@ def test_a_start_that_came_to_no_registration_leaves_the_last_one_clean(
     abandon(killed)
     manager(workshop, tmp_path).close()
     assert manager(workshop, tmp_path).previous_broker_epoch == -1
+
+
+def test_a_cordoned_directory_takes_nothing_new_while_there_is_another(workshop: Any, tmp_path: Path) -> None:
+    opened = manager(workshop, tmp_path / "one", tmp_path / "two")
+    opened.cordoned = [str(tmp_path / "one")]
+    for index in range(3):
+        log = opened.create("t", b"t" * 16, index, LogConfig())
+        assert log.log_dir == str(tmp_path / "two")
+    opened.cordoned = [str(tmp_path / "one"), str(tmp_path / "two")]
+    assert opened.create("t", b"t" * 16, 3, LogConfig()).log_dir == str(tmp_path / "one"), "the emptier one"
+    opened.close()
