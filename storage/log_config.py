@@ -6,6 +6,7 @@ defaults.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 import msgspec
@@ -48,14 +49,23 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     def from_properties(cls, properties: Mapping[str, str]) -> LogConfig:
         """From strings under Kafka's names; names that the log does not know are passed over."""
         values: dict[str, object] = {}
-        for field in msgspec.structs.fields(cls):
-            text = properties.get(_PROPERTY_OF.get(field.name, field.name.replace("_", ".")))
+        for name, property_name, kind in _table():
+            text = properties.get(property_name)
             if text is not None:
-                values[field.name] = _parse(field.type, text)
+                values[name] = _parse(kind, text)
         return cls(**values)  # type: ignore[arg-type]
 
 
 _PROPERTY_OF = {"validate_records": "barnabas.validate.records"}
+
+
+@functools.cache
+def _table() -> list[tuple[str, str, object]]:
+    """(attribute, Kafka's name, type) of each setting; finding out takes longer than all the rest."""
+    return [
+        (field.name, _PROPERTY_OF.get(field.name, field.name.replace("_", ".")), field.type)
+        for field in msgspec.structs.fields(LogConfig)
+    ]
 
 
 def _parse(kind: object, text: str) -> object:
