@@ -6,11 +6,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from barnabas.broker import coordinator_loading, last_records
+from barnabas.broker.coordinator_loading import Loading
 from barnabas.broker.coordinator_log import CoordinatorLog
 from barnabas.broker.last_records import LastRecords
 from barnabas.broker.partition import Partition
 from barnabas.broker.partitions import PartitionManager
 from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
+from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
@@ -102,8 +105,9 @@ class World:
         self.open()
 
     def open(self) -> None:
+        self.storage_runtime = VirtualRuntime()
         self.manager = LogManager(
-            self.disk, ["/logs"], VirtualRuntime(), config=LogConfig.from_properties(CONFIG)
+            self.disk, ["/logs"], self.storage_runtime, config=LogConfig.from_properties(CONFIG)
         )
         self.manager.open()
         self.partitions = PartitionManager(self.manager, 1, lambda _image, _topic: CONFIG, self.runtime)
@@ -266,3 +270,44 @@ def test_an_append_needs_enough_replicas(monkeypatch: pytest.MonkeyPatch) -> Non
     assert world.append(0) == [E.NOT_ENOUGH_REPLICAS]
     assert world.partition().log.log_end_offset == 0
     assert world.append(0, 9) == [E.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_log_is_cleaned_while_it_is_loaded_and_is_short_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(CONFIG, "cleanup.policy", "compact")
+    monkeypatch.setattr(coordinator_loading, "READ_BYTES", 4096)
+    monkeypatch.setattr(last_records, "STEP", 8)
+    world = World([1])
+    last: dict[bytes | None, bytes | None] = {}
+    for number in range(900):
+        key, value = b"%d" % (number % 7), b"%d" % number
+        record = Record(0, 1_700_000_000_000, key, value * 20)
+        world.log.append(0, build_batch([record]), lambda _: None)
+        last[key] = value * 20
+    world.storage_runtime.run_until_idle()
+    cleaner = LogCleaner(world.manager, world.disk, world.runtime, CleanerSettings())
+    cleaner.start()
+    before = world.partition().log.size
+    assert before > 100_000
+    taken: dict[bytes | None, bytes | None] = {}
+    replay = LastRecords("", taken.__setitem__)
+    ended: list[Exception | None] = []
+    loading = Loading(world.partition(), replay, ended.append)
+    steps = loading.steps()
+    while replay.next_offset < 300:
+        next(steps)
+    world.runtime.advance(60)
+    assert world.partition().log.size < before / 10
+    for _ in steps:
+        """To the end."""
+    loading.end()
+    assert (taken, ended) == (last, [None])
+    cleaner.stop()
+    world.manager.close()
+    world.open()
+    records: list[bytes | None] = []
+    world.log.load(0, LastRecords("", lambda key, _: records.append(key), every=True), ended.append)
+    assert ended == [None, None]
+    assert set(records) == set(last)
+    assert len(records) < 100
