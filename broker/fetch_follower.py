@@ -79,28 +79,32 @@ def fetch_follower(context: RequestContext, buffer: memoryview, start: int) -> b
         or last_epoch != leader_epoch
         or not log.log_start_offset <= offset <= log.log_end_offset
         or log.offline
-        or min_bytes > 1
+        or min_bytes != 1
         or max_wait_ms <= 0
+        or max_bytes < COPIED_BYTES
+        or services.config.fetch_max_bytes < COPIED_BYTES
         or (quota is not None and quota.is_set)
     ):
         return None
     replica = leadership.replicas.get(replica_id)
+    services.fetch_sessions.touch(session)
     if replica is None or not leadership.follower_fetched(replica, replica_epoch, offset, start_offset):
         return None
     one.wanted = FetchPartition(
         partition.partition, leader_epoch, offset, last_epoch, start_offset, partition_max_bytes
     )
+    # What was committed by this may have let producers append to other partitions of the session meanwhile.
+    is_alone = session.has_only(one, partition)
     session.active.add(one)
-    services.fetch_sessions.touch(session)
     session.advance()
     waiting = FollowerFetch(context, session, one, partition, leadership, key, max_bytes)
-    if offset < log.log_end_offset:
-        body = waiting.records()
-        if body is not None:
-            return body
-        waiting.answer_generally()
-        return PENDING
-    return waiting.wait(max_wait_ms / 1000)
+    if is_alone and offset >= log.log_end_offset:
+        return waiting.wait(max_wait_ms / 1000)
+    body = waiting.records() if is_alone else None
+    if body is not None:
+        return body
+    waiting.answer_generally()
+    return PENDING
 
 
 class FollowerFetch:

@@ -174,7 +174,9 @@ class Leadership:
         if not result.duplicate:
             self._last_base_offset = result.base_offset
             self._note_uncommitted(end_offset, byte_count)
-            self._tail = bytes(result.records or b"") if byte_count <= TAIL_BYTES_MAX else b""
+            # Who waits for the commit holds the result: it must not hold the buffer of the request as well.
+            records, result.records = result.records, None
+            self._tail = bytes(records) if records and len(records) <= TAIL_BYTES_MAX else b""
             waiters = partition.replica_waiters
             if waiters:
                 for waiter in tuple(waiters):

@@ -3,9 +3,11 @@ that get the same requests, one of which may take the short ways, must not be to
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 from barnabas.broker.api.fetch import fetch
 from barnabas.broker.api.produce import produce, produce_usual
 from barnabas.broker.context import RequestContext
@@ -19,7 +21,15 @@ from barnabas.broker.tests.leader import TOPIC_ID, Call, Follower, Leader, batch
 from barnabas.storage.disk import FileRegion
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.message_type import MessageType
-from barnabas.wire.messages.fetch import FETCH_REQUEST, FETCH_RESPONSE, FetchResponse
+from barnabas.wire.messages.fetch import (
+    FETCH_REQUEST,
+    FETCH_RESPONSE,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ReplicaState,
+)
 from barnabas.wire.messages.produce import (
     PRODUCE_REQUEST,
     PRODUCE_RESPONSE,
@@ -294,6 +304,98 @@ def test_the_usual_requests_go_the_short_way() -> None:
         assert sorted(both.waiting) == [], "both followers have been answered"
     assert both.sides[0].short - before == 8 * 3
     assert [call.answer for call in both.produced[-2]] != [None, None]
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+@pytest.mark.parametrize("bounds", [(0, 1 << 20), (-1, 1 << 20), (2, 1 << 20), (1, 150), (1, 0), (1, -5)])
+def test_unusual_bounds_count_as_ever(bounds: tuple[int, int], offset: int) -> None:
+    min_bytes, max_bytes = bounds
+    answers = []
+    for side in (Side(usual=True), Side(usual=False)):
+        two = side.follower(2)
+        two.session_epoch = 0
+        session_id = told(two.fetch(0, version=FETCH_VERSION)).session_id
+        for _ in range(3):
+            side.append(1, 100, 1, 0)
+        epoch = side.partition().leader_epoch
+        request = FetchRequest(
+            replica_state=ReplicaState(2, two.broker_epoch),
+            max_wait_ms=500,
+            min_bytes=min_bytes,
+            max_bytes=max_bytes,
+            session_id=session_id,
+            session_epoch=1,
+            topics=[FetchTopic("t", TOPIC_ID, [FetchPartition(0, epoch, offset, epoch, 0, 1 << 20)])],
+        )
+        answer = side.ask(1, FETCH_VERSION, request).answer
+        answers.append(None if answer is None else answer[:6] + answer[10:])  # without the session's id
+    assert answers[0] == answers[1]
+
+
+class Chained(EncodedCall):
+    """Its client has sent more behind it, which is served once it is answered."""
+
+    def __init__(self, then: Callable[[], object]) -> None:
+        super().__init__()
+        self._then = then
+
+    def complete(self, context: RequestContext, response: Any) -> None:
+        super().complete(context, response)
+        self._then()
+
+
+@pytest.mark.parametrize("usual", [False, True])
+def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(usual: bool) -> None:
+    side = Side(usual=usual)
+    followers = [side.follower(2), side.follower(3)]
+    for follower in followers:
+        follower.session_epoch = 0
+        follower.session_id = told(follower.fetch(0, version=FETCH_VERSION)).session_id
+        follower.session_epoch = 1
+
+    def fetch(at: int, offset: int, *, index: int = 0, wait: bool = False) -> Call:
+        last_epoch = side.partition(index).log.latest_epoch
+        call = followers[at].fetch(
+            offset, index=index, wait=wait, last_epoch=last_epoch, version=FETCH_VERSION
+        )
+        followers[at].session_epoch += 1
+        side.run()
+        return call
+
+    side.append(1, 100, 1, 0)
+    for at in range(2):  # they know all there is of both partitions
+        for index, offset in ((1, 0), (0, 0), (1, 0), (0, 1), (0, 1)):
+            fetch(at, offset, index=index)
+    produced = Chained(lambda: side.append(1, 100, -1, 1))
+    data = PartitionProduceData(0, memoryview(batch("v")))
+    request = ProduceRequest(None, -1, 1000, [TopicProduceData("", TOPIC_ID, [data])])
+    body = encoded(PRODUCE_REQUEST, PRODUCE_VERSION, request)
+    context = RequestContext(
+        side.node.services, produced, 0, PRODUCE_VERSION, 1, "c", "PLAINTEXT", "127.0.0.1"
+    )
+    assert produce_usual(context, memoryview(bytearray(body)), 0, len(body)) is Outcome.PENDING
+    fetch(0, 1)
+    fetch(1, 1)
+    fetch(1, 2)
+    assert not produced.done
+    answer = fetch(0, 2, wait=True)
+    assert produced.done
+    assert side.partition(1).log.log_end_offset == 1
+    assert answer.done, "it says that the other partition has grown"
+
+
+def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> None:
+    side = Side(usual=True)
+    call = EncodedCall()
+    context = RequestContext(side.node.services, call, 0, PRODUCE_VERSION, 1, "c", "PLAINTEXT", "127.0.0.1")
+    data = PartitionProduceData(0, memoryview(batch("v" * 100)))
+    request = ProduceRequest(None, -1, 1000, [TopicProduceData("", TOPIC_ID, [data])])
+    buffer = bytearray(encoded(PRODUCE_REQUEST, PRODUCE_VERSION, request))
+    view = memoryview(buffer)
+    assert produce_usual(context, view, 0, len(view)) is Outcome.PENDING
+    view.release()
+    buffer.clear()  # BufferError while something looks into it
+    assert not call.done
 
 
 class Followed:
