@@ -1,4 +1,5 @@
-"""A simulated admin: it creates topics, adds partitions, moves replicas, elects leaders, deletes.
+"""A simulated admin: it creates topics, adds partitions, moves replicas, elects leaders, deletes topics and
+records.
 
 It tries until it is told something final; where nobody can know whether a change took place, either is fine.
 """
@@ -20,12 +21,18 @@ from barnabas.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from barnabas.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
 
-from compat_tests.simulation.history import History, Topic
+from compat_tests.simulation.history import History, Topic, Violation, name
 from compat_tests.simulation.wire_client import Client, Gone
 
+DELETE_RECORDS = 21
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, ELECT_LEADERS, REASSIGN = 19, 20, 37, 43, 45
 VERSIONS = {CREATE_TOPICS: 7, DELETE_TOPICS: 6, CREATE_PARTITIONS: 3, ELECT_LEADERS: 2, REASSIGN: 1}
 TIMEOUT_MS = 2000
@@ -56,20 +63,21 @@ class Admin:
                     self._reassign,
                     self._elect,
                     self._add_partitions,
+                    self._delete_records,
                 ]
             )
             await step()
 
-    async def create(self, name: str, partitions: int, configs: dict[str, str]) -> Topic:
+    async def create(self, topic_name: str, partitions: int, configs: dict[str, str]) -> Topic:
         """Until it is there."""
-        topic = Topic(name, configs.get("unclean.leader.election.enable") != "true")
+        topic = Topic(topic_name, configs.get("unclean.leader.election.enable") != "true", configs=configs)
         wanted = CreatableTopic(
-            name,
+            topic_name,
             partitions,
             self._replicas,
             configs=[CreatableTopicConfig(key, value) for key, value in configs.items()],
         )
-        self._history.topics[name] = topic
+        self._history.topics[topic_name] = topic
         while self._goes_on():
             answer = await self._ask(CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS))
             error = ErrorCode(answer.topics[0].error_code) if answer is not None else None
@@ -80,7 +88,7 @@ class Admin:
                 return topic
             if error is ErrorCode.TOPIC_ALREADY_EXISTS:
                 await self._client.refresh()
-                known = self._client.topics.get(name)
+                known = self._client.topics.get(topic_name)
                 if known is not None:
                     topic.partitions = partitions
                     topic.topic_id = known.topic_id
@@ -138,6 +146,33 @@ class Admin:
         answer = await self._ask(ELECT_LEADERS, ElectLeadersRequest(0, None, TIMEOUT_MS))
         if answer is not None and not answer.error_code:
             self._history.count("elections of preferred leaders")
+
+    async def _delete_records(self) -> None:
+        """Some of those that are known to be committed; never in the topic that is to keep everything."""
+        client, history = self._client, self._history
+        topic = self._some_topic()
+        if topic is None or topic.name == "safe" or topic.is_compacted:
+            return
+        partition = topic.topic_id, client.random.randrange(topic.partitions)
+        end = history.end_before(partition, 1 << 30)
+        address, _ = client.leader(*partition)
+        if end < 1 or address is None:
+            await client.refresh()
+            return
+        offset = client.random.randint(1, max(1, end // 2))
+        history.asked_starts[partition] = max(offset, history.asked_starts.get(partition, 0))
+        wanted = [DeleteRecordsTopic(topic.name, [DeleteRecordsPartition(partition[1], offset)])]
+        try:
+            answer = await client.ask(address, DELETE_RECORDS, 2, DeleteRecordsRequest(wanted, TIMEOUT_MS))
+        except Gone:
+            await client.refresh()
+            return
+        found = answer.topics[0].partitions[0]
+        history.count(f"delete records {ErrorCode(found.error_code).name}")
+        if found.error_code == ErrorCode.NONE and found.low_watermark < offset:
+            raise Violation(
+                f"records up to {offset} of {name(partition)} are deleted up to {found.low_watermark}"
+            )
 
     async def _add_partitions(self) -> None:
         topic = self._some_topic()

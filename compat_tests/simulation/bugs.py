@@ -105,8 +105,19 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "wiped-replica-counts": _wiped_replica_counts,
     "early-acknowledgement": _early_acknowledgement,
     "unclean-member-stays": _unclean_member_stays,
-    "without-h1": _without_h1,
+    "without-h1": 13_without_h1,
     "without-h2": _without_h2,
+}
+
+
+# The first seed that finds it, when this was last looked up: `--bug NAME` finds another when it does not any more.
+FOUND_BY = {
+    "no-epoch-check": 0,
+    "wiped-replica-counts": 7,
+    "early-acknowledgement": 0,
+    "unclean-member-stays": 2,
+    "without-h1": 13,
+    "without-h2": 0,
 }
 
 

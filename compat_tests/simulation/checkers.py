@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from barnabas.controller.image import PartitionState
+from barnabas.controller.image import MetadataImage, PartitionState
 from barnabas.wire.record_batch import BatchHeader, iterate_headers, iterate_records, verify_crc
 
 from compat_tests.simulation.consumers import Consumer
@@ -108,20 +108,25 @@ async def _find_offsets(simulation: Simulation, group: str) -> None:
 def check(simulation: Simulation) -> None:
     """All of it. Violation."""
     _metadata_is_one(simulation)
+    history = simulation.history
     image = simulation.brokers[0].node.services.controller.image  # type: ignore[union-attr]
     for topic in image.topics.values():
         for index, found in topic.partitions.items():
             partition = topic.topic_id, index
-            replicas = {
-                node.node_id: _held(node.node, topic.topic_id, index)
-                for node in simulation.brokers
-                if node.node_id in found.replicas
-            }
-            _replicas_are_equal(simulation, partition, found, replicas)
-            if simulation.history.is_safe(partition):
-                _seen_is_there(simulation.history, partition, replicas[found.leader])
+            nodes = [node for node in simulation.brokers if node.node_id in found.replicas]
+            replicas = {node.node_id: _held(node.node, *partition) for node in nodes}
+            starts = {node.node_id: _log(node.node, *partition).log_start_offset for node in nodes}
+            _starts_are_asked_for(history, partition, starts)
+            if history.is_compacted(partition):
+                _compacted_is_right(history, partition, replicas)
+                continue
+            start = max(starts.values())
+            _replicas_are_equal(partition, found, replicas, start)
+            if history.is_safe(partition):
+                _seen_is_there(history, partition, replicas[found.leader], start)
             if not topic.is_internal:
-                _produced_is_there(simulation.history, partition, replicas[found.leader])
+                _produced_is_there(history, partition, replicas[found.leader], start)
+    _configs_are_as_told(simulation, image)
 
 
 def _metadata_is_one(simulation: Simulation) -> None:
@@ -138,9 +143,12 @@ def _metadata_is_one(simulation: Simulation) -> None:
             raise Violation(f"topic {topic.name} was created and is not there")
 
 
+def _log(node: Any, topic_id: bytes, index: int) -> Any:
+    return node.services.partitions.by_id(topic_id, index).log
+
+
 def _held(node: Any, topic_id: bytes, index: int) -> Held:
-    partition = node.services.partitions.by_id(topic_id, index)
-    log = partition.log
+    log = _log(node, topic_id, index)
     found: Held = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -154,10 +162,98 @@ def _held(node: Any, topic_id: bytes, index: int) -> Held:
     return found
 
 
+def _configs_are_as_told(simulation: Simulation, image: MetadataImage) -> None:
+    """The value that was acknowledged last, or one of which nobody knows whether and when it took place."""
+    history = simulation.history
+    told: dict[tuple[str, str], set[str | None]] = {}
+    for change in history.config_changes:
+        topic = history.topics[change.topic]
+        allowed = told.setdefault((change.topic, change.name), {topic.configs.get(change.name)})
+        if change.ended_at != float("inf"):
+            allowed.clear()
+            allowed.update(
+                other.value
+                for other in history.config_changes
+                if (other.topic, other.name) == (change.topic, change.name)
+                and other.ended_at == float("inf")
+                and other.started_at < change.started_at
+            )
+        allowed.add(change.value)
+    for (topic_name, config), allowed in told.items():
+        found = image.topic_configs(topic_name).get(config)
+        if not history.topics[topic_name].is_deleted and found not in allowed:
+            raise Violation(
+                f"{config} of {topic_name} is {found}, and was set to {sorted(map(str, allowed))}"
+            )
+
+
+def _starts_are_asked_for(history: History, partition: Partition, starts: dict[int, int]) -> None:
+    """Records are removed where an admin or a config wants it, and nowhere else."""
+    if not history.is_safe(partition):
+        return
+    for node_id, start in starts.items():
+        if start > history.last_start(partition):
+            raise Violation(f"{name(partition)} begins at {start} on node {node_id}, which nobody asked for")
+    topic = history.topic(partition[0])
+    if topic is not None and topic.expires and max(starts.values()) > history.asked_starts.get(partition, 0):
+        history.count("partitions whose records expired")
+
+
+def _compacted_is_right(history: History, partition: Partition, replicas: dict[int, Held]) -> None:
+    """Each replica has cleaned by itself: what two hold at an offset is the same record, and one that is missing,
+    and was acknowledged or seen, has been followed by another with its key."""
+    seen = history.values.get(partition, {})
+    keys = {
+        value: key
+        for batch in history.batches
+        if batch.partition == partition
+        for key, value in zip(batch.keys, batch.values, strict=True)
+    }
+    wanted = dict(seen)
+    for batch in history.batches:
+        if (
+            batch.partition == partition
+            and batch.acks == -1
+            and batch.outcome == "acked"
+            and batch.offset >= 0
+        ):
+            wanted.update(enumerate(batch.values, batch.offset))
+    at: dict[int, tuple[bytes | None, bytes | None, int]] = {}
+    for node_id, held in replicas.items():
+        there: dict[int, bytes] = {}
+        last: dict[bytes, int] = {}
+        for _, data in held:
+            for record in iterate_records(data):
+                content = record.key, record.value, record.timestamp
+                if at.setdefault(record.offset, content) != content:
+                    raise Violation(
+                        f"{name(partition)}: node {node_id} has {content} at {record.offset}, another {at[record.offset]}"
+                    )
+                value = bytes(record.value or b"")
+                if value not in keys:
+                    raise Violation(f"{name(partition)} has {value!r}, which nobody produced")
+                there[record.offset] = value
+                last[bytes(record.key or b"")] = record.offset
+        for offset, value in wanted.items():
+            if there.get(offset, value) != value:
+                raise Violation(f"{name(partition)}: {value!r} was at {offset}, there is {there[offset]!r}")
+            if offset not in there:
+                if last.get(keys[value], -1) < offset:
+                    raise Violation(
+                        f"{name(partition)}: {value!r} at {offset} is gone from node {node_id}, and nothing later has its key"
+                    )
+                history.count("records compacted away")
+
+
 def _replicas_are_equal(
-    simulation: Simulation, partition: Partition, found: PartitionState, replicas: dict[int, Held]
+    partition: Partition, found: PartitionState, replicas: dict[int, Held], start: int
 ) -> None:
-    """Byte-wise identical, at every offset: nothing is under way any more, so all of it is committed."""
+    """Byte-wise identical, at every offset from `start` on, which all have: nothing is under way any more, so all of
+    it is committed."""
+    replicas = {
+        node_id: [batch for batch in held if batch[0].last_offset >= start]
+        for node_id, held in replicas.items()
+    }
     leader = replicas[found.leader]
     for node_id, held in replicas.items():
         if [data for _, data in held] != [data for _, data in leader]:
@@ -181,18 +277,18 @@ def _replicas_are_equal(
         offset, epoch = header.next_offset, header.partition_leader_epoch
 
 
-def _seen_is_there(history: History, partition: Partition, held: Held) -> None:
-    """Nobody has seen what is not there any more."""
+def _seen_is_there(history: History, partition: Partition, held: Held, start: int) -> None:
+    """Nobody has seen what is not there any more, but what was removed from the log's beginning."""
     there = {header.base_offset: (header.last_offset, header.crc) for header, _ in held}
     for base_offset, (last_offset, crc, consumer, now) in history.seen.get(partition, {}).items():
-        if there.get(base_offset) != (last_offset, crc):
+        if last_offset >= start and there.get(base_offset) != (last_offset, crc):
             raise Violation(
                 f"{consumer} saw {base_offset}-{last_offset} of {name(partition)} at {now:.3f}, which is not there: "
                 f"{there.get(base_offset)}"
             )
 
 
-def _produced_is_there(history: History, partition: Partition, held: Held) -> None:
+def _produced_is_there(history: History, partition: Partition, held: Held, start: int) -> None:
     """Acknowledged batches are where they were said to be, in their order; idempotent ones are there once."""
     offsets: dict[bytes, list[int]] = {}
     for _, data in held:
@@ -208,7 +304,7 @@ def _produced_is_there(history: History, partition: Partition, held: Held) -> No
     for batch in mine:
         found = [offsets.get(value, []) for value in batch.values]
         if batch.acks == -1 and is_safe:
-            _is_acknowledged_right(batch, found)
+            _is_acknowledged_right(batch, found, start)
         if batch.is_idempotent and any(len(places) > 1 for places in found):
             raise Violation(f"{name(partition)}: {batch} is there more than once: {found}")
         # Without sequence numbers a batch that was given up may still come, late; what is acknowledged is in order.
@@ -225,12 +321,14 @@ def _produced_is_there(history: History, partition: Partition, held: Held) -> No
             last[batch.producer] = place, batch.number
 
 
-def _is_acknowledged_right(batch: Batch, found: list[list[int]]) -> None:
+def _is_acknowledged_right(batch: Batch, found: list[list[int]], start: int) -> None:
     if batch.outcome == "open":
         raise Violation(f"{batch} has never come to an end")
     if batch.outcome != "acked":
         return
     for index, places in enumerate(found):
+        if not places and batch.offset + index < start:
+            continue  # removed
         if not places:
             raise Violation(f"{batch} was acknowledged and is not there")
         if batch.offset >= 0 and batch.offset + index not in places:

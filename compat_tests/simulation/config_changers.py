@@ -52,15 +52,17 @@ class ConfigChanger:
             ]
             if topics:
                 topic = client.random.choice(topics)
-                await self._change(topic, *self._choose())
+                await self._change(topic, *self._choose(topic))
             await client.pause(self._pace_s)
 
-    def _choose(self) -> tuple[str, str]:
+    def _choose(self, topic: Topic) -> tuple[str, str]:
         """(name, value), no value twice in a row: what another node holds must be seen."""
         self._changes += 1
         chance = self._client.random
         if self._replicas == 3 and chance.random() < 0.2:
             return "min.insync.replicas", chance.choice(("2", "2", "3"))
+        if topic.expires and chance.random() < 0.5:
+            return "retention.ms", chance.choice(("1000", "3000", "8000"))
         return "delete.retention.ms", str(1_000_000 + self._changes)
 
     async def _change(self, topic: Topic, name: str, value: str) -> None:
@@ -80,5 +82,6 @@ class ConfigChanger:
         history.count(f"configs changed {error.name}")
         if error is ErrorCode.NONE:
             change.ended_at = client.now()
+            history.count(f"config {name} changed")
         elif error not in RETRIABLE:
             raise Violation(f"{client.name} got {error.name} for {name}={value} of {topic.name}")

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from barnabas.wire.record_batch import read_header, verify_crc
+from barnabas.wire.record_batch import iterate_records, read_header, verify_crc
 
 from compat_tests.simulation.history import History, Partition, Violation, name
 from compat_tests.simulation.wire_client import Address, Client, Gone
 
 FETCH, FETCH_VERSION = 1, 17
 LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 8
-LATEST = -1
+LATEST, EARLIEST = -1, -2
 STALE = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -56,6 +56,7 @@ class Consumer:
         self.positions: dict[Partition, int] = {}
         self._last_epochs: dict[Partition, int] = {}  # of the last batch read
         self._replicas: dict[Partition, int] = {}  # that it was sent to
+        self._lost: list[Partition] = []  # whose position is below their first record
 
     async def run(self) -> None:
         client = self._client
@@ -127,6 +128,9 @@ class Consumer:
         for topic in answer.responses:
             for data in topic.partitions:
                 stale = self._take((topic.topic_id, data.partition_index), data) or stale
+        lost, self._lost = self._lost, []
+        for partition in lost:
+            await self._go_to_start(partition)
         if stale:
             await client.pause()
             await client.refresh()
@@ -140,9 +144,13 @@ class Consumer:
             if error is ErrorCode.OFFSET_OUT_OF_RANGE and not is_leader:
                 return True  # a follower may be behind: the leader will say
             if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                position = self.positions.get(partition, 0)
+                if position < self._history.last_start(partition):
+                    self._lost.append(partition)
+                    return False
                 if self._history.is_safe(partition) and not self._history.is_deleted(partition[0]):
                     raise Violation(
-                        f"{self._client.name}: {name(partition)} has no offset {self.positions.get(partition, 0)}, "
+                        f"{self._client.name}: {name(partition)} has no offset {position}, "
                         f"which it had read up to"
                     )
                 self.positions[partition] = max(data.log_start_offset, 0)
@@ -174,27 +182,34 @@ class Consumer:
             return
         records = bytes(data.records)  # type: ignore[call-overload]  # as decoded, they are bytes
         position = self.positions.get(partition, 0)
+        is_compacted = self._history.is_compacted(partition)
         offset = 0
         while offset + 61 <= len(records):
             header = read_header(records, offset)
             if header.size > len(records) - offset:
                 break  # cut short, as a fetch may
             verify_crc(records, offset, header)
-            self._history.consumed(
-                self._client.name,
-                partition,
-                header.base_offset,
-                header.last_offset,
-                header.crc,
-                self._client.now(),
-            )
+            if is_compacted:
+                for record in iterate_records(records[offset : offset + header.size]):
+                    self._history.saw_record(
+                        self._client.name, partition, record.offset, bytes(record.value or b"")
+                    )
+            else:
+                self._history.consumed(
+                    self._client.name,
+                    partition,
+                    header.base_offset,
+                    header.last_offset,
+                    header.crc,
+                    self._client.now(),
+                )
             if header.next_offset > data.high_watermark:
                 raise Violation(
                     f"{self._client.name}: {name(partition)} gave offsets up to {header.last_offset}, "
                     f"its high watermark is {data.high_watermark}"
                 )
             if position < header.next_offset:
-                if header.base_offset > position and self._history.is_safe(partition):
+                if header.base_offset > position and self._history.is_safe(partition) and not is_compacted:
                     raise Violation(
                         f"{self._client.name}: {name(partition)} goes on at {header.base_offset} behind {position}"
                     )
@@ -202,6 +217,30 @@ class Consumer:
                 self._last_epochs[partition] = header.partition_leader_epoch
             offset += header.size
         self.positions[partition] = position
+
+    async def _go_to_start(self, partition: Partition) -> None:
+        """Go on at the first record there is, as `auto.offset.reset=earliest` does."""
+        client, history = self._client, self._history
+        address, epoch = client.leader(*partition)
+        topic = history.topic(partition[0])
+        if address is None or topic is None:
+            return
+        wanted = ListOffsetsTopic(topic.name, [ListOffsetsPartition(partition[1], epoch, EARLIEST)])
+        try:
+            answer = await client.ask(
+                address, LIST_OFFSETS, LIST_OFFSETS_VERSION, ListOffsetsRequest(-1, 0, [wanted])
+            )
+        except Gone:
+            return
+        found = answer.topics[0].partitions[0]
+        if found.error_code != ErrorCode.NONE:
+            return
+        if found.offset > history.last_start(partition) and history.is_safe(partition):
+            raise Violation(
+                f"{client.name}: {name(partition)} begins at {found.offset}, which nobody asked for"
+            )
+        history.count("consumers sent to the first record")
+        self.positions[partition] = max(found.offset, self.positions.get(partition, 0))
 
     async def ask_for_ends(self) -> None:
         """ListOffsets: a partition's end as told may not go back."""

@@ -25,6 +25,8 @@ class Batch:
     ended_at: float = -1.0
     outcome: str = "open"  # open, acked, sent (acks=0), failed (nobody knows what became of it)
     offset: int = -1
+    attempts: int = 0
+    keys: list[bytes] = dataclasses.field(default_factory=list)  # of its records
 
 
 @dataclasses.dataclass(slots=True)
@@ -59,7 +61,18 @@ class Topic:
     is_safe: bool  # acknowledged records may never be lost: replicated, and without unclean elections
     topic_id: bytes = b""
     partitions: int = 0
+    configs: dict[str, str] = dataclasses.field(default_factory=dict)  # that it was created with
     is_deleted: bool = False  # somebody has asked for it, with whatever success
+
+    @property
+    def is_compacted(self) -> bool:
+        """A record may be missing when a later one has its key."""
+        return self.configs.get("cleanup.policy") == "compact"
+
+    @property
+    def expires(self) -> bool:
+        """Any record may be missing by now."""
+        return "retention.ms" in self.configs
 
 
 class History:
@@ -72,6 +85,10 @@ class History:
         self.topics: dict[str, Topic] = {}  # by name: a name is used once
         self.seen: dict[Partition, dict[int, tuple[int, int, str, float]]] = {}
         self.ends: dict[Partition, dict[int, int]] = {}  # by leader epoch: the largest end that was told
+        self.asked_starts: dict[Partition, int] = {}  # up to where admins have wanted records deleted
+        self.values: dict[
+            Partition, dict[int, bytes]
+        ] = {}  # that consumers saw in compacted topics, by offset
         self.producer_ids: dict[tuple[int, int], str] = {}
         self.log: list[str] = []  # what happened, in words
         self.counts: dict[str, int] = {}
@@ -81,6 +98,28 @@ class History:
 
     def is_safe(self, partition: Partition) -> bool:
         return any(topic.topic_id == partition[0] and topic.is_safe for topic in self.topics.values())
+
+    def topic(self, topic_id: bytes) -> Topic | None:
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def is_compacted(self, partition: Partition) -> bool:
+        topic = self.topic(partition[0])
+        return topic is not None and topic.is_compacted
+
+    def last_start(self, partition: Partition) -> float:
+        """No record from here on may have been removed."""
+        topic = self.topic(partition[0])
+        if topic is not None and topic.expires:
+            return float("inf")
+        return self.asked_starts.get(partition, 0)
+
+    def saw_record(self, consumer: str, partition: Partition, offset: int, value: bytes) -> None:
+        """In a compacted topic, where batches change and records do not."""
+        before = self.values.setdefault(partition, {}).setdefault(offset, value)
+        if before != value and self.is_safe(partition):
+            raise Violation(
+                f"{consumer} saw {value!r} at {offset} of {name(partition)}; {before!r} was seen there"
+            )
 
     def is_deleted(self, topic_id: bytes) -> bool:
         return any(topic.topic_id == topic_id and topic.is_deleted for topic in self.topics.values())

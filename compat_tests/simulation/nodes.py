@@ -249,7 +249,10 @@ def properties_of(
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
-        "log.cleaner.enable": "false",
+        "log.cleaner.backoff.ms": "700",
+        "log.initial.task.delay.ms": "500",
+        "log.retention.check.interval.ms": "1000",
+        "log.segment.delete.delay.ms": "2000",
         # Clocks here may be wrong by hours.
         "log.message.timestamp.after.max.ms": str((1 << 63) - 1),
         **extra,

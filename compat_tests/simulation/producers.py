@@ -1,16 +1,22 @@
-"""A simulated producer, as real ones behave: one batch at a time for a partition, tried again until acknowledged.
+"""A simulated producer, as real ones behave: what is not acknowledged is tried again, in its order.
 
-An idempotent one sends a batch again under its sequence number for ever; what comes of it when a try before had
+An idempotent one has up to five batches under way, as many as a broker remembers; the others have one. An idempotent one sends a batch again under its sequence number for ever; what comes of it when a try before had
 been appended is the broker's to see. The others give up after `DELIVERY_S`, and may leave a batch twice.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
-from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from barnabas.wire.record_batch import Record, build_batch
 
 from compat_tests.simulation.history import Batch, History, Partition, Violation, name
@@ -19,6 +25,7 @@ from compat_tests.simulation.wire_client import Client, Gone
 PRODUCE, PRODUCE_VERSION = 0, 13
 INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION = 22, 5
 DELIVERY_S = 6.0
+IN_FLIGHT_MAX = 5
 
 # Kafka's retriable errors, as far as a produce can meet them.
 RETRIABLE = frozenset(
@@ -82,7 +89,9 @@ class Producer:
             ]
             if topics:
                 topic = client.random.choice(topics)
-                await self.produce((topic.topic_id, client.random.randrange(topic.partitions)))
+                partition = topic.topic_id, client.random.randrange(topic.partitions)
+                together = client.random.choice((1, 1, 1, 2, IN_FLIGHT_MAX)) if self._is_idempotent else 1
+                await self.produce_some(partition, together)
             await client.pause(self._pace_s)
 
     async def _become_idempotent(self) -> bool:
@@ -106,75 +115,124 @@ class Producer:
 
     async def produce(self, partition: Partition) -> Batch:
         """One batch, to the end."""
+        (batch,) = await self.produce_some(partition, 1)
+        return batch
+
+    async def produce_some(self, partition: Partition, count: int) -> list[Batch]:
+        """So many batches to the end, all of them under way at once."""
+        client, history = self._client, self._history
+        pending = [self._build(partition) for _ in range(count)]
+        batches = [batch for batch, _ in pending]
+        history.batches += batches
+        if count > 1:
+            history.count("batches under way together", count)
+        give_up_at = client.now() + DELIVERY_S
+        while pending:
+            is_late = client.now() > give_up_at and not self._is_idempotent
+            if is_late or history.is_deleted(partition[0]):
+                self._end([batch for batch, _ in pending], "failed")
+                break
+            await self._attempt(partition, pending)
+            pending = [(batch, data) for batch, data in pending if batch.outcome == "open"]
+        return batches
+
+    def _build(self, partition: Partition) -> tuple[Batch, bytes]:
+        """The next batch for this partition, with its sequence."""
         client, history = self._client, self._history
         number = self._numbers.get(partition, 0)
         self._numbers[partition] = number + 1
         count = client.random.randint(1, 4)
         values = [f"{client.name} {name(partition)} {number} {index}".encode() for index in range(count)]
         padding = bytes(client.random.choice((0, 10, 300)))
+        is_keyed = history.is_compacted(partition)
+        keys = [b"%d" % client.random.randrange(8) if is_keyed else padding for _ in values]
         now_ms = client.runtime.time_ms()
-        records = [Record(index, now_ms, padding, value) for index, value in enumerate(values)]
-        sequence = self._sequences.get(partition, 0)
-        if self._is_idempotent:
-            data = build_batch(
-                records,
-                producer_id=self._producer_id,
-                producer_epoch=self._epoch,
-                base_sequence=sequence,
-            )
-        else:
-            data = build_batch(records)
+        records = [
+            Record(index, now_ms, key, value)
+            for index, (key, value) in enumerate(zip(keys, values, strict=True))
+        ]
         batch = Batch(client.name, number, partition, values, self._acks, self._is_idempotent, client.now())
-        history.batches.append(batch)
-        give_up_at = client.now() + DELIVERY_S
-        while batch.outcome == "open":
-            if (client.now() > give_up_at and not self._is_idempotent) or history.is_deleted(partition[0]):
-                batch.outcome = "failed"
-                break
-            await self._attempt(batch, data)
-        batch.ended_at = client.now()
-        history.count(f"batches {batch.outcome}")
-        if batch.outcome == "acked":
-            self._sequences[partition] = sequence + count
-        return batch
+        batch.keys = keys
+        if not self._is_idempotent:
+            return batch, build_batch(records)
+        sequence = self._sequences.get(partition, 0)
+        self._sequences[partition] = sequence + count
+        data = build_batch(
+            records, producer_id=self._producer_id, producer_epoch=self._epoch, base_sequence=sequence
+        )
+        return batch, data
 
-    async def _attempt(self, batch: Batch, data: bytes) -> None:
+    def _end(self, batches: list[Batch], outcome: str, offset: int = -1) -> None:
+        for batch in batches:
+            batch.outcome, batch.offset, batch.ended_at = outcome, offset, self._client.now()
+            self._history.count(f"batches {outcome}")
+
+    async def _attempt(self, partition: Partition, pending: list[tuple[Batch, bytes]]) -> None:
+        """Send all of them, in their order."""
         client = self._client
-        topic_id, index = batch.partition
+        topic_id, index = partition
         address, _ = client.leader(topic_id, index)
         if address is None:
             await client.pause()
             await client.refresh()
             return
-        request = ProduceRequest(
-            None,
-            self._acks,
-            1500,
-            [TopicProduceData("", topic_id, [PartitionProduceData(index, data)])],
-        )
+        requests = [
+            ProduceRequest(
+                None,
+                self._acks,
+                1500,
+                [TopicProduceData("", topic_id, [PartitionProduceData(index, data)])],
+            )
+            for _, data in pending
+        ]
+        for batch, _ in pending:
+            batch.attempts += 1
         try:
-            answer = await client.ask(address, PRODUCE, PRODUCE_VERSION, request, is_answered=self._acks != 0)
+            if self._acks == 0:
+                await client.ask(address, PRODUCE, PRODUCE_VERSION, requests[0], is_answered=False)
+                self._end([pending[0][0]], "sent")
+                return
+            answers = await client.ask_all(address, PRODUCE, PRODUCE_VERSION, requests)
         except Gone:
+            answers = []
+        for (batch, _), answer in zip(pending, answers, strict=False):
+            if answer is not None and batch.outcome == "open":
+                await self._answered(batch, answer, [each for each, _ in pending])
+        if any(batch.outcome == "open" for batch, _ in pending):
             await client.pause()
             await client.refresh()
-            return
-        if self._acks == 0:
-            batch.outcome = "sent"
-            return
+
+    async def _answered(self, batch: Batch, answer: ProduceResponse, together: list[Batch]) -> None:
         found = answer.responses[0].partition_responses[0]
         error = ErrorCode(found.error_code)
+        is_behind = together[0].outcome == "open" and together[0] is not batch
         if error is ErrorCode.NONE or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            batch.outcome, batch.offset = "acked", found.base_offset
-        elif error in RETRIABLE:
+            self._end([batch], "acked", found.base_offset)
+        elif error in RETRIABLE or (is_behind and error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
             self._history.count(f"produce {error.name}")
-            await client.pause()
-            await client.refresh()
-        elif error in FORGOTTEN and not (self._history.is_safe(batch.partition) and self._acks == -1):
-            batch.outcome = "failed"  # allowed where records may be lost; the producer begins anew
+        elif error in FORGOTTEN and (
+            not self._history.is_safe(batch.partition) or _is_too_old(batch, error, found.error_message)
+        ):
+            # Allowed where records may be lost; the producer begins anew, and its batches may be there or not.
+            self._history.count("producers that begin anew")
+            self._end([each for each in together if each.outcome == "open"], "failed")
             self._producer_id = -1
             self._sequences.clear()
             await self._become_idempotent()
         else:
             raise Violation(
-                f"{client.name} got {error.name} ({found.error_message}) for batch {batch.number} of {name(batch.partition)}"
+                f"{self._client.name} got {error.name} ({found.error_message}) for batch {batch.number} of "
+                f"{name(batch.partition)}"
             )
+
+
+def _is_too_old(batch: Batch, error: ErrorCode, message: str | None) -> bool:
+    """Whether a batch that was sent before is no longer known to be a repetition: a snapshot of the producers, which
+    is what a broker has after a start or a truncation, holds the last batch of each, as Kafka's does."""
+    numbers = re.search(r"(\d+) \(incoming seq. number\), (\d+) \(current end", message or "")
+    return (
+        error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        and batch.attempts > 1
+        and numbers is not None
+        and int(numbers[1]) < int(numbers[2])
+    )

@@ -8,10 +8,14 @@ disks and the history. Everything follows from the seed: `trace` is the same whe
 
 from __future__ import annotations
 
+import atexit
+import functools
 import random
 import struct
+import tempfile
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 from barnabas.testing.virtual_network import VirtualNetwork
 from barnabas.testing.virtual_runtime import VirtualRuntime
@@ -42,6 +46,15 @@ SHAPES = (  # roles by node id
     ("controller",) * 3 + ("broker",) * 2,
     ("broker,controller",) * 5,
 )
+
+
+@functools.cache
+def _secret_file() -> str:
+    """What authenticates the links of a cluster; nodes read it from the real disk, as all that operators give them."""
+    with tempfile.NamedTemporaryFile("w", prefix="simulation-", delete=False) as file:
+        file.write("not known to anybody else\n")
+    atexit.register(lambda: Path(file.name).unlink(missing_ok=True))
+    return file.name
 
 
 class TracedWorld(VirtualWorld):
@@ -121,6 +134,7 @@ class Simulation:
             "broker.heartbeat.interval.ms": chance.choice(("200", "500")),
             "replica.lag.time.max.ms": chance.choice(("1000", "2500")),
             "replica.fetch.wait.max.ms": "200",
+            **({"barnabas.controller.secret.file": _secret_file()} if chance.random() < 0.5 else {}),
             "log.flush.interval.messages": chance.choice(("1", str((1 << 63) - 1), str((1 << 63) - 1))),
             "metadata.log.max.record.bytes.between.snapshots": chance.choice(("2000", "20971520")),
             "replica.selector.class": chance.choice(
@@ -207,6 +221,8 @@ class Simulation:
             self._run_until(
                 FORMS_WITHIN_S, lambda: setup.is_done and self.is_whole(), "the cluster does not form"
             )
+            if "barnabas.controller.secret.file" in self.nodes[0].properties and len(self.shape) > 1:
+                self.history.count("clusters with a secret")
             self._start_clients()
             self._let_faults_happen()
             self.faults.heal()
@@ -230,6 +246,11 @@ class Simulation:
         await admin.create("single", 1, {})
         if self.random.random() < 0.3:
             await admin.create("unclean", 1, {"unclean.leader.election.enable": "true"})
+        if self.random.random() < 0.4:
+            await admin.create("expiring", 1, {"retention.ms": "3000", "segment.ms": "1000"})
+        if self.random.random() < 0.4:
+            compacts = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "700"}
+            await admin.create("compacted", 1, compacts)
 
     def goes_on(self) -> bool:
         return self.going_on

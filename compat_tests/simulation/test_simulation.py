@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.simulation.__main__ import Outcome, run_seed
+from compat_tests.simulation.bugs import BUGS, FOUND_BY
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.barnabas_only
@@ -40,8 +41,12 @@ def test_a_cluster(seed: int) -> None:
     assert outcome.counts["leader changes"] > 0
 
 
-def test_an_acknowledgement_that_comes_too_early_is_found() -> None:
-    assert any(run_seed(seed, "early-acknowledgement").failure for seed in range(10))
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_that_is_put_back_in_is_found(bug: str) -> None:
+    """By the seed that is known for it. Changes of the code move it: `python -m compat_tests.simulation --bug NAME`
+    finds a new one, for FOUND_BY; meanwhile any of some others will do."""
+    seeds = [FOUND_BY[bug], *range(30)]
+    assert any(run_seed(seed, bug).failure and not run_seed(seed).failure for seed in seeds)
 
 
 def test_a_seed_replays_exactly_whatever_the_hashes_of_strings() -> None:

@@ -21,9 +21,9 @@ def small(chance: random.Random) -> Iterator[None]:
     with ExitStack() as stack:
         if chance.random() < 0.67:
             constants: list[tuple[Any, str, int]] = [
-                (snapshots, "CHUNK_BYTES", chance.choice((100, 700, 5000))),
+                (snapshots, "CHUNK_BYTES", chance.choice((100, 300, 700, 5000))),
                 # Pieces that come in one step leave no time for anything in between; megabytes do.
-                (transport, "STEP_BYTES_MAX", chance.choice((300, 1500, 8 << 20))),
+                (transport, "STEP_BYTES_MAX", chance.choice((200, 200, 800, 8 << 20))),
                 (engine, "JOURNAL_TO_SNAPSHOT", chance.choice((0, 1))),
                 (snapshots, "KEPT_ENTRIES", chance.choice((1, 5, 30))),
                 (metadata_feed, "PIECE_BYTES", chance.choice((200, 3000))),

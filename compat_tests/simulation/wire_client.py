@@ -134,6 +134,34 @@ class Client:
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
         """The answer, or Gone."""
+        wire = await self._connected(address)
+        result = wire.send(key, version, message, is_answered=is_answered)
+        if not is_answered:
+            return None
+        within(self.runtime, result, timeout_s, Gone("no answer in time", was_sent=True))
+        try:
+            return await result
+        except Gone:
+            wire.close()
+            raise
+
+    async def ask_all(self, address: Address, key: int, version: int, messages: Sequence[Any]) -> list[Any]:
+        """The answers to requests that follow each other without waiting; None for each that has none. Gone when
+        none was sent."""
+        wire = await self._connected(address)
+        results = [wire.send(key, version, message) for message in messages]
+        for result in results:
+            within(self.runtime, result, REQUEST_TIMEOUT_S, Gone("no answer in time", was_sent=True))
+        answers: list[Any] = []
+        for result in results:
+            try:
+                answers.append(await result)
+            except Gone:
+                wire.close()
+                answers.append(None)
+        return answers
+
+    async def _connected(self, address: Address) -> Wire:
         wire = self._wires.get(address)
         if wire is None or wire.is_lost:
             wire = self._wires[address] = Wire()
@@ -150,15 +178,7 @@ class Client:
             await wire.made
         if wire.is_lost:
             raise Gone("lost meanwhile", was_sent=False)
-        result = wire.send(key, version, message, is_answered=is_answered)
-        if not is_answered:
-            return None
-        within(self.runtime, result, timeout_s, Gone("no answer in time", was_sent=True))
-        try:
-            return await result
-        except Gone:
-            wire.close()
-            raise
+        return wire
 
     def close(self) -> None:
         for wire in self._wires.values():
