@@ -105,7 +105,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "wiped-replica-counts": _wiped_replica_counts,
     "early-acknowledgement": _early_acknowledgement,
     "unclean-member-stays": _unclean_member_stays,
-    "without-h1": 13_without_h1,
+    "without-h1": _without_h1,
     "without-h2": _without_h2,
 }
 
