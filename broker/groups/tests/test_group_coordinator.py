@@ -16,6 +16,7 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.node import Node
 from barnabas.broker.registry import PENDING, REGISTRATIONS
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -47,6 +48,7 @@ from barnabas.wire.registry import request_type, response_type
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 KEYS = {
+    "ApiVersions": 18,
     "OffsetCommit": 8,
     "OffsetFetch": 9,
     "FindCoordinator": 10,
@@ -469,3 +471,13 @@ def test_offsets_expire_by_the_check(cluster: Cluster) -> None:
     assert len(cluster.ask(ListGroupsRequest(), 5).groups) == 1
     cluster.runtime.advance(12 * 60)  # checks come every ten minutes
     assert cluster.ask(ListGroupsRequest(), 5).groups == []
+
+
+def test_other_kinds_of_groups_are_not_offered(cluster: Cluster) -> None:
+    """Clients that ask for them (group.protocol=consumer) are told by these two, before they would join."""
+    answer = cluster.ask(ApiVersionsRequest(client_software_name="c", client_software_version="1"), 4)
+    offered = {each.api_key for each in answer.api_keys}
+    assert {8, 9, 11, 12, 13, 14} <= offered
+    assert offered.isdisjoint({68, 69, 76, 77, 78, 79, 88, 89})  # consumer, share and streams groups
+    named = {each.name for each in (*answer.supported_features, *answer.finalized_features)}
+    assert named.isdisjoint({"group.version", "share.version", "streams.version"})
