@@ -50,6 +50,8 @@ def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
     started = time.process_time()
     shape = ("broker,controller",) * nodes if nodes else None
     failure = details = ""
+    # A world is a large web of objects, nearly all of which stay until it ends.
+    thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
     with put_in(bug):
@@ -74,6 +76,8 @@ def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
         details,
     )
     del simulation
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
     gc.collect()
     return outcome
 
