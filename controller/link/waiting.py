@@ -31,16 +31,23 @@ def unanswered(links: Links) -> str:
 
 def has_lost_majority(links: Links) -> bool:
     """Whether so many voters have ended, and nothing listens where they were, that there is no active controller until
-    one of them is started again."""
-    dialers = [dialer for dialer in links.dialers() if not dialer.is_self]
-    ended = [
-        dialer
-        for dialer in dialers
-        if isinstance(dialer.error, ConnectionRefusedError)
-        and not (dialer.node_id is not None and links.is_linked(dialer.node_id))
-    ]
-    voters = len(dialers) + (1 if links.identity.is_controller else 0)
-    return voters - len(ended) < voters // 2 + 1
+    one of them is started again. A voter may be called at several addresses, and counts once; where nobody has answered yet
+    somebody may be."""
+    live: dict[int, bool] = {}
+    strangers = 0
+    for dialer in links.dialers():
+        node_id = dialer.node_id
+        if dialer.is_self:
+            continue
+        if node_id is None:
+            strangers += 1
+        elif links.is_linked(node_id) or not isinstance(dialer.error, ConnectionRefusedError):
+            live[node_id] = True
+        else:
+            live.setdefault(node_id, False)
+    voters = len(live) + strangers + (1 if links.identity.is_controller else 0)
+    ended = list(live.values()).count(False)
+    return voters - ended < voters // 2 + 1
 
 
 def _in_words(error: Exception | None) -> str:

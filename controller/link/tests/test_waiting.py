@@ -96,6 +96,25 @@ def test_a_majority_is_lost_when_nothing_listens_where_it_was() -> None:
     assert not has_lost_majority(broker.links)
 
 
+def test_a_voter_of_two_addresses_counts_once() -> None:
+    world = LinkWorld()
+    _, two, three = (world.started(node_id) for node_id in (1, 2, 3))
+    two.links.listen("", PORT + 1)
+    named: list[tuple[str, int, int | None]] = [(f"n{node_id}", PORT, node_id) for node_id in (1, 2, 3)]
+    known = world.start(world.node(8), targets=[*named, ("n2", PORT + 1, None)])
+    unknown = world.start(world.node(9), targets=[*named, ("n2", PORT + 2, None)])
+    world.run(1)
+    two.links.close()
+    two.runtime.end()
+    world.run(1)
+    assert not has_lost_majority(known.links)
+    assert not has_lost_majority(unknown.links)
+    three.links.close()
+    world.run(1)
+    assert has_lost_majority(known.links)
+    assert has_lost_majority(unknown.links)
+
+
 def test_who_can_not_be_reached_may_live() -> None:
     world = LinkWorld()
     one = world.started(1)
