@@ -205,7 +205,7 @@ class Producer:
     async def _answered(self, batch: Batch, answer: ProduceResponse, together: list[Batch]) -> None:
         found = answer.responses[0].partition_responses[0]
         error = ErrorCode(found.error_code)
-        is_behind = together[0].outcome == "open" and together[0] is not batch
+        is_behind = any(each.outcome == "open" for each in together[: together.index(batch)])
         if error is ErrorCode.NONE or error is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             self._end([batch], "acked", found.base_offset)
         elif error in RETRIABLE or (is_behind and error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER):
