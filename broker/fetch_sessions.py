@@ -58,7 +58,7 @@ class FetchSession:
 
     __slots__ = (
         "_changed", "_turns", "active", "committed", "created_ms", "epoch", "evictable_key", "follower_id", "id",
-        "is_old",
+        "is_closed", "is_old",
         "last_used_ms", "partitions", "privileged", "uses_topic_ids", "waiter",
     )  # fmt: skip
 
@@ -73,6 +73,7 @@ class FetchSession:
         self.partitions: dict[Key, SessionPartition] = {}
         self.active: set[SessionPartition] = set()
         self.waiter: FetchWaiter | None = None  # the fetch of this session that waits
+        self.is_closed = False
         self.created_ms = self.last_used_ms = 0
         self.evictable_key: tuple[bool, int, int] | None = None  # the cache's own
         self.is_old = False  # the cache's own
@@ -151,7 +152,14 @@ class FetchSession:
         self.waiter = waiter
         for one in self.active:
             if one.partition is not None:
-                one.partition.waiters(self.privileged)[self] = None
+                self._watch(one.partition)
+        if self.is_closed:
+            waiter.wake()
+
+    def _watch(self, partition: Partition) -> None:
+        """Hear of it. One that has been closed while its last fetch was served would be kept there by nothing else."""
+        if not self.is_closed:
+            partition.waiters(self.privileged)[self] = None
 
     def stop_waiting(self, waiter: FetchWaiter | None) -> None:
         if self.waiter is waiter:
@@ -243,7 +251,7 @@ class FetchSession:
             before.waiters(self.privileged).pop(self, None)
         if partition is not None and self._is_at_end(one.wanted, partition, answer):
             self.active.discard(one)
-            partition.waiters(self.privileged)[self] = None
+            self._watch(partition)
         else:
             self.active.add(one)
             if partition is not None:
@@ -264,6 +272,7 @@ class FetchSession:
 
     def close(self) -> None:
         """Watch nothing any more; a fetch that waits is answered."""
+        self.is_closed = True
         for one in self.partitions.values():
             if one.partition is not None:
                 one.partition.waiters(self.privileged).pop(self, None)

@@ -415,17 +415,21 @@ def test_a_request_that_overtakes_a_waiting_one_of_its_session(broker: Broker) -
     assert [one.high_watermark for one in told(late.answer)] == [1]
 
 
-def test_closing_a_session_answers_its_waiting_fetch(broker: Broker) -> None:
+@pytest.mark.parametrize("named", [{}, {0: 0}])
+def test_closing_a_session_answers_its_waiting_fetch(broker: Broker, named: dict[int, int]) -> None:
     topic = broker.create_topic(1)
     session_id = made_session(broker, topic, 1)
     waiting = broker.send(
-        FETCH, VERSION, fetch_request(topic, {}, session_id=session_id, epoch=1, max_wait_ms=5000)
+        FETCH, VERSION, fetch_request(topic, named, session_id=session_id, epoch=1, max_wait_ms=5000)
     )
     broker.ask(FETCH, VERSION, fetch_request(topic, {}, session_id=session_id, epoch=-1))
     broker.runtime.run_until_idle()
     assert waiting.answer is not None
     answer = broker.ask(FETCH, VERSION, fetch_request(topic, {}, session_id=session_id, epoch=2))
     assert answer.error_code == NOT_FOUND
+    partition = broker.node.services.partitions.get(topic, 0)
+    assert partition is not None
+    assert not partition.fetch_waiters, "it is held by nobody"
 
 
 def test_a_client_that_leaves_takes_its_wait_along(broker: Broker) -> None:
