@@ -240,7 +240,9 @@ class Consumer:
                 f"{client.name}: {name(partition)} begins at {found.offset}, which nobody asked for"
             )
         history.count("consumers sent to the first record")
-        self.positions[partition] = max(found.offset, self.positions.get(partition, 0))
+        if found.offset > self.positions.get(partition, 0):
+            self.positions[partition] = found.offset
+            self._last_epochs[partition] = found.leader_epoch  # as clients do; what was read before is gone
 
     async def ask_for_ends(self) -> None:
         """ListOffsets: a partition's end as told may not go back."""
