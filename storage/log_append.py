@@ -46,9 +46,7 @@ class AppendResult(msgspec.Struct, gc=False):
     awaits_sync: bool = False  # not to be acknowledged before `when_synced(last_offset + 1)`
     awaits_write_back: bool = False  # not to be acknowledged before `when_written_back`, but shown
     awaits_commit: bool = False  # set by who replicates: other replicas do not have it yet
-    records: memoryview | None = (
-        None  # the batch as it was written, as long as the request's buffer is there
-    )
+    records: memoryview | None = None  # the batch as it was written, as long as the request's buffer is there
 
 
 class AppendableLog(PacedLog):
