@@ -49,7 +49,8 @@ class Loading:
         self._partition = partition
         self._replay = replay
         self._done = done
-        self._data = b""  # read, not replayed
+        self._data = b""  # read, not replayed,
+        self._data_offset = -1  # from here on
         self.for_a_thread: Callable[[], bytes | None] | None = None  # what has to be done before it can go on
         self._tries = 0
         self._error: Exception | None = None
@@ -75,6 +76,8 @@ class Loading:
         while True:
             log = self._led_log()
             offset = replay.next_offset = max(replay.next_offset, log.log_start_offset)
+            if offset != self._data_offset:  # its records have been removed while a thread read them
+                self._data = b""
             if not self._data and offset >= log.log_end_offset:
                 break
             data = self._data or self._read(log, offset)
@@ -108,6 +111,7 @@ class Loading:
 
     def _read(self, log: Log, offset: int) -> bytes:
         """The batches from where we are. WouldWait, or b"" with `for_a_thread` set, where the disk is needed."""
+        self._data_offset = offset
         result = log.read(offset, READ_BYTES, min_one_batch=True, wait=self._tries >= TRIES_MAX)
         try:
             return b"".join(

@@ -181,6 +181,23 @@ def test_what_is_not_in_memory_is_read_by_a_thread() -> None:
     world.manager.close()
 
 
+def test_records_are_removed_while_a_thread_reads_them() -> None:
+    world = World([1])
+    for number in range(100):
+        world.append(number)
+    world.manager.close()
+    world.disk.is_cold = True
+    world.open()
+    world.disk.warm.clear()
+    keys, ended, loading = world.load()
+    assert loading.for_a_thread is not None
+    world.partition().log.increment_log_start_offset(40)
+    world.runtime.run_until_idle()
+    assert ended == [None]
+    assert keys == [b"%d" % number for number in range(40, 100)]
+    world.manager.close()
+
+
 def test_requests_are_served_while_a_partition_is_loaded() -> None:
     runtime = Ticking()
     world = World([1], runtime=runtime)
