@@ -104,10 +104,16 @@ class Faults:
         """Whether this one may lose what was not synced, or all; noted, if so."""
         if self._scene.is_synced:
             return True
-        if len(self._scene.nodes) == 1 or not self._is_sound():
+        if len(self._scene.nodes) == 1 or not self._is_promised(node) or not self._is_sound():
             return False
         self._loser = node
         return True
+
+    @staticmethod
+    def _is_promised(node: SimulatedNode) -> bool:
+        """Whether what is acknowledged survives that this one loses something: as many others have it as are less than
+        min.insync.replicas. Of two brokers one alone may have acknowledged."""
+        return not node.is_broker or int(node.properties["min.insync.replicas"]) > 1
 
     def _may_kill(self, *nodes: SimulatedNode) -> bool:
         if self._scene.is_synced or self._loser is None:
@@ -190,7 +196,7 @@ class Faults:
 
     def _wipe(self) -> bool:
         node = self._one()
-        if node is None or node.is_voter or not self._is_sound():
+        if node is None or node.is_voter or not self._is_promised(node) or not self._is_sound():
             return False
         self._loser = node
         self._scene.note(f"new disk for {node.host}")
