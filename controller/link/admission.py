@@ -46,7 +46,7 @@ def check_identity(own: Identity, peer: Identity, expected_id: int | None) -> No
         raise LinkRefused(
             refusals.CLUSTER,
             f"node {own.node_id} belongs to cluster {own.cluster_id} and node {peer.node_id} to {peer.cluster_id} "
-            f"(cluster.id in meta.properties); a controller address points at another cluster's node",
+            f"(cluster.id in meta.properties); {_why_two_clusters(own, peer)}",
         )
     if expected_id is not None and peer.node_id != expected_id:
         raise LinkRefused(
@@ -56,7 +56,8 @@ def check_identity(own: Identity, peer: Identity, expected_id: int | None) -> No
         )
     if peer.node_id == own.node_id:
         raise LinkRefused(
-            refusals.NODE_ID, f"two nodes have node.id={own.node_id}; every node needs an id of its own"
+            refusals.NODE_ID,
+            f"two running nodes have node.id={own.node_id}; give one of them another node.id",
         )
     if not (own.is_controller or peer.is_controller):
         raise LinkRefused(
@@ -65,6 +66,18 @@ def check_identity(own: Identity, peer: Identity, expected_id: int | None) -> No
             f"controller.quorum.voters or controller.quorum.bootstrap.servers points at a broker",
         )
     _check_voters(own, peer)
+
+
+def _why_two_clusters(own: Identity, peer: Identity) -> str:
+    wrong = (
+        "a controller address points at another cluster's node, or log.dirs names another cluster's directory"
+    )
+    if not (own.is_controller and peer.is_controller) or own.journalled or peer.journalled:
+        return wrong
+    return (
+        f"both have metadata of their own, and a quorum can begin with that of one only: to make one cluster of them "
+        f"start the other with empty directories. Else {wrong}"
+    )
 
 
 def _check_form(peer: Identity) -> None:

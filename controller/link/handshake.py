@@ -103,7 +103,8 @@ class Handshake:
         self.connection = Connection(
             host.runtime, host.settings.queue_bytes_max, self._made, self._frame, self._closed
         )
-        self.peer: Identity | None = None  # once known and acceptable
+        self.peer: Identity | None = None  # once known and acceptable, or with the other directory of a voter
+        self.other_directory: LinkRefused | None = None  # then: why there will be no link
         self._hello = self._own_hello()
         self._hello_bytes = encode(self._hello)
         self._hello_heard = False
@@ -239,7 +240,13 @@ class Handshake:
 
     def _hear_identity(self, payload: bytes) -> None:
         peer = decode(payload, Identity)
-        check_identity(self._host.identity, peer, self.expected_id)
+        try:
+            check_identity(self._host.identity, peer, self.expected_id)
+        except LinkRefused as refused:
+            if refused.code != refusals.DIRECTORY:
+                raise
+            # A voter that was wiped, or a second node with the id of one that is linked: that is to be found out.
+            self.other_directory = refused
         self.peer = peer
         self.connection.reader.bytes_max = FRAME_BYTES_MAX
         self._host.admit(self, self._decided)
@@ -249,6 +256,7 @@ class Handshake:
     def _decided(self, refused: LinkRefused | None) -> None:
         if self._over:
             return
+        refused = refused or self.other_directory
         if refused is not None:
             self.refuse(refused)
             return

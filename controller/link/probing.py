@@ -26,7 +26,8 @@ class Probes:
         self._newcomers: dict[int, Handshake] = {}  # by the id that they want
 
     def settle(self, linked: Peer, newcomer: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
-        """Ask the linked one whether it lives. `then(None)` when it is silent, and its link has ended."""
+        """Ask the linked one whether it lives. `then(None)` when it is silent; its link has ended then, if the newcomer
+        may take its place."""
         node_id = linked.node_id
         if node_id in self._newcomers:
             then(busy(f"node id {node_id} is being settled"))
@@ -43,9 +44,10 @@ class Probes:
             if lives:
                 then(_same_id(linked, newcomer))
             else:
-                linked.connection.abort(
-                    TimeoutError("another process has its node id, and it does not answer")
-                )
+                if newcomer.other_directory is None:
+                    linked.connection.abort(
+                        TimeoutError("another process has its node id, and it does not answer")
+                    )
                 then(None)
 
         def heard(answer: bytes) -> None:
@@ -66,6 +68,6 @@ class Probes:
 def _same_id(linked: Peer, newcomer: Handshake) -> LinkRefused:
     return LinkRefused(
         refusals.NODE_ID,
-        f"two running nodes have node.id={linked.node_id}: the one at {linked.connection.peer_name} is linked, and one at "
-        f"{newcomer.connection.peer_host} has come with the same id; every node needs its own",
+        f"two running nodes have node.id={linked.node_id}: the one at {linked.connection.peer_name} is linked, and another "
+        f"has come from {newcomer.connection.peer_host}; give one of them another node.id",
     )

@@ -73,7 +73,7 @@ class RawClient:
             "node 9 has the controller role and is not among the voters 1,2,3",
         ),
         (9, {"roles": ["spy"]}, "the identity that was sent makes no sense"),
-        (1, {"roles": ["broker"]}, "two nodes have node.id=1"),
+        (1, {"roles": ["broker"]}, "two running nodes have node.id=1"),
     ],
 )
 def test_a_node_that_does_not_belong(
@@ -136,6 +136,62 @@ def test_a_wiped_voter() -> None:
     assert "its disk was wiped or replaced" in one.refusals[0].reason
     assert "its disk was wiped or replaced" in wiped.refusals[0].reason
     assert one.linked == []
+
+
+def test_a_copy_of_a_running_voter(caplog: pytest.LogCaptureFixture) -> None:
+    """With its id and another directory it is not taken for that voter with a new disk."""
+    world = LinkWorld()
+    one, two = (world.started(n, journalled=journalled(1, 2, 3)) for n in (1, 2))
+    three = world.started(3, journalled=journalled(1, 2, 3))
+    world.run(1)
+    copy = world.start(world.node(3, host="elsewhere", directory_id=directory_of(77)))
+    world.run(3)
+    said = "two running nodes have node.id=3: the one at n3:"
+    for node in (one, two, copy):
+        assert node.refusals
+        assert all(refused.reason.startswith(said) for refused in node.refusals)
+    assert "another has come from elsewhere" in copy.refusals[0].reason
+    assert caplog.text.count("refused a link with node 3 there: two running") == 2, "once each"
+    assert copy.linked == []
+    assert [sorted(node.events) for node in (one, two, three)] == [["+2", "+3"], ["+1", "+3"], ["+1", "+2"]]
+    three.links.close()
+    world.run(5)
+    assert "its disk was wiped or replaced" in one.refusals[-1].reason
+    assert "its disk was wiped or replaced" in copy.refusals[-1].reason
+
+
+def test_a_copy_does_not_cost_a_voter_that_stands_still_its_link() -> None:
+    world = LinkWorld()
+    one = world.started(1, journalled=journalled(1, 2, 3))
+    three = world.started(3, journalled=journalled(1, 2, 3))
+    world.run(1)
+    three.runtime.hold_until(world.world.now + 0.8)
+    world.start(world.node(3, host="elsewhere", directory_id=directory_of(77)), targets=[("n1", PORT, 1)])
+    world.run(3)
+    assert one.refusals
+    assert one.events == ["+3"]
+
+
+def test_two_controllers_with_metadata_of_different_clusters() -> None:
+    """As when two single nodes are to grow together."""
+    world = LinkWorld()
+    one, two = world.started(1), world.started(2, cluster_id="AnotherClustersOwnId_1")
+    world.run(1)
+    for node in (one, two):
+        assert (
+            "both have metadata of their own, and a quorum can begin with that of one"
+            in node.refusals[0].reason
+        )
+        assert "log.dirs names another cluster's directory" in node.refusals[0].reason
+
+
+def test_a_broker_of_another_cluster_has_another_address_or_directory() -> None:
+    world = LinkWorld()
+    one, nine = world.started(1), world.started(9, cluster_id="AnotherClustersOwnId_1")
+    world.run(1)
+    for node in (one, nine):
+        assert "both have metadata" not in node.refusals[0].reason
+        assert "log.dirs names another cluster's directory" in node.refusals[0].reason
 
 
 def test_two_running_nodes_with_one_id() -> None:
