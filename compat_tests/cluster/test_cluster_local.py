@@ -15,6 +15,7 @@ import pytest
 from compat_tests.harness import cluster_view
 from compat_tests.harness.broker import free_port
 from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.cluster_local import LocalNode, stop
 from compat_tests.harness.topics import eventually
 
 pytestmark = pytest.mark.barnabas_only
@@ -22,11 +23,13 @@ _ROOT = Path(__file__).parents[2]
 
 
 @contextmanager
-def _running(port: int, controller_port: int, folder: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def _running(folder: Path, *ports: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and the bootstrap string it printed."""
     command = [sys.executable, "-m", "compat_tests.harness.cluster_local", "--directory", str(folder)]
-    command += ["--port", str(port), "--controller-port", str(controller_port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=_ROOT, text=True) as process:
+    command += ports
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=_ROOT, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             word, _, bootstrap = process.stdout.readline().strip().partition(" ")
@@ -37,12 +40,13 @@ def _running(port: int, controller_port: int, folder: Path) -> Iterator[tuple[su
                 process.terminate()
 
 
-def _three_free_ports() -> int:
-    """The first of three ports in a row that are free."""
+def _free_ports() -> int:
+    """The first of three ports in a row that are free, as are those a hundred further on."""
 
     def found() -> int:
         first = free_port()
-        return first if first < 60_000 and not _taken(first + 1) and not _taken(first + 2) else 0
+        others = [first + number for number in (1, 2, 100, 101, 102)]
+        return first if first < 60_000 and not any(map(_taken, others)) else 0
 
     return eventually(found)
 
@@ -52,9 +56,9 @@ def _taken(port: int) -> bool:
 
 
 def test_one_command_and_again(tmp_path: Path) -> None:
-    port, controller_port = _three_free_ports(), _three_free_ports()
+    port = _free_ports()
     folder = tmp_path / "data"
-    with _running(port, controller_port, folder) as (process, bootstrap):
+    with _running(folder, "--port", str(port)) as (process, bootstrap):
         assert bootstrap == ",".join(f"127.0.0.1:{port + number}" for number in range(3))
         assert CLIENTS[0].produce(bootstrap, "topic", [Sample(None, b"kept")]) == [0]
         view = cluster_view.metadata(bootstrap.split(",")[1])
@@ -62,7 +66,32 @@ def test_one_command_and_again(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(40) == 0
     assert sorted(os.listdir(folder)) == ["node-1", "node-2", "node-3"]
-    with _running(port, controller_port, folder) as (process, bootstrap):
+    assert f"CONTROLLER://127.0.0.1:{port + 100}\n" in (folder / "node-1" / "server.properties").read_text()
+    ports = ("--port", str(port), "--controller-port", str(port + 100))
+    with _running(folder, *ports) as (process, bootstrap):
         assert [one.sample.value for one in CLIENTS[2].consume(bootstrap, "topic", 1)] == [b"kept"]
+        assert process.stderr is not None
+        pids = [int(process.stderr.readline().split("is process ")[1].split(";")[0]) for _ in range(3)]
+        os.kill(pids[1], signal.SIGKILL)
+        assert process.stderr.readline().startswith("node 2 was killed (signal 9); start it again with: ")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == 0
+        assert process.wait(40) == 0, "a death that was announced is no failure"
+        assert process.stderr.read() == ""
+
+
+def test_the_last_words_of_a_node_that_does_not_start(tmp_path: Path) -> None:
+    """Those of this run; and one that fails while all are stopped is told of."""
+    (tmp_path / "log").write_text("of an earlier run\n" * 10)
+    node = LocalNode(1, tmp_path, "no.such=value\nlisteners=nonsense\n")
+    assert node.process.wait(30) > 0
+    words = node.last_words()
+    assert "earlier run" not in words
+    assert "nonsense" in words
+    assert stop([node]) == 1
+    node.is_announced = True
+    assert stop([node]) == 0
+    with node.log.open("a") as log:
+        log.writelines(f"line {number}\n" for number in range(1000))
+    last = node.last_words().splitlines()[1:]
+    assert last == [f"line {number}" for number in range(1000 - len(last), 1000)]
+    assert len(last) > 100

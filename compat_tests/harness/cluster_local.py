@@ -17,6 +17,8 @@ from pathlib import Path
 
 _POLL_S = 0.05
 _STOP_S = 30
+_LAST_WORDS = 1500  # letters of its log
+_CONTROLLER_PORTS = 100  # after those for clients
 
 
 def properties(node: int, ports: list[int], controller_ports: list[int], folder: Path) -> str:
@@ -47,9 +49,11 @@ class LocalNode:
         self.node = node
         self.log = folder / "log"
         self.properties = folder / "server.properties"
+        self.is_announced = False  # that it has ended
         self._ready = folder / "ready"
         folder.mkdir(parents=True, exist_ok=True)
         self.properties.write_text(text)
+        self._log_begin = self.log.stat().st_size if self.log.exists() else 0  # of this run's part
         command = [sys.executable, "-m", "barnabas.cli", "start", str(self.properties)]
         with self._ready.open("wb") as ready, self.log.open("ab") as log:
             # a session of its own: Ctrl-C is for us, who stop the nodes
@@ -69,19 +73,28 @@ class LocalNode:
         """Why it has ended, or how to have it again."""
         code = self.process.returncode
         if code > 0:
-            end = self.log.read_text(errors="replace")[-1500:].rstrip()
-            return f"node {self.node} has ended with {code}; the end of {_short(self.log)}:\n{end}"
+            return (
+                f"node {self.node} has ended with {code}; the end of {_short(self.log)}:\n{self._log_end()}"
+            )
         why = f"was killed (signal {-code})" if code else "was stopped"
         barnabas = _short(Path(sys.executable).with_name("barnabas"))
         return f"node {self.node} {why}; start it again with: {barnabas} start {_short(self.properties)}"
+
+    def _log_end(self) -> str:
+        """Whole lines of this run."""
+        end = self.log.read_bytes()[self._log_begin :].decode(errors="replace").rstrip()
+        if len(end) <= _LAST_WORDS:
+            return end
+        end = end[-_LAST_WORDS:]
+        return end.partition("\n")[2] or end
 
 
 def _short(path: Path) -> str:
     return min(os.path.relpath(path), str(path), key=len)
 
 
-def _stop(nodes: list[LocalNode]) -> int:
-    """SIGTERM to all, SIGKILL to who does not listen; 0 when all ended well."""
+def stop(nodes: list[LocalNode]) -> int:
+    """SIGTERM to all, SIGKILL to who does not listen; 0 when all that had not ended before ended well."""
     status = 0
     for one in nodes:
         if one.process.poll() is None:
@@ -92,7 +105,7 @@ def _stop(nodes: list[LocalNode]) -> int:
         except subprocess.TimeoutExpired:
             one.process.kill()
             code = one.process.wait()
-        if code:
+        if code and not one.is_announced:
             status = 1
             say(f"node {one.node} ended with {code}; its log is {one.log}")
     return status
@@ -111,12 +124,13 @@ def _serve(nodes: list[LocalNode], bootstrap: str) -> int:
         for one in list(living):
             if one.process.poll() is not None:
                 living.remove(one)
+                one.is_announced = True
                 say(one.last_words())
         if not announced and len(living) == len(nodes) and all(one.is_ready() for one in nodes):
             announced = True
             print(f"bootstrap {bootstrap}", flush=True)
         if not announced and len(living) < len(nodes):
-            return _stop(nodes) or 1
+            return stop(nodes) or 1
         time.sleep(_POLL_S)
     return 1
 
@@ -132,12 +146,18 @@ def main() -> int:
     parser.add_argument(
         "--port", type=int, default=9092, help="the first node's; the others count on from it"
     )
-    parser.add_argument("--controller-port", type=int, default=9192, help="likewise, between controllers")
+    parser.add_argument(
+        "--controller-port",
+        type=int,
+        help=f"likewise, between controllers (default --port + {_CONTROLLER_PORTS})",
+    )
     parser.add_argument("--directory", type=Path, default=Path("barnabas-cluster-data"))
     options = parser.parse_args()
     directory = options.directory.absolute()
     ports = [options.port + number for number in range(options.nodes)]
-    controller_ports = [options.controller_port + number for number in range(options.nodes)]
+    first = options.controller_port
+    first = options.port + _CONTROLLER_PORTS if first is None else first
+    controller_ports = [first + number for number in range(options.nodes)]
     signal.signal(signal.SIGTERM, _interrupted)
     nodes: list[LocalNode] = []
     try:
@@ -149,7 +169,7 @@ def main() -> int:
     except KeyboardInterrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
-        return _stop(nodes)
+        return stop(nodes)
 
 
 if __name__ == "__main__":
