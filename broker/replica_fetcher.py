@@ -382,6 +382,8 @@ class ReplicaFetcher:
         held = state.partition.log
         state.rounds += 1
         offset = diverging_offset(held, epoch, end_offset)
+        if offset == held.log_end_offset:  # only epochs had to be compared
+            return offset
         level = logging.WARNING if offset < held.high_watermark else logging.INFO
         log.log(
             level,

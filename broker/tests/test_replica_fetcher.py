@@ -144,7 +144,7 @@ def test_kip_279_fast_leader_changes_with_an_epoch_that_the_follower_never_saw()
     replicas.check_identical()
 
 
-def test_kip_279_the_epochs_of_both_interleave() -> None:
+def test_kip_279_the_epochs_of_both_interleave(caplog: pytest.LogCaptureFixture) -> None:
     """Both have led in turn, unseen by the other; several rounds of comparing are needed to find what they share."""
     replicas = Replicas(ids=(1, 2))
     replicas.produce(1, "m1")
@@ -158,10 +158,12 @@ def test_kip_279_the_epochs_of_both_interleave() -> None:
     replicas.network.unblock_all()
     replicas.run(5)
     assert replicas[1].messages == replicas[2].messages == ["m1", "b", "b", "b", "b", "b", "b"]
+    assert "cutting the log back from 5 to 3" in caplog.text
     replicas.check_identical()
 
 
-def test_a_leader_that_wrote_nothing_in_its_epoch_follows_on() -> None:
+def test_a_leader_that_wrote_nothing_in_its_epoch_follows_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "barnabas.replication")
     replicas = Replicas()
     replicas.produce(1, "m1")
     replicas.run()
@@ -170,6 +172,7 @@ def test_a_leader_that_wrote_nothing_in_its_epoch_follows_on() -> None:
     replicas.produce(3, "m2")
     replicas.run()
     assert [replicas[broker_id].messages for broker_id in replicas.ids] == [["m1", "m2"]] * 3
+    assert "cutting" not in caplog.text, "nothing was"
 
 
 def test_raos_example() -> None:
