@@ -165,6 +165,9 @@ class ClusterMember:
             sorted(config.quorum.voters),
             journalled,
             bool(config.quorum.bootstrap),
+            configured=[
+                Voter(node_id, host, port) for node_id, (host, port) in sorted(config.quorum.voters.items())
+            ],
         )
         self._tls = None
         if config.controller_protocol == "SSL":
@@ -240,6 +243,8 @@ class ClusterMember:
         view = raft.describe()
         directories = {voter.node_id: voter.directory_id for voter in self._voters}
         listener = self._config.controller_listeners[0].name
+        formed = {voter.node_id: (voter.host, voter.port) for voter in self._voters}
+        addresses = formed | self._config.quorum.voters  # they may have changed since
         return QuorumInfo(
             view.leader_id,
             view.term,
@@ -255,7 +260,7 @@ class ClusterMember:
                 for voter in view.voters
             ],
             self._observers(view.high_watermark),
-            {voter.node_id: [QuorumListener(listener, voter.host, voter.port)] for voter in self._voters},
+            {node_id: [QuorumListener(listener, *addresses[node_id])] for node_id in formed},
         )
 
     def _observers(self, high_watermark: int) -> list[QuorumReplica]:

@@ -135,6 +135,19 @@ def _check_directories(knows: Identity, known: Identity) -> None:
             )
 
 
+def other_addresses(own: Identity, peer: Identity) -> list[str]:
+    """What to warn of: voters that the two are configured to find at different addresses. They may be right both, as
+    for hosts with several names."""
+    mine = {voter.node_id: voter for voter in own.configured}
+    return [
+        f"its controller.quorum.voters names node {theirs.node_id} at {theirs.host}:{theirs.port}, and that of node "
+        f"{own.node_id} at {voter.host}:{voter.port}; every node should name the same addresses"
+        for theirs in peer.configured
+        if (voter := mine.get(theirs.node_id)) is not None
+        and (voter.host, voter.port) != (theirs.host, theirs.port)
+    ]
+
+
 def _voter_ids(node: Identity) -> list[int]:
     """As far as the node knows them."""
     return sorted(voter.node_id for voter in node.journalled) or sorted(node.voter_ids)

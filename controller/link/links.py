@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from barnabas.controller.link import messages, refusals
+from barnabas.controller.link.admission import other_addresses
 from barnabas.controller.link.detours import Detours
 from barnabas.controller.link.dialer import Dialer
 from barnabas.controller.link.handshake import Handshake, HungUp
@@ -267,6 +268,8 @@ class Links:
                 peer.node_id,
                 peer.relay_id,
             )
+        for text in other_addresses(self.identity, identity):
+            self._refusals.warn(f"node {peer.node_id}", text)
         self._liveness.start()
         self.leader.tell(peer)
         for connected in self._connected:

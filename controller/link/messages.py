@@ -71,7 +71,8 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
 
     `cluster_id` is empty on a node that has none yet. `directory_id` lives as long as the metadata directory,
     `incarnation_id` as long as the process. `voter_ids`: the node ids that controller.quorum.voters names, empty
-    where bootstrap servers are configured; `journalled`: the voters of a quorum that has formed.
+    where bootstrap servers are configured; `journalled`: the voters of a quorum that has formed, with their addresses at
+    that time; `configured`: those of controller.quorum.voters, by node id, as far as the release tells them.
     """
 
     cluster_id: str
@@ -83,6 +84,7 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     journalled: list[Voter]
     bootstrap: bool = False
     release: str = ""
+    configured: list[Voter] = []
 
     @property
     def is_controller(self) -> bool:

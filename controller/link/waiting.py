@@ -54,7 +54,7 @@ def _in_words(error: Exception | None) -> str:
     if error is None:
         return "no answer yet"
     if isinstance(error, LinkRefused):
-        return "link refused"
+        return f"link refused: {error.reason}"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, HungUp):

@@ -46,6 +46,7 @@ class LinkedNode:
             identity.voter_ids,
             identity.journalled,
             identity.bootstrap,
+            configured=identity.configured,
         )
         self.links = Links(self.runtime, self.identity, secret=secret, settings=settings)
         self.events: list[str] = []

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from barnabas.controller.link.links import Links
+from barnabas.controller.link.messages import Voter
 from barnabas.controller.link.settings import LinkSettings
 from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, journalled
 
@@ -45,6 +46,27 @@ def test_voters_and_brokers_link(secret: bytes | None) -> None:
     assert all(not node.refusals for node in nodes)
     numbers = [peer.number for peer in nodes[0].links.peers()]
     assert len(set(numbers)) == len(numbers)
+
+
+def test_lists_that_differ_in_an_address_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    world = LinkWorld()
+    same = [Voter(node_id, f"n{node_id}", PORT) for node_id in (1, 2, 3)]
+    other = [*same[:2], Voter(3, "n3", 9999)]
+    one, two = world.started(1, configured=same), world.started(2, configured=same)
+    three, nine = world.started(3, configured=other), world.started(9)
+    world.run(1)
+    assert [node.linked for node in (one, two, three, nine)] == [[2, 3, 9], [1, 3, 9], [1, 2, 9], [1, 2, 3]]
+    said = sorted(record.getMessage() for record in caplog.records)
+    text = "{}: its controller.quorum.voters names node 3 at {}, and that of node {} at {}; every node should name the same"
+    assert said == [
+        text.format(peer, theirs, own, mine) + " addresses"
+        for peer, theirs, own, mine in (
+            ("node 1", "n3:9093", 3, "n3:9999"),
+            ("node 2", "n3:9093", 3, "n3:9999"),
+            ("node 3", "n3:9999", 1, "n3:9093"),
+            ("node 3", "n3:9999", 2, "n3:9093"),
+        )
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))

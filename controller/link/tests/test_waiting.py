@@ -81,6 +81,18 @@ def test_while_there_is_no_active_controller_the_missing_are_named(caplog: pytes
     assert len(lines(caplog, "still waiting")) == count
 
 
+def test_why_a_link_is_refused_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "barnabas.link")
+    world = LinkWorld()
+    world.started(1)
+    other = world.started(2, voter_ids=[1, 2])
+    ControllerWatch(other.runtime, other.links)
+    world.run(30)
+    said = lines(caplog, "still waiting for an active controller")
+    assert len(said) >= 2
+    assert all("(link refused: node 1 has the voters 1,2,3 " in line for line in said)
+
+
 def test_a_majority_is_lost_when_nothing_listens_where_it_was() -> None:
     world = LinkWorld()
     one, two, three = (world.started(node_id) for node_id in (1, 2, 3))
