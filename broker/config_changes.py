@@ -60,7 +60,7 @@ def change_configs(
                 ResourceResult(
                     each.resource_type,
                     each.resource_name,
-                    ErrorCode(each.error_code),
+                    ErrorCode.of(each.error_code),
                     each.error_message,
                 )
                 for each in response.responses

@@ -149,7 +149,7 @@ class Directories:
 
     def _told(self, told: dict[tuple[bytes, int], bytes], response: Any, failure: ErrorCode) -> None:
         self._telling = False
-        error = failure or ErrorCode(response.error_code)
+        error = failure or ErrorCode.of(response.error_code)
         if not error:
             self._tell_retry_s = TELL_RETRY_S
             self._tell()

@@ -128,7 +128,7 @@ class IsrChanges:
     ) -> None:
         self._in_flight = False
         if response is not None and response.error_code:
-            error = ErrorCode(response.error_code)
+            error = ErrorCode.of(response.error_code)
         if response is None or error:
             if error != self._failing:  # not for every attempt
                 log.warning("the controller takes no changes of in-sync replicas: %s", error.name)
@@ -147,7 +147,7 @@ class IsrChanges:
             if answer is None:
                 missing.append(change)
             elif not change.obsolete:
-                code = ErrorCode(answer.error_code)
+                code = ErrorCode.of(answer.error_code)
                 change.proposer.answered(change, code, None if code else answer)
         if missing:
             self._again(missing)

@@ -111,7 +111,7 @@ class BrokerLifecycle:
         services.to_controller.send(BROKER_REGISTRATION, request, self._registered)
 
     def _registered(self, response: Any, failure: ErrorCode) -> None:
-        error = failure or ErrorCode(response.error_code)
+        error = failure or ErrorCode.of(response.error_code)
         if error in _FATAL:
             self.on_fatal(f"the controller does not take node {self._services.node_id} in: {_FATAL[error]}")
             return
@@ -193,7 +193,7 @@ class BrokerLifecycle:
         if self._gone:
             return
         again, self._ask_again = self._ask_again, False
-        error = failure or ErrorCode(response.error_code)
+        error = failure or ErrorCode.of(response.error_code)
         if error == ErrorCode.STALE_BROKER_EPOCH:
             log.warning(
                 "broker epoch %d is not the controller's any more: registering anew", self.broker_epoch

@@ -30,7 +30,7 @@ def ask_controller_for_block(services: Services, done: TakeBlock) -> None:
 
     def answered(response: Any, error: ErrorCode) -> None:
         if response is None or response.error_code:
-            done(range(0), error or ErrorCode(response.error_code))
+            done(range(0), error or ErrorCode.of(response.error_code))
         else:
             first = response.producer_id_start
             done(range(first, first + response.producer_id_len), ErrorCode.NONE)

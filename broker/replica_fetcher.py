@@ -65,12 +65,6 @@ _SESSION_ERRORS: Final = frozenset(
     }
 )
 
-_KNOWN_CODES: Final = frozenset(int(code) for code in ErrorCode)
-
-
-def _error(code: int) -> ErrorCode:
-    return ErrorCode(code) if code in _KNOWN_CODES else ErrorCode.UNKNOWN_SERVER_ERROR
-
 
 class ReplicaFetcher:
     """Fetches some of the partitions that one broker leads. All calls on the loop's thread."""
@@ -223,7 +217,7 @@ class ReplicaFetcher:
         self._in_flight -= 1
         session = self._session
         if response.error_code:
-            self._session_failed(number, _error(response.error_code))
+            self._session_failed(number, ErrorCode.of(response.error_code))
             return
         if number < self._valid_from:
             self._fetch()
@@ -424,7 +418,7 @@ class ReplicaFetcher:
 
     def _refused(self, state: FetchState, code: int) -> None:
         """The leader did not answer with records."""
-        error = _error(code)
+        error = ErrorCode.of(code)
         longest_ms = self._settings.backoff_ms
         if error in _PASSING:
             log.debug("%s: the leader says %s", state.name, error.name)

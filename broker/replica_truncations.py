@@ -182,7 +182,7 @@ class ReplicaTruncations:
             end, end_error = ends.get(key, (-1, ErrorCode.UNKNOWN_SERVER_ERROR))
             error = end_error or start_error
             if error:
-                code = ErrorCode(error)
+                code = ErrorCode.of(error)
                 self._settled([state], StorageError(code, f"the leader's offsets: {code.name}"))
                 continue
             held = state.partition.log

@@ -220,7 +220,7 @@ class ToController:
         attempt.done = True
         self._waiting.remove(attempt)
         if answer.error:
-            attempt.answered(None, _known(answer.error))
+            attempt.answered(None, ErrorCode.of(answer.error))
         else:
             body = answer.body
             self.when_at(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
@@ -268,14 +268,6 @@ class ToController:
                 self._services.partitions.when_settled(call)
             else:
                 self._catching_up.append((offset, deadline, call))
-
-
-def _known(error: int) -> ErrorCode:
-    """A controller of a later release may answer with an error that this one has no name for."""
-    try:
-        return ErrorCode(error)
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class _Attempt:

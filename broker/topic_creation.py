@@ -31,7 +31,7 @@ def have_topics_created(
             return
         results: dict[str, tuple[ErrorCode, str]] = {}
         for result in response.topics:
-            code = ErrorCode(result.error_code)
+            code = ErrorCode.of(result.error_code)
             exists = code == ErrorCode.TOPIC_ALREADY_EXISTS
             results[result.name] = ErrorCode.NONE if exists else code, result.error_message or ""
         done(results)

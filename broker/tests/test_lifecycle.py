@@ -31,6 +31,7 @@ class Broker:
         self.controller.open()
         self.controller.serve()
         self.beats: list[Any] = []
+        self.error = 0  # what a heartbeat is answered with
         self.roles_due: list[Callable[[], object]] | None = (
             None  # who waits for roles; None: they are taken at once
         )
@@ -60,7 +61,7 @@ class Broker:
             return
         assert key == BROKER_HEARTBEAT
         self.beats.append(request)
-        answer = BrokerHeartbeatResponse(is_caught_up=True, is_fenced=False)
+        answer = BrokerHeartbeatResponse(error_code=self.error, is_caught_up=True, is_fenced=False)
         self.runtime.call_soon(lambda: done(answer, ErrorCode.NONE))
 
     def when_roles_taken(self, call: Callable[[], object]) -> None:
@@ -140,3 +141,12 @@ def test_the_controller_hears_of_cordoned_directories_and_that_they_are_not_any_
     broker.log_manager.cordoned = []
     broker.runtime.advance(INTERVAL_S)
     assert broker.beats[-1].cordoned_log_dirs == []
+
+
+def test_an_error_of_a_later_release_ends_no_heartbeats() -> None:
+    broker = Broker()
+    broker.error = 31_999
+    broker.runtime.advance(2 * INTERVAL_S)
+    before = len(broker.beats)
+    broker.runtime.advance(5 * INTERVAL_S)
+    assert len(broker.beats) > before + 2
