@@ -158,7 +158,8 @@ def main() -> int:
     first = options.controller_port
     first = options.port + _CONTROLLER_PORTS if first is None else first
     controller_ports = [first + number for number in range(options.nodes)]
-    signal.signal(signal.SIGTERM, _interrupted)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT as well: a shell has jobs in its background ignore it
+        signal.signal(number, _interrupted)
     nodes: list[LocalNode] = []
     try:
         for node in range(1, options.nodes + 1):
