@@ -158,7 +158,8 @@ def main() -> int:
     first = options.controller_port
     first = options.port + _CONTROLLER_PORTS if first is None else first
     controller_ports = [first + number for number in range(options.nodes)]
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT as well: a shell has jobs in its background ignore it
+    # SIGINT as well: a shell has the jobs in its background ignore it
+    for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)
     nodes: list[LocalNode] = []
     try:
