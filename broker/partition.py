@@ -78,7 +78,6 @@ class Partition:
         if not is_new_epoch and state.partition_epoch == self.partition_epoch:
             self.state = state  # its own proposal, whose answer came first
             return
-        had_role = self.state is not _NO_STATE
         if state.leader_epoch > self.leader_epoch + 1:  # others may have led, and followers cut their logs
             self._end_leadership()
         self._take(state)
@@ -92,7 +91,7 @@ class Partition:
                 leadership.end_alone()
         else:
             self._alone = False
-            self.log.replicate(anew=not had_role)
+            self.log.replicate()
             if (
                 is_new_epoch
             ):  # followers may have records of epochs that this log has none of, and are to cut them
@@ -109,11 +108,10 @@ class Partition:
         """Another broker leads from now on, or nobody. What is older than what is known changes nothing."""
         if state.partition_epoch < self.partition_epoch:
             return
-        had_role = self.state is not _NO_STATE
         changes = self.is_leader or state.leader_epoch > self.leader_epoch
         self._take(state)
         self.is_leader = self._alone = False
-        self.log.replicate(anew=not had_role)
+        self.log.replicate()
         self._end_leadership()
         if changes:
             self.interrupt_waiters()

@@ -47,12 +47,12 @@ class Log(ReplicaLog):
         clean: bool = True,
         recovery_point: int = 0,
         log_start_offset: int = 0,
-        high_watermark: int = 0,
+        high_watermark: int | None = None,
         producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
         events: LogEvents | None = None,
     ) -> None:
         """Open the log in `directory` (`<log_dir>/<topic>-<partition>`), which exists; recover it unless `clean`.
-        `high_watermark` is the checkpointed one, for when it turns out to be replicated.
+        `high_watermark` is the checkpointed one, which counts until the log has its role; None: it has one, and is the only replica.
 
         OSError when the directory can't be read or written.
         """

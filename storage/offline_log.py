@@ -46,7 +46,7 @@ class OfflineLog(Log):
         self._released = True
         self._held_from = -1
         self._high_watermark = -1
-        self.checkpointed_high_watermark = 0
+        self.checkpointed_high_watermark = None
         self._sync_waiters = None
         self._segments = []  # reading asks `offline` first
         self._bases = []

@@ -64,7 +64,7 @@ class FollowerNode:
             log = self.manager.get(topic, index)
             if log is None:
                 log = self.manager.create(topic, topic_id, index, LogConfig(**config))
-            log.replicate(anew=True)
+            log.replicate()
             known = self.partitions[topic, index] = FollowedPartition(
                 topic, topic_id, index, leader, epoch, log
             )

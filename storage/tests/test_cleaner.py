@@ -41,6 +41,8 @@ class House:
         self.runtime = VirtualRuntime(start_ms=start_ms)
         self.manager = LogManager(self.disk, directories, self.runtime)
         self.manager.open()
+        for log in self.manager.logs():
+            log.be_the_only_replica()
         self.cleaner = LogCleaner(self.manager, self.disk, self.runtime, CleanerSettings(**cleaner))
 
     def create(self, topic: str = "t", **configs: Any) -> Log:

@@ -270,3 +270,26 @@ def test_a_log_that_can_not_be_written_any_more_keeps_its_start_offset(workshop:
     again.manager.open()
     starts = {log.partition: log.log_start_offset for log in again.manager.logs()}
     assert starts == {0: 2, 1: 1}
+
+
+def test_the_end_of_a_log_that_has_no_role_yet_is_not_committed(workshop: Any) -> None:
+    """A broker may wait long for the controllers, and fail again meanwhile: its checkpoint is no more than it was."""
+    world = World("/a")
+    world.manager.open()
+    log = world.manager.create("t", TOPIC_ID, 0, CONFIG)
+    log.replicate()
+    for _ in range(3):
+        log.append_as_leader(workshop.batch(size=100), 0)
+    log.set_high_watermark(2)
+    world.runtime.advance(6)
+    for _ in range(3):  # starts that end before anybody tells what the log is
+        disk = world.disk.crash(lambda count: count)
+        world = World("/a", disk=disk)
+        world.manager.open()
+        log = world.manager.get("t", 0)
+        assert log is not None
+        assert (log.high_watermark, log.log_end_offset) == (2, 3)
+        world.runtime.advance(6)
+        assert read_offsets(disk, f"/a/{REPLICATION_OFFSET_FILE}")["t", 0] == 2
+    log.be_the_only_replica()
+    assert log.high_watermark == 3
