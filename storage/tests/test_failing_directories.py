@@ -282,14 +282,16 @@ def test_the_end_of_a_log_that_has_no_role_yet_is_not_committed(workshop: Any) -
         log.append_as_leader(workshop.batch(size=100), 0)
     log.set_high_watermark(2)
     world.runtime.advance(6)
+    found: Log | None = log
     for _ in range(3):  # starts that end before anybody tells what the log is
         disk = world.disk.crash(lambda count: count)
         world = World("/a", disk=disk)
         world.manager.open()
-        log = world.manager.get("t", 0)
-        assert log is not None
-        assert (log.high_watermark, log.log_end_offset) == (2, 3)
+        found = world.manager.get("t", 0)
+        assert found is not None
+        assert (found.high_watermark, found.log_end_offset) == (2, 3)
         world.runtime.advance(6)
         assert read_offsets(disk, f"/a/{REPLICATION_OFFSET_FILE}")["t", 0] == 2
-    log.be_the_only_replica()
-    assert log.high_watermark == 3
+    assert found is not None
+    found.be_the_only_replica()
+    assert found.high_watermark == 3
