@@ -27,6 +27,7 @@ from compat_tests.harness.fixture_types import (  # noqa: E402
     TopicFactory,
 )
 from compat_tests.harness.java_tools import JavaTools  # noqa: E402
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory  # noqa: E402
 
 # what the shared broker adds to the defaults: sessions short enough to watch them expire
 SHARED_SETTINGS = {"group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "5"}
@@ -148,6 +149,34 @@ def fresh_cluster(
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServerFactory]:
+    """Makes a nats-server of the test's own, killed in the end."""
+    made: list[NatsServer] = []
+
+    def make(
+        *,
+        jetstream: bool = False,
+        config: str = "",
+        monitoring: bool = False,
+        executable: Path | None = None,
+        start: bool = True,
+    ) -> NatsServer:
+        one = NatsServer(
+            tmp_path_factory.mktemp("nats"),
+            jetstream=jetstream,
+            config=config,
+            monitoring=monitoring,
+            executable=executable,
+        )
+        made.append(one)
+        return one.start() if start else one
+
+    yield make
+    for one in made:
+        one.kill()
 
 
 @pytest.fixture

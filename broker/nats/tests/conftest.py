@@ -1,0 +1,32 @@
+"""Fixtures: nats-servers, each a process of its own, killed when the test ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.testing.nats_server import NatsServer
+
+
+@pytest.fixture
+def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., NatsServer]]:
+    """`nats_server(jetstream=False, config="", monitoring=False, executable=None, start=True)` makes a server."""
+    made: list[NatsServer] = []
+
+    def make(*, start: bool = True, **options: Any) -> NatsServer:
+        server = NatsServer(tmp_path_factory.mktemp("nats"), **options)
+        made.append(server)
+        return server.start() if start else server
+
+    yield make
+    for server in made:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    """One for tests that neither stop it nor mind others' subjects; with JetStream and monitoring."""
+    with NatsServer(tmp_path_factory.mktemp("nats"), jetstream=True, monitoring=True) as server:
+        yield server
