@@ -1,0 +1,90 @@
+"""NATS message headers, without loss: every pair in the order sent, names as written, values as the bytes they are.
+
+A header block is the text in front of the payload of HPUB and HMSG:
+
+    NATS/1.0[ status[ description]]\\r\\n
+    name: value\\r\\n        any number of times; the same name may come again
+    \\r\\n
+
+Names keep their letter case and are compared by it. One space behind the colon belongs to the colon, whatever
+follows is the value; clients in general hide further leading blanks from their users, which is theirs to do. A lone
+CR or LF is part of the name or value it stands in: only the pair ends a line.
+
+Servers pass blocks on as the publisher wrote them, so a block may be anything at all: then it is MalformedHeaders,
+and who keeps the message keeps the whole block.
+
+Source: NATS protocol, HPUB and HMSG; ADR-4 (message headers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+VERSION = b"NATS/1.0"
+
+Pairs = list[tuple[bytes, bytes]]
+
+
+class MalformedHeaders(ValueError):
+    """The bytes are no header block; says what is wrong with them."""
+
+
+def parse_headers(block: bytes) -> Pairs:
+    """The pairs of a whole header block, in order. An empty list when there are none. Raises MalformedHeaders."""
+    return [_pair(line) for line in _lines(block)[1:]]
+
+
+def read_status(block: bytes) -> bytes:
+    """What stands behind the version in the first line, as in `503 No Responders`; mostly nothing.
+
+    Raises MalformedHeaders.
+    """
+    return _lines(block)[0][len(VERSION) :].strip(b" ")
+
+
+def find_header(block: bytes, name: bytes) -> bytes | None:
+    """The value of the first pair with this name (in this letter case), None when no pair has it.
+
+    Does not look at the rest of the block, so it raises nothing; in a malformed block it may find something.
+    """
+    start = block.find(b"\r\n" + name + b":")
+    if start < 0:
+        return None
+    start += len(name) + 3
+    end = block.find(b"\r\n", start)
+    return _without_space(block[start:] if end < 0 else block[start:end])
+
+
+def format_headers(pairs: Iterable[tuple[bytes, bytes]], status: bytes = b"") -> bytes:
+    """The block that `parse_headers` reads as these pairs.
+
+    ValueError when a pair can't be written: a colon in a name, or a line end in either.
+    """
+    lines = [VERSION + b" " + status if status else VERSION]
+    for name, value in pairs:
+        if b":" in name:
+            raise ValueError(f"the name of a header can't hold a colon: {name!r}")
+        lines.append(name + b": " + value)
+    block = b"\r\n".join(lines) + b"\r\n\r\n"
+    if block.count(b"\r\n") != len(lines) + 1:
+        raise ValueError("a header can't hold a line end")
+    return block
+
+
+def _lines(block: bytes) -> list[bytes]:
+    if not block.startswith(VERSION):
+        raise MalformedHeaders("the headers do not begin with NATS/1.0")
+    if not block.endswith(b"\r\n\r\n"):
+        raise MalformedHeaders("the headers do not end with an empty line")
+    return block[:-4].split(b"\r\n")
+
+
+def _pair(line: bytes) -> tuple[bytes, bytes]:
+    name, colon, value = line.partition(b":")
+    if not colon:
+        raise MalformedHeaders(f"a header line without a colon: {line[:80]!r}")
+    return name, _without_space(value)
+
+
+def _without_space(value: bytes) -> bytes:
+    return value[1:] if value[:1] == b" " else value

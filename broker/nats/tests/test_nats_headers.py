@@ -1,0 +1,100 @@
+"""Header blocks: what was written is read, and what is no block is refused."""
+
+from __future__ import annotations
+
+import pytest
+from barnabas.broker.nats.headers import (
+    MalformedHeaders,
+    find_header,
+    format_headers,
+    parse_headers,
+    read_status,
+)
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+no_line_end = st.binary(max_size=40).filter(lambda text: b"\r\n" not in text)
+names = no_line_end.filter(lambda name: b":" not in name)
+pairs = st.lists(st.tuples(names, no_line_end), max_size=8)
+
+
+@given(pairs)
+@example([(b"A", b"1"), (b"a", b"2"), (b"A", b""), (b"A", b"1")])
+@example([(b"binary", bytes(range(256)).replace(b"\r\n", b""))])
+@example([(b"blanks", b"  two in front, three behind   "), (b"tab", b"\tx")])
+@example([(b"\r", b"\r"), (b"\n", b"\n"), (b"", b"")])
+def test_pairs_come_back_as_they_were(written: list[tuple[bytes, bytes]]) -> None:
+    block = format_headers(written)
+    assert parse_headers(block) == written
+    assert read_status(block) == b""
+
+
+@given(pairs, names)
+def test_the_first_of_a_name_is_found(written: list[tuple[bytes, bytes]], wanted: bytes) -> None:
+    for name in [wanted, *(name for name, _ in written)]:
+        expected = next((value for other, value in written if other == name), None)
+        assert find_header(format_headers(written), name) == expected
+
+
+def test_names_differ_by_case() -> None:
+    block = b"NATS/1.0\r\nkafka-ack: no\r\nKafka-Ack: all\r\n\r\n"
+    assert find_header(block, b"Kafka-Ack") == b"all"
+    assert find_header(block, b"KAFKA-ACK") is None
+
+
+def test_one_space_belongs_to_the_colon() -> None:
+    block = b"NATS/1.0\r\na:1\r\nb: 1\r\nc:  1\r\nd:\r\ne: \r\nf: a:b: c\r\n\r\n"
+    assert parse_headers(block) == [
+        (b"a", b"1"),
+        (b"b", b"1"),
+        (b"c", b" 1"),
+        (b"d", b""),
+        (b"e", b""),
+        (b"f", b"a:b: c"),
+    ]
+
+
+def test_a_status_stands_in_the_first_line() -> None:
+    assert read_status(b"NATS/1.0 503\r\n\r\n") == b"503"
+    block = b"NATS/1.0 100 FlowControl Request\r\nNats-Pending: 3\r\n\r\n"
+    assert read_status(block) == b"100 FlowControl Request"
+    assert parse_headers(block) == [(b"Nats-Pending", b"3")]
+    assert format_headers([(b"Nats-Pending", b"3")], b"100 FlowControl Request") == block
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"",
+        b"NATS/1.0",
+        b"NATS/1.0\r\n",
+        b"NATS/2.0\r\na: 1\r\n\r\n",
+        b"NATS/1.0\r\na: 1\r\n",
+        b"NATS/1.0\r\na: 1\n\n",
+        b"NATS/1.0\r\nno colon\r\n\r\n",
+        b"NATS/1.0\r\na: 1\r\n\r\nb: 2\r\n\r\n",
+        b"NATS/1.0\r\na: 1\r\n folded\r\n\r\n",
+    ],
+)
+def test_what_is_no_block_is_refused(block: bytes) -> None:
+    with pytest.raises(MalformedHeaders):
+        parse_headers(block)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_pairs_or_malformed(text: bytes) -> None:
+    for block in (text, b"NATS/1.0" + text + b"\r\n\r\n"):
+        find_header(block, b"a")
+        try:
+            read = parse_headers(block)
+        except MalformedHeaders:
+            continue
+        assert parse_headers(format_headers(read)) == read
+
+
+@pytest.mark.parametrize(
+    "pair", [(b"a:b", b""), (b"a\r\nb", b""), (b"a", b"1\r\nb: 2"), (b"a", b"\r\n\r\n"), (b"a", b"\r\n")]
+)
+def test_what_would_be_read_otherwise_is_not_written(pair: tuple[bytes, bytes]) -> None:
+    with pytest.raises(ValueError, match=r"a header can't hold|the name of a header can't hold"):
+        format_headers([pair])
