@@ -50,7 +50,35 @@ internal.segment.bytes int - * medium internal
 barnabas.validate.records boolean false * medium
 """
 
-TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE)
+# What binds a topic to subjects of NATS. The words of strings without a check here are read in controller/nats/.
+NATS_TABLE: Final = """
+nats.subjects list "" list medium
+nats.exclude list "" list medium
+nats.mode string core in:core,jetstream,kv medium
+nats.connection string "" * medium
+nats.paused boolean false * medium
+nats.key string subject nonempty medium
+nats.partitioner string murmur2 nonempty medium
+nats.acks string header in:off,header,reply medium
+nats.dedup.window.ms long 120000 [0,...,604800000] medium
+nats.queue.group string "" * medium
+nats.topic.template string "" * medium
+nats.topic.max int 100 [1,...,10000] medium
+nats.dead.letter.topic string "" * medium
+nats.buffer.bytes long 67108864 [65536,...,17179869184] medium
+nats.stream string "" * medium
+nats.delivery string exactly-once in:exactly-once,at-least-once medium
+nats.durable string "" * medium
+nats.start string all nonempty medium
+nats.max.deliver int -1 [-1,...] medium
+nats.bucket string "" * medium
+nats.direction string both in:in,out,both medium
+nats.publish.subject string "" * medium
+nats.publish.jetstream boolean false * medium
+nats.publish.group string "" * medium
+"""
+
+TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE, NATS_TABLE)
 
 # Topic property -> (broker property, milliseconds in one of its units or 1), most important first.
 TOPIC_SYNONYMS: Final[dict[str, tuple[tuple[str, int], ...]]] = {

@@ -1,0 +1,139 @@
+"""What a binding's configs may not say together. Each refusal says what to do instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.nats.bound import CORE, IN_STREAMS, JETSTREAM, KV, Binding
+from barnabas.controller.nats.keys import SUBJECT_KEY, StartSpec
+from barnabas.controller.nats.subjects import REST, covers
+from barnabas.controller.nats.templates import is_internal_subject
+from barnabas.controller.operations.topic_names import invalid_topic_name
+
+_DEFAULT: Final = Binding("")
+
+
+def check_binding(binding: Binding) -> None:
+    """ConfigError when the configs of one topic contradict each other."""
+    _check_mode(binding)
+    _check_internal(binding)
+    _check_tokens(binding)
+    _check_dead_letters(binding)
+    _check_own_circle(binding)
+
+
+def _check_mode(binding: Binding) -> None:
+    mode = binding.mode
+    if mode != JETSTREAM:
+        _refuse_set(
+            f"has an effect only with nats.mode=jetstream (it is {mode}): set that, too, or leave it away",
+            **{
+                "nats.stream": binding.stream,
+                "nats.durable": binding.durable,
+                "nats.start": binding.start != StartSpec("all"),
+                "nats.max.deliver": binding.max_deliver != _DEFAULT.max_deliver,
+            },
+        )
+    if mode != KV:
+        _refuse_set(
+            f"has an effect only with nats.mode=kv (it is {mode}): set that, too, or leave it away",
+            **{"nats.bucket": binding.bucket, "nats.direction": binding.direction != _DEFAULT.direction},
+        )
+    if mode != CORE:
+        why = {
+            JETSTREAM: "a JetStream consumer shares its messages out itself, by partition",
+            KV: "a bucket's values go to one topic, in their order",
+        }[mode]
+        _refuse_set(
+            f"can't be used with nats.mode={mode}: {why}. Leave it away",
+            **{"nats.queue.group": binding.queue_group},
+        )
+    if mode == KV:
+        if not binding.bucket:
+            raise ConfigError("nats.mode=kv needs a bucket: set nats.bucket=NAME, too, or delete nats.mode")
+        _refuse_set(
+            "can't be used with nats.mode=kv: the bucket says which subjects and keys there are. Leave it away",
+            **{
+                "nats.subjects": binding.subjects,
+                "nats.exclude": binding.excludes,
+                "nats.key": binding.key != SUBJECT_KEY,
+                "nats.topic.template": binding.topic_template,
+                "nats.publish.subject": binding.publish_subject,
+            },
+        )
+
+
+def _refuse_set(reason: str, **values: object) -> None:
+    for name, value in values.items():
+        if value:
+            raise ConfigError(f"{name} {reason}")
+
+
+def _check_internal(binding: Binding) -> None:
+    if binding.mode == KV:
+        return
+    allowed = IN_STREAMS if binding.mode == JETSTREAM else ()
+    for pattern in binding.subjects:
+        if any(covers(each, pattern) for each in allowed):
+            continue
+        if is_internal_subject(pattern.encode()):
+            advice = "They are not bound"
+            if pattern.startswith("$KV."):
+                advice = "For a key-value bucket use nats.mode=kv with nats.bucket, or nats.mode=jetstream"
+            raise ConfigError.invalid(
+                "nats.subjects",
+                list(binding.subjects),
+                f'"{pattern}" is internal to NATS: subjects that begin with $ are the server\'s, those with _INBOX '
+                f"carry answers to requests. {advice}",
+            )
+
+
+def _check_tokens(binding: Binding) -> None:
+    """Token numbers that no subject of a pattern has would never give a key, a partition or a topic."""
+    for name, numbers in (
+        ("nats.key", binding.key.tokens),
+        ("nats.partitioner", (binding.partitioner.token,) if binding.partitioner.token else ()),
+        (
+            "nats.topic.template",
+            (binding.topic_template.token_max,) if binding.topic_template is not None else (),
+        ),
+    ):
+        for pattern in binding.patterns if numbers else ():
+            tokens = pattern.split(".")
+            if tokens[-1] != REST and max(numbers) > len(tokens):
+                raise ConfigError(
+                    f'{name} asks for token {max(numbers)}, but subjects of "{pattern}" in nats.subjects have '
+                    f"{len(tokens)}. Tokens are counted from 1"
+                )
+
+
+def _check_dead_letters(binding: Binding) -> None:
+    name = binding.dead_letter_topic
+    if not name:
+        return
+    problem = invalid_topic_name(name)
+    if problem is None and name.startswith("__"):
+        problem = 'Names that begin with "__" are those of Kafka\'s internal topics'
+    if problem is None and name == binding.topic and binding.topic:
+        problem = "A topic can't be its own dead-letter topic. Name another one"
+    if problem:
+        raise ConfigError.invalid("nats.dead.letter.topic", name, problem)
+
+
+def _check_own_circle(binding: Binding) -> None:
+    published = None if binding.mode == KV else binding.published_pattern
+    if published is None or binding.publish_subject is None:
+        return
+    if "" in published.split("."):
+        raise ConfigError.invalid(
+            "nats.publish.subject",
+            binding.publish_subject.text,
+            f"With this topic's name it is \"{published}\", which has an empty token: subjects can't have one",
+        )
+    if binding.takes_of(published):
+        raise ConfigError(
+            f'nats.publish.subject={binding.publish_subject.text} publishes to "{published}", which this topic\'s own '
+            f"nats.subjects={','.join(binding.subjects)} takes: each record would come back for ever. "
+            "Publish to other subjects, or name them in nats.exclude"
+        )

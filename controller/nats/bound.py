@@ -1,0 +1,93 @@
+"""What a topic's binding to NATS is, once it is read: its nats.* configs with their types, and what follows from them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from barnabas.controller.nats.keys import SUBJECT_KEY, KeySpec, PartitionerSpec, StartSpec
+from barnabas.controller.nats.subjects import ONE, REST, covers, overlap, without_covered
+from barnabas.controller.nats.templates import PublishTemplate, TopicTemplate
+
+CORE: Final = "core"
+JETSTREAM: Final = "jetstream"
+KV: Final = "kv"
+
+# What nobody's binding takes unasked when a pattern begins with a wildcard: the server's own subjects and the answers
+# to requests, those of this broker's own among them.
+INTERNAL: Final = (
+    *("$SYS.>", "$JS.>", "$JSC.>", "$NRG.>", "$SRV.>", "$KV.>", "$O.>", "$MQTT.>", "$G.>"),
+    *("_INBOX.>", "_R_.>", "_GR_.>"),
+)
+# Of these there are streams, which may be read as any other.
+IN_STREAMS: Final = ("$KV.>", "$O.>", "$MQTT.>", "$SRV.>")
+
+
+class Binding(msgspec.Struct, frozen=True):
+    """A bound topic: its nats.* configs, typed. Equal bindings do the same, so a change that changes nothing is none."""
+
+    topic: str
+    subjects: tuple[str, ...] = ()  # as given; `patterns` is what is listened to
+    excludes: tuple[str, ...] = ()
+    mode: str = CORE
+    connection: str = ""  # "" is the one of nats.servers
+    paused: bool = False
+    key: KeySpec = SUBJECT_KEY
+    partitioner: PartitionerSpec = PartitionerSpec("murmur2")
+    acks: str = "header"
+    dedup_window_ms: int = 120_000
+    queue_group: str = ""
+    topic_template: TopicTemplate | None = None
+    topic_max: int = 100
+    dead_letter_topic: str = ""
+    buffer_bytes: int = 67_108_864
+    stream: str = ""
+    delivery: str = "exactly-once"
+    durable: str = ""
+    start: StartSpec = StartSpec("all")
+    max_deliver: int = -1
+    bucket: str = ""
+    direction: str = "both"
+    publish_subject: PublishTemplate | None = None
+    publish_jetstream: bool = False
+    publish_group: str = ""
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """What is listened to, none of which another one covers; empty when the topic only publishes."""
+        if self.mode == KV:
+            return (f"$KV.{self.bucket}.>",) if self.direction != "out" else ()
+        return without_covered(self.subjects)
+
+    @property
+    def unwanted(self) -> tuple[str, ...]:
+        """What of it is not taken: the excludes and, where a pattern begins with a wildcard, what is internal to NATS."""
+        if any(pattern.split(".", 1)[0] in (ONE, REST) for pattern in self.patterns):
+            return (*self.excludes, *INTERNAL)
+        return self.excludes
+
+    @property
+    def ingests(self) -> bool:
+        """Whether messages become records."""
+        return bool(self.patterns)
+
+    @property
+    def publishes(self) -> bool:
+        """Whether records become messages."""
+        return self.publish_subject is not None or (self.mode == KV and self.direction != "in")
+
+    @property
+    def published_pattern(self) -> str | None:
+        """All that it can publish to, for `overlap`; None when it does not publish."""
+        if self.mode == KV:
+            return f"$KV.{self.bucket}.>" if self.direction != "in" else None
+        return None if self.publish_subject is None else self.publish_subject.pattern(self.topic)
+
+    def takes_of(self, pattern: str) -> bool:
+        """Whether it takes some message published to `pattern`."""
+        unwanted = self.unwanted
+        return any(
+            overlap(each, pattern)
+            and not any(covers(other, pattern) or covers(other, each) for other in unwanted)
+            for each in self.patterns
+        )

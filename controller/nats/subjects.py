@@ -1,0 +1,187 @@
+"""NATS subjects: what is one, which patterns match it, and how patterns lie to each other.
+
+A subject is tokens joined by ".", each of at least one byte; a pattern's token may be "*" (any one token) and its
+last ">" (one token or more). "foo*bar" and "a>" are ordinary tokens. The server compares bytes and knows nothing of
+encodings, so subjects from the wire are bytes here and patterns, which people write, are str (UTF-8 on the wire).
+Source: the NATS documentation on subject-based messaging; where it is silent, what nats-server does (a test asks it).
+
+Patterns inside this package may hold ">" also before their end, where it stands for one token or more as well:
+that is what a template such as `out.{key}.x` can publish to. No such pattern is ever sent to a server.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+# Well within the 4096 bytes that nats-server takes of a protocol line, the rest of which a SUB needs too.
+PATTERN_BYTES_MAX: Final = 1024
+ONE: Final = "*"
+REST: Final = ">"
+
+Filter = Callable[[bytes], bool]
+
+# Blanks and line ends would end the word in the protocol's line; other control bytes no tool could show.
+_UNPRINTABLE: Final = re.compile(rb"[\x00-\x20\x7f]")
+_SUBJECT: Final = re.compile(rb"[^.\x00-\x20\x7f]+(?:\.[^.\x00-\x20\x7f]+)*")
+
+
+def is_valid_subject(subject: bytes) -> bool:
+    """Whether a message may be published to this: no empty token, no blank or control byte, no wildcard."""
+    return (
+        _SUBJECT.fullmatch(subject) is not None
+        and b"*" not in (tokens := subject.split(b"."))
+        and b">" not in tokens
+    )
+
+
+def is_valid_pattern(pattern: str) -> bool:
+    """Whether this can be subscribed to: a subject, or one with wildcards."""
+    return pattern_problem(pattern) is None
+
+
+def pattern_problem(pattern: str) -> str | None:
+    """Why this can't be subscribed to, in words for its author; None when it can."""
+    if not pattern:
+        return "it is empty"
+    try:
+        encoded = pattern.encode()
+    except UnicodeEncodeError:
+        return "it is no text that UTF-8 can hold"
+    if len(encoded) > PATTERN_BYTES_MAX:
+        return f"it has {len(encoded)} bytes, more than {PATTERN_BYTES_MAX}"
+    if _UNPRINTABLE.search(encoded):
+        return "a subject holds no blanks and no control characters"
+    tokens = pattern.split(".")
+    if "" in tokens:
+        return "a token between dots is empty"
+    if REST in tokens[:-1]:
+        return '">" may only be the last token'
+    return None
+
+
+def has_wildcard(pattern: str) -> bool:
+    """Whether more than one subject can match."""
+    tokens = pattern.split(".")
+    return ONE in tokens or REST in tokens
+
+
+def matches(pattern: str, subject: bytes) -> bool:
+    """Whether a message published to `subject` reaches a subscription to `pattern`."""
+    return re.fullmatch(_expression(pattern), subject) is not None
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether some subject matches both patterns."""
+    return _meet(tuple(first.split(".")), tuple(second.split(".")))
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every subject that matches `narrow` (">" only at its end) matches `wide`."""
+    wide_tokens, narrow_tokens = wide.split("."), narrow.split(".")
+    for index, token in enumerate(wide_tokens):
+        if index == len(narrow_tokens):
+            return False
+        if token == REST:
+            return True
+        if narrow_tokens[index] == REST or (token != ONE and token != narrow_tokens[index]):
+            return False
+    return len(wide_tokens) == len(narrow_tokens)
+
+
+def without_covered(patterns: Iterable[str]) -> tuple[str, ...]:
+    """The patterns, in their order, without those that another one covers: the same subjects, none twice for that."""
+    distinct = list(dict.fromkeys(patterns))
+    return tuple(
+        each for each in distinct if not any(other != each and covers(other, each) for other in distinct)
+    )
+
+
+def compile_filter(patterns: Sequence[str], excludes: Sequence[str] = ()) -> Filter:
+    """A function that says of a subject whether a pattern matches it and no exclude does."""
+    wanted = _any_of(patterns)
+    if not excludes:
+        return wanted
+    unwanted = _any_of(excludes)
+    return lambda subject: wanted(subject) and not unwanted(subject)
+
+
+def compile_subscriptions(
+    patterns: Sequence[str], excludes: Sequence[str] = ()
+) -> list[tuple[str, Filter | None]]:
+    """What to subscribe to so that every wanted subject is taken exactly once.
+
+    A server delivers a message once for each subscription that matches. So each (pattern, filter) here takes only what
+    no earlier one took: the filter says which subjects those are, None when it is all that the pattern brings.
+    """
+    kept = without_covered(patterns)
+    found: list[tuple[str, Filter | None]] = []
+    for index, pattern in enumerate(kept):
+        others = [other for other in (*kept[:index], *excludes) if overlap(pattern, other)]
+        if any(covers(other, pattern) for other in excludes):
+            continue
+        found.append((pattern, _none_of(others) if others else None))
+    return found
+
+
+def _none_of(patterns: Sequence[str]) -> Filter:
+    unwanted = _any_of(patterns)
+    return lambda subject: not unwanted(subject)
+
+
+def _any_of(patterns: Sequence[str]) -> Filter:
+    literal = frozenset(pattern.encode() for pattern in patterns if not has_wildcard(pattern))
+    wild = [_expression(pattern) for pattern in patterns if has_wildcard(pattern)]
+    if not wild:
+        return literal.__contains__
+    match = re.compile(b"|".join(wild)).fullmatch
+    if not literal:
+        return lambda subject: match(subject) is not None
+    return lambda subject: subject in literal or match(subject) is not None
+
+
+def _expression(pattern: str) -> bytes:
+    """A regular expression for the subjects that match. Nothing in it can be matched in two ways."""
+    parts: list[bytes] = []
+    for token in pattern.split("."):
+        if token == ONE:
+            parts.append(rb"[^.]+")
+        elif token == REST:
+            parts.append(rb"[^.]+(?:\.[^.]+)*")
+        else:
+            parts.append(re.escape(token.encode()))
+    return rb"\.".join(parts)
+
+
+def _meet(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+    """Whether two token patterns, ">" anywhere, have a common sequence of tokens."""
+    # A state is a place in each pattern. A ">" that took a token may take the next one, too, so it has a place of its
+    # own "within": numbers beyond the token's are halves, kept whole by counting 2 a token.
+    ends = (2 * len(first), 2 * len(second))
+    todo, seen = [(0, 0)], {(0, 0)}
+    while todo:
+        state = todo.pop()
+        if all(place in (end, end - 1) for place, end in zip(state, ends, strict=True)):
+            return True
+        for a, next_a in _steps(first, state[0]):
+            for b, next_b in _steps(second, state[1]):
+                following = (next_a, next_b)
+                agree = a == b or ONE in (a, b)
+                if agree and following not in seen:
+                    seen.add(following)
+                    todo.append(following)
+    return False
+
+
+def _steps(tokens: tuple[str, ...], place: int) -> list[tuple[str, int]]:
+    """The tokens a pattern can take at a place, "*" for any, and the place after each."""
+    index, is_within = divmod(place, 2)
+    steps: list[tuple[str, int]] = []
+    if is_within:  # after a token that the ">" before `index + 1` took
+        steps.append((ONE, place))
+        index += 1
+    if index < len(tokens):
+        token = tokens[index]
+        steps.append((ONE, 2 * index + 1) if token == REST else (token, 2 * index + 2))
+    return steps
