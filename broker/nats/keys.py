@@ -1,0 +1,170 @@
+"""Record keys from messages: what `nats.key` says, compiled into a function.
+
+The key is always made of the message's own subject, never of the pattern it matched. A message that lacks what the key
+is made of (a token, a header, a JSON member) gets Kafka's null key, which is not the empty one: `header:NAME` with an
+empty value is an empty key.
+
+Names of headers are compared with their letter case, as NATS does; the first of a name counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from barnabas.broker.nats.headers import find_header
+from barnabas.controller.nats.keys import KeySpec, parse_key
+
+# The one part of the message that a key is made of -> the key, None for Kafka's null
+KeyOfPart: TypeAlias = Callable[[bytes], bytes | None]
+JsonText: TypeAlias = "bytes | msgspec.Raw"
+JsonStep: TypeAlias = "Callable[[JsonText], msgspec.Raw | None]"
+
+SUBJECT, REPLY, HEADER_BLOCK, PAYLOAD = range(4)
+
+# What a JSON decoder may say to bytes from anywhere; nesting without end is a RecursionError.
+_NO_JSON: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+
+
+class KeyFunction:
+    """Called with (subject, reply, header block, payload) it returns the key, None for Kafka's null.
+
+    Every kind of key looks at one of the four alone: at number `part`, by `of_part`. `of_subject_only` says whether
+    that is the subject, so that the key can be kept.
+    """
+
+    __slots__ = ("of_part", "of_subject_only", "part", "spec")
+
+    def __init__(self, spec: KeySpec, part: int, of_part: KeyOfPart) -> None:
+        self.spec = spec
+        self.part = part
+        self.of_part = of_part
+        self.of_subject_only = part == SUBJECT
+
+    def __call__(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> bytes | None:
+        return self.of_part((subject, reply, header_block, payload)[self.part])
+
+
+def compile_key(spec: KeySpec | str) -> KeyFunction:
+    """The function for a value of `nats.key`; ConfigError when the text is none."""
+    if isinstance(spec, str):
+        spec = parse_key(spec)
+    kind = spec.kind
+    if kind == "subject":
+        return KeyFunction(spec, SUBJECT, lambda subject: subject)
+    if kind == "none":
+        return KeyFunction(spec, SUBJECT, lambda _: None)
+    if kind == "reply":
+        return KeyFunction(spec, REPLY, lambda reply: reply or None)
+    if kind == "header":
+        name = spec.name.encode()
+        return KeyFunction(spec, HEADER_BLOCK, lambda block: find_header(block, name) if block else None)
+    if kind == "regex":
+        return KeyFunction(spec, SUBJECT, _regex(spec.pattern))
+    if kind == "json":
+        return KeyFunction(spec, PAYLOAD, _json(spec.path))
+    assert kind in ("token", "tokens"), kind
+    return KeyFunction(spec, SUBJECT, _tokens(spec.tokens))
+
+
+def _tokens(numbers: tuple[int, ...]) -> KeyOfPart:
+    """The tokens with these numbers, joined by "."; null when one is missing."""
+    places = [number - 1 for number in numbers]
+    needed = max(numbers)
+
+    def tokens_of(subject: bytes) -> bytes | None:
+        tokens = subject.split(b".")
+        if len(tokens) < needed:
+            return None
+        return b".".join([tokens[place] for place in places])
+
+    return tokens_of
+
+
+def _regex(pattern: str) -> KeyOfPart:
+    """The first group, or the whole match where the pattern has no group; null when nothing matches it."""
+    expression = re.compile(pattern.encode())
+    group = 1 if expression.groups else 0
+
+    def matched_in(subject: bytes) -> bytes | None:
+        found = expression.search(subject)
+        return None if found is None else found[group]
+
+    return matched_in
+
+
+def _json(path: tuple[str | int, ...]) -> KeyOfPart:
+    """A scalar's text: of a string what it holds, of numbers, true and false what stands in the payload.
+
+    Null when the payload is no JSON, the path leads nowhere, or to an object, an array or JSON's null. Of a member
+    that comes twice the last counts.
+    """
+    steps = _json_steps(path)
+
+    def read_from(payload: bytes) -> bytes | None:
+        found: JsonText | None = payload
+        try:
+            for step in steps:
+                if found is None:
+                    return None
+                found = step(found)
+            return None if found is None else _scalar_text(bytes(found))
+        except _NO_JSON:
+            return None
+
+    return read_from
+
+
+def _json_steps(path: tuple[str | int, ...]) -> list[JsonStep]:
+    """One step for each index and for each run of names, which one decoder goes through at once."""
+    steps: list[JsonStep] = []
+    names: list[str] = []
+    for each in path:
+        if isinstance(each, str):
+            names.append(each)
+            continue
+        if names:
+            steps.append(_member(names))
+            names = []
+        steps.append(_element(each))
+    if names:
+        steps.append(_member(names))
+    return steps
+
+
+def _member(names: list[str]) -> JsonStep:
+    # Classes with one field each: all other members are stepped over without becoming objects.
+    kind: type = msgspec.Raw
+    for name in reversed(names):
+        kind = msgspec.defstruct("Holder", [("value", kind, None)], rename={"value": name}, gc=False)
+    decode: Callable[[JsonText], Any] = msgspec.json.Decoder(kind).decode
+    deeper = range(len(names) - 1)
+
+    def member_of(text: JsonText) -> msgspec.Raw | None:
+        holder = decode(text)
+        for _ in deeper:
+            holder = holder.value
+            if holder is None:
+                return None
+        found: msgspec.Raw | None = holder.value
+        return found
+
+    return member_of
+
+
+def _element(index: int) -> JsonStep:
+    decode = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+    def element_of(text: JsonText) -> msgspec.Raw | None:
+        elements = decode(text)
+        return elements[index] if index < len(elements) else None
+
+    return element_of
+
+
+def _scalar_text(text: bytes) -> bytes | None:
+    if text[:1] == b'"':
+        return msgspec.json.decode(text, type=str).encode() if b"\\" in text else text[1:-1]
+    return None if text[:1] in (b"{", b"[") or text == b"null" else text
