@@ -234,6 +234,7 @@ class Simulation:
             )
             self._run_until(HEALS_WITHIN_S, self.is_settled, "the cluster does not heal")
             self._step(max(1.0, LASTS_S - self.world.now))
+            self._run_until(HEALS_WITHIN_S, self.is_replicated, "followers do not catch up")
             checkers.check(self)
 
     def client(self, name: str) -> Client:
@@ -307,6 +308,17 @@ class Simulation:
     def is_settled(self) -> bool:
         """Whether everything is up and whole, and every client has finished what it had begun."""
         return all(task.is_done for task in self.tasks) and self.is_whole()
+
+    def is_replicated(self) -> bool:
+        """Whether followers have everything, and know it: coordinators may write by themselves at any time."""
+        partitions = [each for node in self.brokers for each in node.services.partitions.all()]
+        ends = {
+            (each.topic_id, each.partition): each.log.log_end_offset for each in partitions if each.is_leader
+        }
+        return all(
+            each.log.high_watermark == each.log.log_end_offset == ends.get((each.topic_id, each.partition))
+            for each in partitions
+        )
 
     def _run_until(self, seconds: float, is_true: Callable[[], bool], otherwise: str) -> None:
         end = self.world.now + seconds
