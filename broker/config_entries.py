@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.broker_configs import BROKER_CONFIGS, DYNAMIC_ONLY_CONFIGS
+from barnabas.controller.broker_nats_configs import NAMED_PREFIX, shown_servers
 from barnabas.controller.config_def import READ_ONLY, ConfigDef, ConfigKey
 from barnabas.controller.group_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS, GROUP_SYNONYMS
 from barnabas.controller.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
@@ -57,7 +58,7 @@ def broker_entries(config: BrokerConfig) -> list[Entry]:
     """Every property of this broker."""
     entries = [
         _entry(key, config.value(key.name), broker_synonyms(config, key.name), key.update_mode == READ_ONLY)
-        for key in _shown(BROKER_CONFIGS)
+        for key in (*_shown(BROKER_CONFIGS), *_named_connections(config))
     ]
     others = {**config.stored_cluster, **config.stored_node}
     for name in others:
@@ -135,6 +136,12 @@ def _shown(table: ConfigDef) -> Iterable[ConfigKey]:
     return (key for key in table.values() if not key.internal)
 
 
+def _named_connections(config: BrokerConfig) -> Iterable[ConfigKey]:
+    """The open-ended properties that somebody set."""
+    names = sorted(name for name in config.given if name.startswith(NAMED_PREFIX))
+    return (BROKER_CONFIGS[name] for name in names if name in BROKER_CONFIGS)
+
+
 def _sensitive(name: str) -> bool:
     """What the tables do not know may be a password."""
     for table in (BROKER_CONFIGS, DYNAMIC_ONLY_CONFIGS, TOPIC_CONFIGS, GROUP_CONFIGS, CLIENT_METRICS_CONFIGS):
@@ -144,7 +151,7 @@ def _sensitive(name: str) -> bool:
 
 
 def _synonym(name: str, text: str, source: int) -> Synonym:
-    return Synonym(name=name, value=None if _sensitive(name) else text, source=source)
+    return Synonym(name=name, value=None if _sensitive(name) else shown_servers(name, text), source=source)
 
 
 def _own(name: str, values: Mapping[str, str], source: int) -> list[Synonym]:
@@ -154,7 +161,7 @@ def _own(name: str, values: Mapping[str, str], source: int) -> list[Synonym]:
 def _entry(key: ConfigKey, value: str | None, synonyms: list[Synonym], read_only: bool) -> Entry:
     return Entry(
         name=key.name,
-        value=None if key.sensitive else value,
+        value=None if key.sensitive else shown_servers(key.name, value),
         read_only=read_only,
         config_source=synonyms[0].source if synonyms else DEFAULT,
         is_sensitive=key.sensitive,

@@ -108,10 +108,14 @@ class ConfigKey(msgspec.Struct, frozen=True):
 
 
 class ConfigDef(Mapping[str, ConfigKey]):
-    """A table of properties, by name, in the table's order."""
+    """A table of properties, by name, in the table's order.
 
-    def __init__(self, *tables: str) -> None:
+    `family` knows the properties whose names are open-ended: they are found by name, and not listed.
+    """
+
+    def __init__(self, *tables: str, family: Callable[[str], ConfigKey | None] | None = None) -> None:
         self._keys: dict[str, ConfigKey] = {}
+        self._family = family
         for table in tables:
             for line in table.splitlines():
                 if line and not line.startswith("#"):
@@ -119,7 +123,12 @@ class ConfigDef(Mapping[str, ConfigKey]):
                     self._keys[key.name] = key
 
     def __getitem__(self, name: str) -> ConfigKey:
-        return self._keys[name]
+        key = self._keys.get(name)
+        if key is None and self._family is not None:
+            key = self._family(name)
+        if key is None:
+            raise KeyError(name)
+        return key
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)

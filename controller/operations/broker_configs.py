@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from barnabas.controller.broker_configs import BROKER_CONFIGS, BROKER_TABLE, DYNAMIC_ONLY_TABLE, OWN_TABLE
+from barnabas.controller.broker_nats_configs import NATS_TABLE, named_connection_key
 from barnabas.controller.broker_security_configs import SECURITY_TABLE
 from barnabas.controller.config_def import PER_BROKER, READ_ONLY, ConfigDef
 from barnabas.controller.config_validators import ConfigError
@@ -14,7 +15,9 @@ from barnabas.controller.refused import Refused
 from barnabas.wire.errors import ErrorCode
 
 # Everything that AlterConfigs of a broker may name; names that are not here are stored and mean nothing.
-UPDATABLE: Final = ConfigDef(BROKER_TABLE, SECURITY_TABLE, OWN_TABLE, DYNAMIC_ONLY_TABLE)
+UPDATABLE: Final = ConfigDef(
+    BROKER_TABLE, SECURITY_TABLE, OWN_TABLE, NATS_TABLE, DYNAMIC_ONLY_TABLE, family=named_connection_key
+)
 
 _THREAD_COUNTS: Final = (
     "num.io.threads",

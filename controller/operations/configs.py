@@ -29,6 +29,7 @@ from barnabas.controller.image import (
     TOPIC_RESOURCE,
     MetadataImage,
 )
+from barnabas.controller.operations.bindings import BindingCheck
 from barnabas.controller.operations.broker_configs import UPDATABLE, check_broker_change
 from barnabas.controller.operations.features import MIN_ISR, with_elr
 from barnabas.controller.operations.topic_names import invalid_topic_name
@@ -94,12 +95,13 @@ def alter_configs(
     seen = Counter((change.resource_type, change.resource_name) for change in requested)
     records: list[msgspec.Struct] = []
     results: list[ResourceResult] = []
+    bindings = BindingCheck(image, config)
     for change in requested:
         resource = (change.resource_type, change.resource_name)
         try:
             if seen[resource] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            decided = _decide(image, change, config)
+            decided = _decide(image, change, config, bindings)
             records += [*decided, *_forget_eligible(image, change, decided)]
         except Refused as refusal:
             results.append(ResourceResult(*resource, refusal.error, refusal.message))
@@ -110,7 +112,9 @@ def alter_configs(
     return Decision([] if validate_only else records, results)
 
 
-def _decide(image: MetadataImage, change: ResourceChange, config: NodeConfig) -> list[ConfigRecord]:
+def _decide(
+    image: MetadataImage, change: ResourceChange, config: NodeConfig, bindings: BindingCheck
+) -> list[ConfigRecord]:
     _check_entries(change)
     resource = (change.resource_type, change.resource_name)
     if change.resource_type not in _TABLES:
@@ -120,7 +124,11 @@ def _decide(image: MetadataImage, change: ResourceChange, config: NodeConfig) ->
     current = image.configs.get(resource, {})
     wanted = _wanted(change, current, config)
     _validate(change, wanted, image, config)
+    if change.resource_type == TOPIC_RESOURCE:
+        bindings.check(change.resource_name, current, wanted)
     _check_exists(image, change)
+    if change.resource_type == TOPIC_RESOURCE:
+        bindings.accept(change.resource_name, current, wanted)
     return [
         ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=wanted.get(name))
         for name in _touched(change, current)

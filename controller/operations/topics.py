@@ -20,6 +20,7 @@ from barnabas.controller.image import (
     TopicImage,
     partition_record,
 )
+from barnabas.controller.operations.bindings import BindingCheck
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topic_names import (
     CLUSTER_METADATA_TOPIC,
@@ -41,6 +42,7 @@ class TopicSettings(Protocol):
     def num_partitions(self) -> int: ...
     @property
     def default_replication_factor(self) -> int: ...
+    def value(self, name: str) -> str | None: ...
     def topic_defaults(self) -> Mapping[str, str]: ...
 
 
@@ -94,6 +96,7 @@ def create_topics(
     unique = [topic for topic in topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC]
     results: list[CreatedTopic] = []
     records: list[msgspec.Struct] = []
+    bindings = BindingCheck(image, settings)
     too_many = sum(_partition_count(topic, settings) for topic in unique) > PARTITIONS_PER_REQUEST_MAX
     for topic in unique:
         try:
@@ -101,9 +104,11 @@ def create_topics(
                 raise Refusal(
                     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
                 )
-            created, its_records = _create(image, topic, settings, new_topic_id(), draw)
+            created, its_records = _create(image, topic, settings, new_topic_id(), draw, bindings)
         except Refusal as refusal:
             created, its_records = CreatedTopic(topic.name, refusal.error, refusal.message), []
+        else:
+            bindings.accept(topic.name, {}, created.configs)
         results.append(created)
         records += its_records
     for name, count in counts.items():
@@ -122,10 +127,15 @@ def _partition_count(topic: NewTopic, settings: TopicSettings) -> int:
 
 
 def _create(
-    image: MetadataImage, topic: NewTopic, settings: TopicSettings, topic_id: bytes, draw: Draw
+    image: MetadataImage,
+    topic: NewTopic,
+    settings: TopicSettings,
+    topic_id: bytes,
+    draw: Draw,
+    bindings: BindingCheck,
 ) -> tuple[CreatedTopic, list[msgspec.Struct]]:
     _check_name(image, topic.name)
-    configs = _check_configs(topic.configs, settings)
+    configs = _check_configs(topic, settings, bindings)
     partitions = (
         _assigned_partitions(image, topic)
         if topic.assignments
@@ -160,10 +170,10 @@ def _check_name(image: MetadataImage, name: str) -> None:
         )
 
 
-def _check_configs(configs: Sequence[tuple[str, str | None]], settings: TopicSettings) -> dict[str, str]:
-    if not configs:
+def _check_configs(topic: NewTopic, settings: TopicSettings, bindings: BindingCheck) -> dict[str, str]:
+    if not topic.configs:
         return {}
-    last = dict(configs)
+    last = dict(topic.configs)
     nulls = [name for name, value in last.items() if value is None]
     if nulls:
         raise Refusal(
@@ -172,6 +182,7 @@ def _check_configs(configs: Sequence[tuple[str, str | None]], settings: TopicSet
     values = {name: value for name, value in last.items() if value is not None}
     try:
         validate_topic_configs(values, settings.topic_defaults())
+        bindings.check(topic.name, {}, values)
     except ConfigError as error:
         raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
     return values

@@ -48,6 +48,9 @@ class Settings:
         ]
     )
 
+    def value(self, _name: str) -> str | None:
+        return None
+
     def topic_defaults(self) -> dict[str, str]:
         return {name: key.default for name, key in TOPIC_CONFIGS.items() if key.default is not None}
 

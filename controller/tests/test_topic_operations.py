@@ -21,6 +21,9 @@ class Defaults:
     num_partitions = 1
     default_replication_factor = 1
 
+    def value(self, _name: str) -> str | None:
+        return None
+
     def topic_defaults(self) -> dict[str, str]:
         return {name: key.default for name, key in TOPIC_CONFIGS.items() if key.default is not None}
 

@@ -1,0 +1,61 @@
+"""Circles of topics and subjects: what a topic publishes comes back to it, directly or through others, for ever.
+
+Messages carry a hop header, too, which stops what this broker alone can't see; a circle that it can see is refused when
+it would be closed, because a message that is stopped on its way is a message lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.nats.bound import Binding
+
+
+def check_cycles(topic: str, binding: Binding, others: Mapping[str, Binding]) -> None:
+    """ConfigError, naming the circle, when `binding` of `topic` would close one with the bindings of other topics."""
+    bindings = {**others, topic: binding}
+    way = _way_back(topic, bindings)
+    if way is None:
+        return
+    steps = "; ".join(f'topic {each} publishes to "{bindings[each].published_pattern}"' for each in way)
+    raise ConfigError(
+        f"This closes a circle in which each record comes back for ever: {steps}, which topic {topic} gets again. "
+        "Publish to other subjects, or name them in nats.exclude of one of these topics"
+    )
+
+
+def _way_back(topic: str, bindings: Mapping[str, Binding]) -> list[str] | None:
+    """The topics from `topic` on whose records reach it again; None when none do."""
+    came_from: dict[str, str] = {}
+    todo = [topic]
+    while todo:
+        current = todo.pop(0)
+        for following in _reached(current, bindings):
+            if following == topic:
+                way = [current]
+                while way[0] != topic:
+                    way.insert(0, came_from[way[0]])
+                return way
+            if following not in came_from:
+                came_from[following] = current
+                todo.append(following)
+    return None
+
+
+def _reached(topic: str, bindings: Mapping[str, Binding]) -> Iterator[str]:
+    """The bound topics that get records of `topic` as messages, by name."""
+    source = bindings[topic]
+    published = source.published_pattern
+    if published is None:
+        return
+    for name in sorted(bindings):
+        target = bindings[name]
+        if target.connection != source.connection or not target.takes_of(published):
+            continue
+        template = target.topic_template
+        if template is not None:
+            # Its records go to other topics, whichever may have such a name.
+            yield from (each for each in sorted(bindings) if template.may_give(each))
+        elif name != topic or source.mode != "kv":  # a bucket's topic knows its own changes again
+            yield name

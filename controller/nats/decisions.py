@@ -1,0 +1,78 @@
+"""Whether a topic's nats.* configs may be, seen beside all other topics and the node that decides.
+
+What a topic's configs say alone is binding.py's matter. Configs that stay as they are are never looked at again, so a
+topic that was bound once can still be changed in every other way, whatever became of the servers meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
+from barnabas.controller.nats.binding import KV, PREFIX, Binding, read_binding
+from barnabas.controller.nats.cycles import check_cycles
+
+Report = Callable[[str, str], object]
+
+
+def bindings_of(image: MetadataImage, report: Report | None = None) -> dict[str, Binding]:
+    """Every topic's binding, by topic. `report(topic, what is wrong)` is told of those that this version can't read."""
+    found: dict[str, Binding] = {}
+    for (kind, topic), configs in image.configs.items():
+        if kind != TOPIC_RESOURCE or not any(name.startswith(PREFIX) for name in configs):
+            continue
+        try:
+            binding = read_binding(topic, configs)
+        except ConfigError as error:
+            if report is not None:
+                report(topic, str(error))
+        else:
+            if binding is not None:
+                found[topic] = binding
+    return found
+
+
+class BindingDecisions:
+    """The decisions of one request, which see each other. `value` gives the deciding node's own properties as text."""
+
+    def __init__(self, image: MetadataImage, value: Callable[[str], str | None]) -> None:
+        self._bindings = bindings_of(image)
+        self._value = value
+        # Another broker may know a connection that this one does not, unless there is no other.
+        self._is_alone = len(image.brokers) <= 1
+
+    def check(self, topic: str, configs: Mapping[str, str], policy: str) -> None:
+        """ConfigError when a topic can't have these configs; `policy` is its cleanup.policy, set or not."""
+        binding = read_binding(topic, configs)
+        if binding is None:
+            return
+        if topic in INTERNAL_TOPICS:
+            raise ConfigError(f"{topic} is internal to Kafka and can't be bound to NATS. Use another topic")
+        if binding.mode == KV and "compact" not in policy:
+            raise ConfigError(
+                "nats.mode=kv keeps the last value of each key, and so must the topic: set cleanup.policy=compact, too"
+            )
+        self._check_connection(binding)
+        others = {name: other for name, other in self._bindings.items() if name != topic}
+        check_cycles(topic, binding, others)
+
+    def accept(self, topic: str, configs: Mapping[str, str]) -> None:
+        """The topic will have these configs."""
+        self._bindings.pop(topic, None)
+        binding = read_binding(topic, configs)
+        if binding is not None:
+            self._bindings[topic] = binding
+
+    def _check_connection(self, binding: Binding) -> None:
+        if "broker" not in (self._value("process.roles") or "broker"):
+            return  # a node that is controller alone connects to no NATS, so it can't know
+        name = binding.connection
+        prefix = f"nats.connection.{name}" if name else "nats"
+        if self._value(f"{prefix}.servers") or (name and not self._is_alone):
+            return
+        which = f"nats.connection={name}" if name else "A topic bound to NATS"
+        raise ConfigError(
+            f"{which} needs a server to connect to, and this broker was started without {prefix}.servers: start it "
+            f"with --set {prefix}.servers=nats://HOST:4222, or with that line in its server.properties"
+        )
