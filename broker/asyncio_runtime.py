@@ -176,6 +176,7 @@ class AsyncioRuntime(Runtime):
         self.loop = new_event_loop(prefer_uvloop)
         self.random = random.Random()
         self._threads: ThreadPoolExecutor | None = None
+        self._upgrades: set[asyncio.Task[None]] = set()
 
     # -- clock and randomness
 
@@ -258,6 +259,29 @@ class AsyncioRuntime(Runtime):
         tls: ssl.SSLContext | None = None,
     ) -> Connecting:
         return AsyncioConnecting(self.loop, host, port, protocol_factory, failed, tls)
+
+    def start_tls(
+        self,
+        transport: Any,
+        protocol: Any,
+        tls: ssl.SSLContext,
+        server_name: str,
+        done: Callable[[Any, OSError | None], object],
+    ) -> None:
+        async def upgrade() -> None:
+            try:
+                upgraded = await self.loop.start_tls(transport, protocol, tls, server_hostname=server_name)
+            except OSError as error:  # those of TLS among them
+                done(None, error)
+            else:
+                if upgraded is None:
+                    done(None, ConnectionResetError(errno.ECONNRESET, "closed while TLS began"))
+                else:
+                    done(upgraded, None)
+
+        task = self.loop.create_task(upgrade())
+        self._upgrades.add(task)  # the loop itself keeps no hold of its tasks
+        task.add_done_callback(self._upgrades.discard)
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         self.loop.add_writer(descriptor, callback)

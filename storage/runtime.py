@@ -97,6 +97,20 @@ class Runtime(Protocol):
         (ConnectionRefusedError where nobody listens); neither after `cancel`."""
         ...
 
+    def start_tls(
+        self,
+        transport: Any,
+        protocol: Any,
+        tls: ssl.SSLContext,
+        server_name: str,
+        done: Callable[[Any, OSError | None], object],
+    ) -> None:
+        """Go on under TLS on a connection that `connect` has made. `done(transport, None)`: the protocol reads and
+        writes through this transport from now on; or `done(None, error)`, and the connection is closed, with or without a
+        call of connection_lost. Nothing may be written in between. `server_name` is what the certificate is compared
+        with."""
+        ...
+
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         """Call back whenever `descriptor` can be written; one callback per descriptor, until removed."""
         ...

@@ -182,6 +182,16 @@ class VirtualRuntime(Runtime):
     ) -> Connecting:
         return self.network.connect(self, host, port, protocol_factory, failed)
 
+    def start_tls(
+        self,
+        transport: Any,
+        protocol: Any,  # noqa: ARG002 - it stays the transport's
+        tls: ssl.SSLContext,  # noqa: ARG002 - nobody can listen in
+        server_name: str,  # noqa: ARG002
+        done: Callable[[Any, OSError | None], object],
+    ) -> None:
+        self.call_soon(lambda: done(transport, None))
+
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         self.network.add_writer(descriptor, callback)
 

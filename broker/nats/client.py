@@ -1,0 +1,452 @@
+"""A client of a NATS system: one connection at a time, made again whenever it ends, with the subscriptions kept.
+
+Nothing here raises because a server is down: `publish` says NotConnected, callbacks get errors, and the listeners are
+told why a connection ended (errors.py) and that the next one is there. What was published in between by others is lost,
+as in core NATS; whoever needs to know when that was writes down the two calls.
+
+Everything runs on the loop's thread. Messages go from the parser to the sinks with nothing in between; `on_read` is
+called after each piece of data that was read, so that what came together can be dealt with together.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from barnabas.broker.nats.connection import NatsConnection
+from barnabas.broker.nats.errors import (
+    LAME_DUCK,
+    SERVER_GONE,
+    STOPPED,
+    Cause,
+    NatsError,
+    NotConnected,
+    cause_of,
+)
+from barnabas.broker.nats.greeting import connect_options, tls_context
+from barnabas.broker.nats.protocol import NatsParser, ServerInfo, connect_line, pub, sub_line, unsub_line
+from barnabas.broker.nats.requests import Message, Requests
+from barnabas.broker.nats.server_pool import ServerPool
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from barnabas.broker.nats.connection_settings import ConnectionSettings
+    from barnabas.broker.nats.protocol import Sink
+    from barnabas.storage.runtime import Connecting, Runtime, Timer
+
+__all__ = ["ClientListener", "ClientStats", "Message", "NatsClient", "Subscription"]
+
+log = logging.getLogger("barnabas.nats")
+
+LOG_AGAIN_AFTER_S: Final = 60.0  # the same failure
+LAME_DUCK_LEAVE_S: Final = 2.0  # at the latest, when there is another server
+
+
+class ClientListener:
+    """Who is told what becomes of the connection. All calls on the loop's thread."""
+
+    def connected(self, info: ServerInfo) -> None:
+        """The subscriptions are in force."""
+
+    def disconnected(self, cause: Cause) -> None:
+        """A connection that was there has ended."""
+
+    def unreachable(self, cause: Cause) -> None:
+        """An attempt has failed; the next one follows."""
+
+    def slow(self, paused_s: float) -> None:
+        """Nothing has been read for so long, because of `pause`; the server cuts the connection after ten seconds, or
+        when 64 MiB wait."""
+
+    def refused(self, text: str) -> None:
+        """The server has refused a subscription or a message, and goes on."""
+
+    def drained(self) -> None:
+        """Much waited to be written, and has been."""
+
+
+class ClientStats(msgspec.Struct):
+    """Counters since the start."""
+
+    messages_in: int = 0
+    bytes_in: int = 0  # of the protocol
+    messages_out: int = 0
+    bytes_out: int = 0
+    connects: int = 0
+    reconnects: int = 0
+    sink_errors: int = 0
+
+
+class Subscription:
+    """Lives until `unsubscribe`, over as many connections as it takes."""
+
+    __slots__ = ("_client", "id", "queue", "refused", "sink", "subject")
+
+    def __init__(
+        self, client: NatsClient, subscription_id: bytes, subject: str, queue: str, sink: Sink
+    ) -> None:
+        self.id = subscription_id
+        self.subject = subject
+        self.queue = queue
+        self.sink = sink
+        self.refused = ""  # what the server says against it
+        self._client = client
+
+    def line(self) -> bytes:
+        return sub_line(self.subject.encode(), self.id, self.queue.encode())
+
+    def unsubscribe(self) -> None:
+        """Its sink gets nothing any more."""
+        self._client.end_subscription(self)
+
+    def drain(self, done: Callable[[NatsError | None], object]) -> None:
+        """Take leave: the sink gets what the server has sent until it knows, then `done(None)`; `done(error)` when the
+        connection ends before."""
+        self._client.drain_subscription(self, done)
+
+
+class NatsClient:
+    """See the module. `name` is shown in logs and to the server."""
+
+    def __init__(self, runtime: Runtime, settings: ConnectionSettings, name: str) -> None:
+        self.name = name
+        self.settings = settings
+        self.parser = NatsParser(self)
+        self.on_read: Callable[[], object] = _nothing
+        self.listeners: list[ClientListener] = []
+        self.last_cause: Cause | None = None  # why there is no connection, or was none
+        self._runtime = runtime
+        self._stats = ClientStats()
+        self._pool = ServerPool(settings.servers, runtime.random)
+        self._subscriptions: dict[bytes, Subscription] = {}
+        self._subscription_count = 0
+        self._requests: Requests | None = None
+        self._connecting: Connecting | None = None
+        self._connection: NatsConnection | None = None
+        self._timer: Timer | None = None  # until the next attempt
+        self._is_running = False
+        self._is_paused = False
+        self._logged = ("", 0.0)
+
+    # -- state
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_ready
+
+    @property
+    def info(self) -> ServerInfo | None:
+        """Of the server we are connected to."""
+        return self._connection.info if self._connection is not None and self._connection.is_ready else None
+
+    @property
+    def server(self) -> str:
+        """host:port of the server we are connected to, or ""."""
+        return str(self._connection.server) if self._connection is not None and self.is_connected else ""
+
+    @property
+    def stats(self) -> ClientStats:
+        self._stats.messages_in = self.parser.messages
+        return self._stats
+
+    @property
+    def output_bytes(self) -> int:
+        """What waits to be written."""
+        return self._connection.output_bytes if self._connection is not None else 0
+
+    def start(self) -> None:
+        """Have a connection made, and made again whenever it ends, until `stop`."""
+        if not self._is_running:
+            self._is_running = True
+            self._attempt()
+
+    def stop(self) -> None:
+        """End it; what was published is still written. Subscriptions are kept for another start."""
+        self._is_running = False
+        for pending in (self._timer, self._connecting):
+            if pending is not None:
+                pending.cancel()
+        self._timer = self._connecting = None
+        if self._connection is not None:
+            self._connection.finish(Cause(STOPPED))
+
+    # -- messages
+
+    def subscribe(self, subject: str, sink: Sink, *, queue: str = "") -> Subscription:
+        """Have `sink` called with the messages of a subject pattern, from now on or from when there is a connection.
+        ValueError for a subject or queue group with blanks."""
+        self._subscription_count += 1
+        subscription = Subscription(self, b"%d" % self._subscription_count, subject, queue, sink)
+        line = subscription.line()
+        self._subscriptions[subscription.id] = subscription
+        self.parser.add_sink(subscription.id, sink)
+        if self._connection is not None and self._connection.is_greeted:
+            self._connection.send_line(line)
+        return subscription
+
+    def publish(self, subject: bytes, payload: bytes, *, reply: bytes = b"", headers: bytes = b"") -> None:
+        """Send a message. NotConnected; OutputFull when too much waits to be written; ValueError for a subject that is
+        none. The server may still refuse it (ClientListener.refused)."""
+        connection = self._connection
+        if connection is None or not connection.is_ready:
+            raise NotConnected(f"{self.name} has no connection: {self.last_cause or 'not yet'}")
+        data = pub(subject, payload, reply, headers)
+        connection.send(data)
+        stats = self._stats
+        stats.messages_out += 1
+        stats.bytes_out += len(data)
+
+    def request(
+        self,
+        subject: bytes,
+        payload: bytes,
+        *,
+        headers: bytes = b"",
+        timeout_s: float,
+        done: Callable[[Message | None, NatsError | None], object],
+    ) -> None:
+        """Send a message and have `done(reply, None)` called, or `done(None, error)`: NotConnected (also when the
+        connection ends meanwhile), OutputFull, NoResponders, RequestTimedOut. Never called before this returns."""
+        requests = self._requests
+        if requests is None:
+            requests = self._requests = Requests(self._runtime, self.new_inbox() + b".")
+            self.subscribe((requests.prefix + b"*").decode(), requests.take)
+        inbox = requests.add(timeout_s, done)
+        try:
+            self.publish(subject, payload, reply=inbox, headers=headers)
+        except NatsError as error:
+            failure = error
+            self._runtime.call_soon(lambda: requests.fail(inbox, failure))
+
+    def new_inbox(self) -> bytes:
+        """A subject for replies that nobody else has."""
+        return b"%b.%b" % (self.settings.inbox_prefix.encode(), self._runtime.random_bytes(12).hex().encode())
+
+    def flush(self, done: Callable[[NatsError | None], object]) -> None:
+        """`done(None)` when the server has dealt with all that was sent so far; `done(NotConnected)` if it never will."""
+        if self._connection is not None and self._connection.is_ready:
+            self._connection.ping(done)
+        else:
+            self._runtime.call_soon(lambda: done(NotConnected(f"{self.name} has no connection")))
+
+    def pause(self) -> None:
+        """Read no more until `resume`. What has been read already is still handed to the sinks."""
+        self._is_paused = True
+        if self._connection is not None and self._connection.is_ready:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        if self._connection is not None:
+            self._connection.resume()
+
+    # -- subscriptions
+
+    def end_subscription(self, subscription: Subscription) -> None:
+        """Called by the subscription."""
+        if self._subscriptions.pop(subscription.id, None) is not None:
+            self.parser.remove_sink(subscription.id)
+            if self._connection is not None and self._connection.is_greeted:
+                self._connection.send_line(unsub_line(subscription.id))
+
+    def drain_subscription(
+        self, subscription: Subscription, done: Callable[[NatsError | None], object]
+    ) -> None:
+        """Called by the subscription."""
+        connection = self._connection
+        if (
+            self._subscriptions.pop(subscription.id, None) is None
+            or connection is None
+            or not connection.is_greeted
+        ):
+            self.parser.remove_sink(subscription.id)
+            self._runtime.call_soon(lambda: done(None))
+            return
+
+        def drained(error: NatsError | None) -> None:
+            self.parser.remove_sink(subscription.id)
+            done(error)
+
+        connection.send_line(unsub_line(subscription.id))
+        connection.ping(drained)
+
+    # -- making the connection
+
+    def _attempt(self) -> None:
+        server, delay_s = self._pool.next()
+
+        def connect() -> None:
+            self._timer = None
+            self._connecting = self._runtime.connect(
+                server.host,
+                server.port,
+                lambda: NatsConnection(self, self._runtime, self.settings, server),
+                failed,
+            )
+            self._timer = self._runtime.call_later(self.settings.connect_timeout_s, too_late)
+
+        def failed(error: OSError) -> None:
+            self._connecting = None
+            self._cancel_timer()
+            self._has_failed(Cause(SERVER_GONE, f"no connection to {server}: {error}"))
+
+        def too_late() -> None:
+            if self._connecting is not None:
+                self._connecting.cancel()
+                failed(TimeoutError(f"nothing for {self.settings.connect_timeout_s:g} s"))
+
+        self._timer = self._runtime.call_later(delay_s, connect)
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _has_failed(self, cause: Cause) -> None:
+        self.last_cause = cause
+        self._log(f"{self.name}: {cause}")
+        self._pool.failed()
+        if self._is_running:
+            self._attempt()
+        self._tell("unreachable", cause)
+
+    def _log(self, text: str) -> None:
+        """A failure, unless it has been told a moment ago."""
+        now = self._runtime.monotonic()
+        if text != self._logged[0] or now - self._logged[1] >= LOG_AGAIN_AFTER_S:
+            self._logged = text, now
+            log.warning("%s", text)
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        for listener in tuple(self.listeners):
+            try:
+                getattr(listener, method)(*arguments)
+            except Exception:
+                log.exception("%s: a listener has failed", self.name)
+
+    # -- called by the connection
+
+    def made(self, connection: NatsConnection) -> bool:
+        """It is there; False when nobody wants it any more."""
+        self._connecting = None
+        self._cancel_timer()
+        if not self._is_running or self._connection is not None:
+            return False
+        self._connection = connection
+        return True
+
+    def tls_for(self, connection: NatsConnection, info: ServerInfo | None) -> ssl.SSLContext | None:
+        """NatsSettingsError when it can't be had as it should."""
+        return tls_context(self.settings, connection.server, info)
+
+    def greeting(self, connection: NatsConnection, info: ServerInfo) -> bytes:
+        """CONNECT and all subscriptions."""
+        options = connect_options(self.settings, connection.server, info, self.name)
+        return connect_line(options) + b"".join(one.line() for one in self._subscriptions.values())
+
+    def ready(self, connection: NatsConnection) -> None:
+        stats = self._stats
+        stats.connects += 1
+        stats.reconnects = stats.connects - 1
+        self._logged = ("", 0.0)
+        info = connection.info
+        self._pool_hears(connection)
+        log.info("%s: connected to %s, nats-server %s", self.name, connection.server, info.version)
+        if self._is_paused:
+            connection.pause()
+        self._tell("connected", info)
+
+    def has_read(self, byte_count: int) -> None:
+        self._stats.bytes_in += byte_count
+        try:
+            self.on_read()
+        except Exception:
+            log.exception("%s: what was read could not be dealt with", self.name)
+
+    def drained(self) -> None:
+        self._tell("drained")
+
+    def slow(self, paused_s: float) -> None:
+        log.warning(
+            "%s: nothing has been read for %.0f s; the server cuts slow readers off", self.name, paused_s
+        )
+        self._tell("slow", paused_s)
+
+    def ended(self, connection: NatsConnection, cause: Cause) -> None:
+        if self._connection is not connection:
+            return
+        self._connection = None
+        self.last_cause = cause
+        was_ready = connection.ready_at > 0
+        if not was_ready:
+            self._has_failed(cause)
+        else:
+            if cause.kind == STOPPED:
+                log.info("%s: %s", self.name, cause)
+            else:
+                self._log(f"{self.name}: the connection has ended: {cause}")
+            self._pool.ended(self._runtime.monotonic() - connection.ready_at)
+            if self._is_running:
+                self._attempt()
+        if self._requests is not None:
+            self._requests.fail_all(NotConnected(str(cause)))
+        if was_ready:
+            self._tell("disconnected", cause)
+
+    # -- called by the parser
+
+    def on_info(self, info: ServerInfo) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        connection.info = info
+        self.parser.size_max = info.size_max
+        self._pool_hears(connection)
+        if info.ldm and connection.expected_end is None:
+            connection.expected_end = Cause(LAME_DUCK, f"{connection.server} shuts down")
+            if len(self._pool) > 1:
+                delay_s = self._runtime.random.uniform(0, LAME_DUCK_LEAVE_S)
+                self._runtime.call_later(delay_s, lambda: self._leave(connection))
+
+    def _leave(self, connection: NatsConnection) -> None:
+        if connection is self._connection and connection.expected_end is not None:
+            connection.finish(connection.expected_end)
+
+    def _pool_hears(self, connection: NatsConnection) -> None:
+        if connection.info.connect_urls:
+            self._pool.discovered(connection.info.connect_urls, connection.server)
+
+    def on_ping(self) -> None:
+        if self._connection is not None:
+            self._connection.send_line(b"PONG\r\n")
+
+    def on_pong(self) -> None:
+        if self._connection is not None:
+            self._connection.pong()
+
+    def on_ok(self) -> None:
+        """Nobody asks for it (verbose is off)."""
+
+    def on_error(self, text: str) -> None:
+        cause = cause_of(text)
+        connection = self._connection
+        if cause is not None:
+            if connection is not None:
+                connection.end(cause)
+            return
+        log.warning("%s: the server has refused something: %s", self.name, text)
+        for subscription in self._subscriptions.values():
+            if f'Subscription to "{subscription.subject}"'.lower() in text.lower():
+                subscription.refused = text
+        self._tell("refused", text)
+
+    def on_sink_error(self, subject: bytes, error: Exception) -> None:
+        self._stats.sink_errors += 1
+        log.error("%s: a message on %r could not be dealt with", self.name, subject, exc_info=error)
+
+
+def _nothing() -> None:
+    """Until somebody cares what is read."""

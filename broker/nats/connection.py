@@ -1,0 +1,369 @@
+"""One connection to a nats-server: its greeting, TLS, what is read and written, and whether it is alive.
+
+- The server speaks first, one INFO line; it is read here and not by the parser, so that nothing that somebody slips in
+  behind it, before TLS begins, is ever taken for a message.
+- CONNECT, all subscriptions and a PING leave together: when the PONG is there, the subscriptions are in force.
+- Reading goes into one large buffer, since every read has its price. What is written is collected until the turn of the
+  loop ends, up to a size, and is bounded with what the socket has not taken yet.
+- Anything that comes is a sign of life. After two pings without any the connection is stale; not while we do not read.
+"""
+
+from __future__ import annotations
+
+import logging
+from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from barnabas.broker.nats.errors import (
+    PROTOCOL,
+    SERVER_GONE,
+    SETTINGS,
+    SLOW_CONSUMER,
+    STALE,
+    Cause,
+    NatsError,
+    NatsSettingsError,
+    NotConnected,
+    OutputFull,
+)
+from barnabas.broker.nats.protocol import LINE_BYTES_MAX, NatsProtocolError, ServerInfo, read_info
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from barnabas.broker.nats.connection_settings import ConnectionSettings, ServerAddress
+    from barnabas.broker.nats.protocol import NatsParser
+    from barnabas.storage.runtime import Runtime, Timer
+
+log = logging.getLogger("barnabas.nats")
+
+WRITE_AT_ONCE_BYTES: Final = 256 * 1024  # so much does not wait for the end of the turn
+PINGS_MAX: Final = 2  # without any sign of life
+SLOW_AFTER_S: Final = 2.0  # the owner is told of a pause so long, and again each time
+# The server cuts a reader off after 10 s without progress, or for 64 MiB that wait. An end so soon after a pause is that.
+CUT_WITHIN_S: Final = 15.0
+
+
+class ConnectionOwner(Protocol):
+    """Whose connection it is (client.py)."""
+
+    name: str
+    parser: NatsParser
+
+    def made(self, connection: NatsConnection) -> bool:
+        """It is there; False when nobody wants it any more."""
+        ...
+
+    def tls_for(self, connection: NatsConnection, info: ServerInfo | None) -> ssl.SSLContext | None:
+        """Whether to go on under TLS, having read INFO or (None) before. NatsSettingsError when that can't be."""
+        ...
+
+    def greeting(self, connection: NatsConnection, info: ServerInfo) -> bytes:
+        """CONNECT and all SUBs. NatsSettingsError when there is nothing to show to the server."""
+        ...
+
+    def ready(self, connection: NatsConnection) -> None: ...
+
+    def has_read(self, byte_count: int) -> None: ...
+
+    def drained(self) -> None: ...
+
+    def slow(self, paused_s: float) -> None: ...
+
+    def ended(self, connection: NatsConnection, cause: Cause) -> None: ...
+
+
+class NatsConnection(BufferedProtocol):
+    """One connection, from connection_made until `ended` has been called. Called by the event loop."""
+
+    def __init__(
+        self, owner: ConnectionOwner, runtime: Runtime, settings: ConnectionSettings, server: ServerAddress
+    ) -> None:
+        self.server = server
+        self.info = ServerInfo()
+        self.is_greeted = False  # CONNECT has been sent
+        self.is_ready = False  # and was answered
+        self.ready_at = 0.0
+        self.expected_end: Cause | None = None  # what its end means, when that is known before
+        self._owner = owner
+        self._runtime = runtime
+        self._settings = settings
+        self._transport: Any = None
+        self._view = memoryview(bytearray(settings.read_buffer_bytes))
+        self._first = bytearray()  # what has come of the first line
+        self._closing = False
+        self._upgrading = False
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._out_room = settings.output_bytes_max  # for `_out`, as of the last write
+        self._write_is_due = False
+        self._pongs: deque[Callable[[NatsError | None], object] | None] = deque()
+        self._heard = False
+        self._silent_pings = 0
+        self._paused_at: float | None = None
+        self._resumed_at: float | None = None
+        self._timers: dict[str, Timer] = {}
+
+    # -- the owner's side
+
+    def send(self, data: bytes) -> None:
+        """Write a message. OutputFull when too much waits already."""
+        waiting = self._out_bytes + len(data)
+        if waiting > self._out_room:
+            self._out_room = self._settings.output_bytes_max - self._transport.get_write_buffer_size()
+            if waiting > self._out_room:
+                raise OutputFull(f"{self.output_bytes} bytes wait to be written to {self.server}")
+        self.send_line(data)
+
+    def send_line(self, data: bytes) -> None:
+        """Write what must not be refused, such as SUB and PONG."""
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes >= WRITE_AT_ONCE_BYTES:
+            self._write()
+        elif not self._write_is_due:
+            self._write_is_due = True
+            self._runtime.call_soon(self._write_later)
+
+    @property
+    def output_bytes(self) -> int:
+        """What waits to be written."""
+        return self._out_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
+
+    def ping(self, done: Callable[[NatsError | None], object] | None = None) -> None:
+        """`done(None)` when the server has dealt with all that was sent before, `done(error)` when the connection ends."""
+        self._pongs.append(done)
+        self.send_line(b"PING\r\n")
+
+    def pong(self) -> None:
+        """Called by the parser's handler."""
+        done = self._pongs.popleft() if self._pongs else None
+        if done is not None:
+            done(None)
+
+    def pause(self) -> None:
+        """Read no more, until `resume`; what has been read already still arrives."""
+        if self._paused_at is None and not self._closing and self._transport is not None:
+            self._paused_at = self._runtime.monotonic()
+            self._transport.pause_reading()
+            self._timers["slow"] = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
+
+    def resume(self) -> None:
+        if self._paused_at is not None and not self._closing:
+            self._resumed_at = self._runtime.monotonic()
+            self._paused_at = None
+            self._cancel("slow")
+            self._transport.resume_reading()
+
+    def end(self, cause: Cause) -> None:
+        """End it at once; the owner is told."""
+        if not self._closing:
+            self._transport_end()
+            self._ended(cause)
+
+    def finish(self, cause: Cause) -> None:
+        """End it when all that waits has been written, or at the latest in a second; the owner is told now."""
+        if self._closing:
+            return
+        self._write()
+        transport = self._transport
+        transport.close()
+        self._runtime.call_later(1.0, transport.abort)
+        self._ended(cause)
+
+    # -- called by the event loop
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        if not self._owner.made(self):
+            self._closing = True
+            transport.abort()
+            return
+        timeout_s = self._settings.connect_timeout_s
+        self._timers["connect"] = self._runtime.call_later(timeout_s, self._too_late)
+        if self._settings.tls_first:
+            self._protected(lambda: self._upgrade(None))
+
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        return self._view
+
+    def buffer_updated(self, count: int) -> None:
+        if self._closing:
+            return
+        self._heard = True
+        data = self._view[:count]
+        self._protected(lambda: self._first_bytes(data)) if not self.is_greeted else self._feed(data)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._closing:
+            return
+        if self.expected_end is not None:
+            cause = self.expected_end
+        elif self._was_paused():
+            cause = Cause(SLOW_CONSUMER, f"{self.server} has cut the connection while it was not read from")
+        else:
+            detail = str(error) if error is not None else "closed by the server"
+            cause = Cause(SERVER_GONE, f"{self.server}: {detail}")
+        self._ended(cause)
+
+    def pause_writing(self) -> None:
+        """`send` bounds what waits."""
+
+    def resume_writing(self) -> None:
+        if not self._closing:
+            self._owner.drained()
+
+    # -- reading
+
+    def _feed(self, data: memoryview) -> None:
+        try:
+            self._owner.parser.feed(data)
+        except NatsProtocolError as error:
+            self.end(Cause(PROTOCOL, str(error)))
+        except Exception:
+            log.exception("%s: what came from %s could not be dealt with", self._owner.name, self.server)
+            self.end(Cause(PROTOCOL, "what came could not be dealt with"))
+        self._owner.has_read(len(data))
+
+    def _first_bytes(self, data: memoryview) -> None:
+        """Until the INFO line is whole, which opens the connection."""
+        if self._upgrading or self.info.server_id:
+            raise NatsProtocolError("something came between INFO and the beginning of TLS")
+        self._first += data
+        line, end, rest = bytes(self._first).partition(b"\r\n")
+        if len(line) > LINE_BYTES_MAX:
+            raise NatsProtocolError("a first line without end")
+        if not end:
+            return
+        self.info = read_info(line)
+        self._first = bytearray()
+        if self._transport_is_tls() or not self._upgrade(self.info):
+            self._greet(rest)
+        elif rest:
+            raise NatsProtocolError("something came between INFO and the beginning of TLS")
+
+    def _greet(self, rest: bytes = b"") -> None:
+        self.is_greeted = True
+        parser = self._owner.parser
+        parser.reset()
+        parser.size_max = self.info.size_max
+        self.send_line(self._owner.greeting(self, self.info))
+        self.ping(self._answered)
+        if rest:
+            self._feed(memoryview(rest))
+
+    def _answered(self, error: NatsError | None) -> None:
+        if error is not None:
+            return
+        self._cancel("connect")
+        self.is_ready = True
+        self.ready_at = self._runtime.monotonic()
+        self._timers["ping"] = self._runtime.call_later(self._settings.ping_interval_s, self._check)
+        self._owner.ready(self)
+
+    # -- TLS
+
+    def _transport_is_tls(self) -> bool:
+        return self._transport.get_extra_info("ssl_object") is not None
+
+    def _upgrade(self, info: ServerInfo | None) -> bool:
+        """Go on under TLS if that is asked for; whether it is."""
+        context = self._owner.tls_for(self, info)
+        if context is None:
+            return False
+        self._upgrading = True
+        name = self.server.tls_name or self.server.host
+        self._runtime.start_tls(self._transport, self, context, name, self._upgraded)
+        return True
+
+    def _upgraded(self, transport: Any, error: OSError | None) -> None:
+        self._upgrading = False
+        if transport is not None:
+            self._transport = transport
+        if self._closing:
+            self._transport.abort()
+        elif error is not None:
+            self.end(Cause(SERVER_GONE, f"no TLS with {self.server}: {error}"))
+        elif self.info.server_id:
+            self._protected(self._greet)
+
+    # -- writing
+
+    def _write_later(self) -> None:
+        self._write_is_due = False
+        if not self._closing:
+            self._write()
+
+    def _write(self) -> None:
+        if self._out:
+            out = self._out
+            self._out, self._out_bytes = [], 0
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self._out_room = self._settings.output_bytes_max - self._transport.get_write_buffer_size()
+
+    # -- life and end
+
+    def _check(self) -> None:
+        """Once in a ping interval."""
+        if self._heard or self._paused_at is not None:
+            self._silent_pings = 0
+        elif self._silent_pings >= PINGS_MAX:
+            self.end(Cause(STALE, f"{self.server} has been silent for {PINGS_MAX} pings"))
+            return
+        self._heard = False
+        self._silent_pings += 1
+        self.ping()
+        self._timers["ping"] = self._runtime.call_later(self._settings.ping_interval_s, self._check)
+
+    def _is_slow(self) -> None:
+        if self._paused_at is not None:
+            self._timers["slow"] = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
+            self._owner.slow(self._runtime.monotonic() - self._paused_at)
+
+    def _was_paused(self) -> bool:
+        if self._paused_at is not None:
+            return True
+        return self._resumed_at is not None and self._runtime.monotonic() - self._resumed_at < CUT_WITHIN_S
+
+    def _too_late(self) -> None:
+        self.end(
+            Cause(SERVER_GONE, f"{self.server} has not answered for {self._settings.connect_timeout_s:g} s")
+        )
+
+    def _protected(self, step: Callable[[], object]) -> None:
+        """A step of the greeting; whatever is wrong with it ends the connection."""
+        try:
+            step()
+        except NatsProtocolError as error:
+            self.end(Cause(PROTOCOL, str(error)))
+        except NatsSettingsError as error:
+            self.end(Cause(SETTINGS, str(error)))
+        except Exception:
+            log.exception("%s: the greeting of %s could not be dealt with", self._owner.name, self.server)
+            self.end(Cause(PROTOCOL, "the greeting could not be dealt with"))
+
+    def _cancel(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _transport_end(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _ended(self, cause: Cause) -> None:
+        self._closing = True
+        self.is_ready = False
+        for name in tuple(self._timers):
+            self._cancel(name)
+        self._out, self._out_bytes = [], 0
+        pongs, self._pongs = self._pongs, deque()
+        self._owner.ended(self, cause)
+        for done in pongs:
+            if done is not None:
+                done(NotConnected(str(cause)))

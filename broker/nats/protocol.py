@@ -1,0 +1,307 @@
+"""The NATS client protocol without sockets: bytes in, events out, and the lines that a client sends.
+
+The protocol is text: a line of a verb and its arguments, and behind the lines MSG and HMSG a payload of the length that
+the line tells (docs.nats.io, "Client Protocol"; headers: ADR-4).
+
+- Messages are what arrives, hundreds of thousands a second, so the loop in `feed` does nothing that could be done once:
+  a line that was seen before (the same subject, subscription and size) is found whole in a dictionary, with its sink and
+  its sizes. Lines with a reply subject are as good as unique and are not kept.
+- What is incomplete at the end of a piece waits in a buffer that grows as bytes arrive, and is not looked at before
+  it can be complete: a large payload is copied three times, however many pieces it comes in.
+- Every size is checked before anything waits for it. Whatever is not understood is a NatsProtocolError: the
+  connection is of no use any more, and `reset` makes the parser ready for the next one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# Called with each message: subject, reply and header block (b"" when there is none; else the block whole, from
+# b"NATS/1.0" to its empty line) and payload.
+Sink: TypeAlias = "Callable[[bytes, bytes, bytes, bytes], object]"
+
+LINE_BYTES_MAX: Final = (
+    64 * 1024
+)  # INFO of a large cluster; the lines of messages are at most a few kilobytes
+KNOWN_LINES_MAX: Final = 16_384
+KNOWN_LINE_BYTES_MAX: Final = 512  # a longer one is not kept
+SIZE_DIGITS_MAX: Final = 10
+# A message can be larger than the server's max_payload: one that passed a server with another limit, or got headers
+# from JetStream.
+SIZE_SLACK_BYTES: Final = 1024 * 1024
+SIZE_MAX_BYTES: Final = (
+    64 * 1024 * 1024 + SIZE_SLACK_BYTES
+)  # nats-server knows no larger max_payload than 64 MiB
+
+_CARRIAGE_RETURN: Final = 13
+_LINE_FEED: Final = 10
+
+
+class NatsProtocolError(Exception):
+    """What came is not the NATS protocol, or larger than it may be."""
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server tells of itself in INFO, as far as it matters here."""
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    cluster: str = ""
+    domain: str = ""
+    max_payload: int = 1024 * 1024
+    client_id: int = 0
+    client_ip: str = ""
+    headers: bool = False
+    jetstream: bool = False
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    tls_verify: bool = False
+    nonce: str = ""
+    connect_urls: tuple[str, ...] = ()
+    ldm: bool = False  # lame duck mode: the server goes away soon
+
+    @property
+    def size_max(self) -> int:
+        """Largest message to expect, headers and payload, in bytes."""
+        return min(max(self.max_payload, 0) + SIZE_SLACK_BYTES, SIZE_MAX_BYTES)
+
+
+class ParserHandler(Protocol):
+    """Who is told of everything but messages. Called while `feed` runs."""
+
+    def on_info(self, info: ServerInfo) -> None: ...
+
+    def on_ping(self) -> None: ...
+
+    def on_pong(self) -> None: ...
+
+    def on_ok(self) -> None: ...
+
+    def on_error(self, text: str) -> None:
+        """-ERR, its text without the quotes."""
+        ...
+
+    def on_sink_error(self, subject: bytes, error: Exception) -> None:
+        """A sink has raised; its message is dealt with and the next one follows."""
+        ...
+
+
+# sink, subject, reply, bytes of the header block, bytes of header block and payload
+_Message: TypeAlias = "tuple[Sink, bytes, bytes, int, int]"
+
+
+def _nobody(_subject: bytes, _reply: bytes, _header_block: bytes, _payload: bytes) -> None:
+    """The sink of messages that were on their way when their subscription ended."""
+
+
+class NatsParser:
+    """Reads what a server sends. `sinks` says who takes the messages of a subscription id; change it by `add_sink` and
+    `remove_sink`, at any time, also from within a sink. `messages` counts those that were read."""
+
+    __slots__ = ("_handler", "_held", "_known", "_needed", "messages", "sinks", "size_max")
+
+    def __init__(self, handler: ParserHandler) -> None:
+        self.sinks: dict[bytes, Sink] = {}
+        self.size_max = ServerInfo().size_max
+        self.messages = 0
+        self._handler = handler
+        self._known: dict[bytes, _Message] = {}
+        self._held = bytearray()  # the beginning of a line, or a line and the beginning of its payload
+        self._needed = 0  # length of `_held` from which it is complete; 0: its line is not
+
+    def add_sink(self, subscription_id: bytes, sink: Sink) -> None:
+        self.remove_sink(subscription_id)
+        self.sinks[subscription_id] = sink
+
+    def remove_sink(self, subscription_id: bytes) -> None:
+        """From now on nobody gets its messages, not even those that `feed` has in hand."""
+        if self.sinks.pop(subscription_id, None) is not None:
+            self._known.clear()
+
+    def reset(self) -> None:
+        """Forget what is incomplete: the next bytes are of another connection."""
+        self._held = bytearray()
+        self._needed = 0
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Read the next bytes, cut anywhere. NatsProtocolError: they make no sense; nothing may be fed before `reset`."""
+        if self._held:
+            complete = self._with_held(data)
+            if complete is None:
+                return
+            data = complete
+        elif not isinstance(data, bytes):
+            data = bytes(data)
+        find, known = data.find, self._known.get
+        length = len(data)
+        position = messages = needed = 0
+        while (line_end := find(b"\r\n", position)) >= 0:
+            line = data[position:line_end]
+            message = known(line)
+            if message is None:
+                message = self._read_line(line)
+                if message is None:
+                    position = line_end + 2
+                    continue
+            sink, subject, reply, header_bytes, total_bytes = message
+            start = line_end + 2
+            end = start + total_bytes
+            if end + 2 > length:
+                needed = end + 2 - position
+                break
+            if data[end] != _CARRIAGE_RETURN or data[end + 1] != _LINE_FEED:
+                raise NatsProtocolError(f"no end of line behind the payload of {_shown(line)}")
+            position = end + 2
+            messages += 1
+            try:
+                if header_bytes:
+                    body = start + header_bytes
+                    sink(subject, reply, data[start:body], data[body:end])
+                else:
+                    sink(subject, reply, b"", data[start:end])
+            except Exception as error:  # noqa: BLE001 - of whoever takes the messages; the others' go on
+                self._handler.on_sink_error(subject, error)
+        self.messages += messages
+        if position < length:
+            if not needed and length - position > LINE_BYTES_MAX:
+                raise NatsProtocolError(f"a line without end: {_shown(data[position : position + 100])}")
+            self._held += memoryview(data)[position:]
+            self._needed = needed
+
+    def _with_held(self, data: bytes | memoryview) -> bytes | None:
+        """`data` behind what is held; None, and it is held too, when the first thing in it can't be complete."""
+        held = self._held
+        if self._needed:
+            is_incomplete = len(held) + len(data) < self._needed
+        else:
+            data = bytes(data)
+            is_incomplete = b"\n" not in data
+            if is_incomplete and len(held) + len(data) > LINE_BYTES_MAX:
+                raise NatsProtocolError(f"a line without end: {_shown(bytes(held[:100]))}")
+        if is_incomplete:
+            held += data
+            return None
+        complete = b"".join((held, data))
+        self.reset()
+        return complete
+
+    def _read_line(self, line: bytes) -> _Message | None:
+        """A line that is not known: that of a message, or one that is dealt with at once."""
+        if len(line) > LINE_BYTES_MAX:
+            raise NatsProtocolError(f"a line of {len(line)} bytes: {_shown(line[:100])}")
+        verb = line[:5].upper()
+        if verb[:4] in (b"MSG ", b"MSG\t"):
+            return self._message(line, header_fields=0)
+        if verb in (b"HMSG ", b"HMSG\t"):
+            return self._message(line, header_fields=1)
+        self._control(verb, line)
+        return None
+
+    def _message(self, line: bytes, header_fields: int) -> _Message:
+        """MSG subject sid [reply] bytes, and HMSG subject sid [reply] header-bytes bytes."""
+        fields = line.split()
+        without_reply = 4 + header_fields
+        if len(fields) not in (without_reply, without_reply + 1):
+            raise NatsProtocolError(f"wrong number of fields: {_shown(line)}")
+        total_bytes = self._size(fields[-1], line)
+        header_bytes = self._size(fields[-2], line) if header_fields else 0
+        if header_bytes > total_bytes:
+            raise NatsProtocolError(f"more header than message: {_shown(line)}")
+        reply = fields[3] if len(fields) > without_reply else b""
+        sink = self.sinks.get(fields[2])
+        if sink is None:
+            return _nobody, b"", b"", 0, total_bytes
+        message = sink, fields[1], reply, header_bytes, total_bytes
+        if not reply and len(line) <= KNOWN_LINE_BYTES_MAX:
+            if len(self._known) >= KNOWN_LINES_MAX:
+                self._known.clear()
+            self._known[line] = message
+        return message
+
+    def _size(self, field: bytes, line: bytes) -> int:
+        if not field.isdigit() or len(field) > SIZE_DIGITS_MAX:
+            raise NatsProtocolError(f"no size: {_shown(line)}")
+        size = int(field)
+        if size > self.size_max:
+            raise NatsProtocolError(
+                f"a message of {size} bytes, at most {self.size_max} can be: {_shown(line)}"
+            )
+        return size
+
+    def _control(self, verb: bytes, line: bytes) -> None:
+        handler = self._handler
+        if verb.startswith(b"PING"):
+            handler.on_ping()
+        elif verb.startswith(b"PONG"):
+            handler.on_pong()
+        elif verb.startswith(b"+OK"):
+            handler.on_ok()
+        elif verb.startswith(b"-ERR"):
+            handler.on_error(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
+        elif verb.startswith(b"INFO"):
+            handler.on_info(read_info(line))
+        else:
+            raise NatsProtocolError(f"not the NATS protocol: {_shown(line)}")
+
+
+def _shown(line: bytes) -> str:
+    """A line as a log may show it."""
+    return repr(line[:200])[1:]
+
+
+# -- lines
+
+
+def read_info(line: bytes) -> ServerInfo:
+    """The line INFO {...}, without its end. NatsProtocolError when it is none."""
+    if line[:5].upper() not in (b"INFO ", b"INFO\t"):
+        raise NatsProtocolError(f"not the NATS protocol: {_shown(line)}")
+    try:
+        return msgspec.json.decode(line[5:], type=ServerInfo)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise NatsProtocolError(f"INFO that cannot be read: {error}: {_shown(line)}") from error
+
+
+def connect_line(options: Mapping[str, object]) -> bytes:
+    """CONNECT with these options (user, pass, verbose, ...)."""
+    return b"CONNECT %b\r\n" % msgspec.json.encode(options)
+
+
+def sub_line(subject: bytes, subscription_id: bytes, queue: bytes = b"") -> bytes:
+    """SUB; ValueError for a subject or queue group that would be several words."""
+    _check_word(subject)
+    if queue:
+        _check_word(queue)
+        return b"SUB %b %b %b\r\n" % (subject, queue, subscription_id)
+    return b"SUB %b %b\r\n" % (subject, subscription_id)
+
+
+def unsub_line(subscription_id: bytes) -> bytes:
+    """UNSUB, at once."""
+    return b"UNSUB %b\r\n" % subscription_id
+
+
+def pub(subject: bytes, payload: bytes, reply: bytes = b"", headers: bytes = b"") -> bytes:
+    """PUB, or HPUB when `headers` is a block (b"NATS/1.0\\r\\nName: value\\r\\n\\r\\n"). ValueError for a subject that is none:
+    empty or of several words, which the server would take for something else."""
+    _check_word(subject)
+    if reply:
+        _check_word(reply)
+        subject = b"%b %b" % (subject, reply)
+    if not headers:
+        return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+    header_bytes = len(headers)
+    total_bytes = header_bytes + len(payload)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, header_bytes, total_bytes, headers, payload)
+
+
+def _check_word(word: bytes) -> None:
+    if word.split() != [word]:
+        raise ValueError(f"{_shown(word)} is no NATS subject: it is empty or has blanks")
