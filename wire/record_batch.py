@@ -254,11 +254,18 @@ def build_batch(
 
 def assemble_batch(header: BatchHeader, payload: Bytes) -> bytes:
     """`payload` (already compressed as the attributes say) behind `header`, with its length and CRC set."""
-    header.batch_length = HEADER_SIZE - LOG_OVERHEAD + len(payload)
-    batch = bytearray(_HEADER.pack(*msgspec.structs.astuple(header)))
+    batch = bytearray(HEADER_SIZE)
     batch += payload
-    _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:]))
+    seal_batch(batch, header)
     return bytes(batch)
+
+
+def seal_batch(batch: bytearray, header: BatchHeader) -> None:
+    """Write `header`, with its length and CRC set, into the room of 61 bytes at the beginning of `batch`."""
+    header.batch_length = len(batch) - LOG_OVERHEAD
+    _HEADER.pack_into(batch, 0, *msgspec.structs.astuple(header))
+    header.crc = crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:])
+    _CRC.pack_into(batch, CRC_OFFSET, header.crc)
 
 
 def iterate_records(batch: Bytes, max_decompressed_bytes: int = 1 << 30) -> Iterator[Record]:

@@ -29,6 +29,7 @@ HashFunction: TypeAlias = Callable[[bytes], int]
 
 PARTITION_HEADER: Final = b"Kafka-Partition"
 KEYS_KEPT_MAX: Final = 65_536
+KEY_KEPT_BYTES_MAX: Final = 128
 
 _WORD: Final = 0xFFFFFFFF
 _MURMUR_SEED: Final = 0x9747B28C
@@ -77,7 +78,7 @@ def compile_partitioner(
 ) -> PartitionOf:
     """The function for a value of `nats.partitioner` over this many partitions, beside this `nats.key`.
 
-    ConfigError when a text is none.
+    Where keys are not of the subject alone it remembers what it found. ConfigError when a text is none.
     """
     if isinstance(spec, str):
         spec = parse_partitioner(spec)
@@ -86,17 +87,15 @@ def compile_partitioner(
     if spec.kind == "token":
         return _by_number(spec.token, partition_count)
     if spec.kind == "murmur2":
-        return _by_hash(positive_murmur2, partition_count)
-    return _by_hash(_fnv1a_undotted if key.kind == "tokens" else fnv1a, partition_count, fnv1a)
+        by_hash = _by_hash(positive_murmur2, positive_murmur2, partition_count)
+    else:
+        by_hash = _by_hash(_fnv1a_undotted if key.kind == "tokens" else fnv1a, fnv1a, partition_count)
+    return KeyedPartitions(by_hash) if key.kind in ("header", "json", "reply") else by_hash
 
 
-def _by_hash(
-    of_key: HashFunction, partition_count: int, of_subject: HashFunction | None = None
-) -> PartitionOf:
-    hash_subject = of_key if of_subject is None else of_subject
-
+def _by_hash(of_key: HashFunction, of_subject: HashFunction, partition_count: int) -> PartitionOf:
     def partition_of(subject: bytes, key: bytes | None) -> int:
-        return (hash_subject(subject) if key is None else of_key(key)) % partition_count
+        return (of_subject(subject) if key is None else of_key(key)) % partition_count
 
     return partition_of
 
@@ -106,7 +105,7 @@ def _fnv1a_undotted(key: bytes) -> int:
 
 
 def _by_number(token: int, partition_count: int) -> PartitionOf:
-    by_hash = _by_hash(positive_murmur2, partition_count)
+    by_hash = _by_hash(positive_murmur2, positive_murmur2, partition_count)
 
     def partition_of(subject: bytes, key: bytes | None) -> int:
         tokens = subject.split(b".", token)
@@ -122,7 +121,12 @@ def read_number(text: bytes) -> int | None:
 
 
 class BadPartition(ValueError):
-    """A message asks for a partition that the topic does not have, or for none that can be read."""
+    """A message asks for a partition that the topic does not have, or for none that can be read.
+
+    `partition` is where it would have gone without asking.
+    """
+
+    partition: int = -1
 
 
 def requested_partition(value: bytes, partition_count: int) -> int:
@@ -136,7 +140,10 @@ def requested_partition(value: bytes, partition_count: int) -> int:
 
 
 class KeyedPartitions:
-    """A partitioner that remembers what it found for a bounded number of keys. For partitions that follow the key alone."""
+    """A partitioner that remembers what it found for a bounded number of keys, none of them long.
+
+    For murmur2 and fnv1a only, where the partition follows the key, or without one the subject, and nothing else.
+    """
 
     __slots__ = ("_by_key", "_partition_of")
 
@@ -151,6 +158,8 @@ class KeyedPartitions:
             return kept[name]
         except KeyError:
             pass
+        if len(name) > KEY_KEPT_BYTES_MAX:
+            return self._partition_of(subject, key)
         if len(kept) >= KEYS_KEPT_MAX:
             kept.clear()
         partition = kept[name] = self._partition_of(subject, key)
