@@ -198,6 +198,7 @@ class BrokerConfig(_Values):
         self.dynamic_cluster: dict[str, str] = {}  # those of them that count
         self.dynamic_node: dict[str, str] = {}
         self._read_all()
+        self._check_nats()
         self._check_roles()
         self.notes.extend(
             ("warning", text)
@@ -290,6 +291,12 @@ class BrokerConfig(_Values):
 
     def _parsed(self, name: str) -> Value:
         return BROKER_CONFIGS[name].parse(self.value(name))
+
+    def _check_nats(self) -> None:
+        if any(name.startswith("nats.") for name in self.given):
+            from barnabas.broker.config_nats import nats_connections  # only who connects to NATS needs it
+
+            nats_connections(self.given)
 
     def _check_roles(self) -> None:
         if "broker.id" in self.given and "node.id" not in self.given:
