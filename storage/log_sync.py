@@ -127,6 +127,10 @@ class SyncedLog(ReadableLog):
             self._runtime.call_later(config.flush_ms / 1000, self._flush_due)
         return False
 
+    def awaits_sync(self, offset: int) -> bool:
+        """Whether the record at `offset` is not to be acknowledged before `when_synced(offset + 1)`."""
+        return 0 <= self._held_from <= offset
+
     def when_synced(self, offset: int, call: Synced) -> None:
         """Call once everything below `offset` would survive a power failure, or can't be made to."""
         if self.failure is not None:

@@ -1,0 +1,153 @@
+"""The ids of the messages that one partition took lately: what comes again within nats.dedup.window.ms is a duplicate.
+
+A message's id is its header Nats-Msg-Id. As with JetStream, the window of an id begins when its first message is stored
+and a duplicate does not prolong it, the id alone counts and not what else the message says, and the answer to a duplicate
+carries the place of the first. Unlike there the ids are a partition's own: the same id under subjects that go to
+different partitions is two messages.
+
+Messages come one by one, records are appended in batches. An id is open while its message waits in the batch that is
+being built, and known by its offset when that batch has been appended; when it could not be, its ids are forgotten and
+the publisher may try again.
+
+Memory: ids in the order of their time, and one dict by id. Expiry drops ids from the front, each once. At most
+`entries_max` ids are kept; beyond, the oldest go early, which is counted and logged. Long ids are kept as a digest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from hashlib import blake2b
+from typing import Final
+
+from barnabas.broker.nats.headers import find_header
+
+log = logging.getLogger("barnabas.nats")
+
+MESSAGE_ID: Final = b"Nats-Msg-Id"
+ENTRIES_MAX: Final = 1_000_000  # some 200 bytes each
+ID_BYTES_MAX: Final = 64  # of those that are kept as they are
+_LINE: Final = b"\r\n" + MESSAGE_ID + b":"
+_NEVER: Final = 1 << 63
+_WARNING_EVERY_MS: Final = 60_000
+
+
+def message_id(header_block: bytes) -> bytes:
+    """The id that a message has, b"" when it has none. The first header of that name counts, in that letter case."""
+    if _LINE not in header_block:
+        return b""
+    return kept_id(find_header(header_block, MESSAGE_ID) or b"")
+
+
+def kept_id(value: bytes) -> bytes:
+    """What a header's value is remembered as."""
+    value = value.lstrip(b" ")  # as nats-server does
+    if len(value) <= ID_BYTES_MAX:
+        return value
+    return blake2b(value, digest_size=32, person=b"Nats-Msg-Id").digest() + b"\r\n"  # which no value holds
+
+
+class DedupWindow:
+    """The window of one partition while it is led here. Times in ms since the epoch; a clock that goes back is taken
+    for one that stands still."""
+
+    def __init__(self, window_ms: int, name: str = "", entries_max: int = ENTRIES_MAX) -> None:
+        """`window_ms` 0 remembers nothing. `name` of the partition, for the log."""
+        self.window_ms = window_ms
+        self.name = name
+        self.entries_max = entries_max
+        self.dropped_early = 0
+        self._offsets: dict[bytes, int] = {}
+        self._ids: deque[bytes] = deque()  # those of `_offsets`, oldest first
+        self._times: deque[tuple[int, int]] = deque()  # (until when, how many ids), oldest first
+        self._expiry_ms = _NEVER  # the first of these
+        self._open: dict[bytes, int] = {}  # ids of the batch that is being built, with their places in it
+        self._last_warning_ms = -_WARNING_EVERY_MS
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def find(self, identity: bytes, now_ms: int) -> int | None:
+        """The offset of the record that has this id, or ~place (below 0) when its message waits at that place of the
+        batch that is being built; None when the id is new."""
+        if now_ms >= self._expiry_ms:
+            self._expire(now_ms)
+        offset = self._offsets.get(identity)
+        if offset is None and self._open:
+            place = self._open.get(identity)
+            return None if place is None else ~place
+        return offset
+
+    def open(self, identity: bytes, place: int) -> None:
+        """A message with this id, which is new, went to `place` in the batch that is being built."""
+        if self.window_ms:
+            self._open[identity] = place
+
+    def appended(self, base_offset: int, now_ms: int) -> None:
+        """The batch is in the log: its ids are known by their offsets now."""
+        if not self._open:
+            return
+        opened, self._open = self._open, {}
+        if now_ms >= self._expiry_ms:
+            self._expire(now_ms)
+        for identity, place in opened.items():
+            self._offsets[identity] = base_offset + place
+        self._ids.extend(opened)
+        self._note(len(opened), now_ms)
+
+    def dropped(self) -> None:
+        """The batch could not be appended: what it held has not been seen."""
+        self._open.clear()
+
+    def known(self, identity: bytes, offset: int, timestamp_ms: int) -> None:
+        """A record of the log, which was appended before anything was here, has the id. Records come in their order; of an
+        id that came twice within the window the first counts."""
+        if self.window_ms and identity not in self._offsets:
+            self._offsets[identity] = offset
+            self._ids.append(identity)
+            self._note(1, timestamp_ms)
+
+    def _note(self, count: int, now_ms: int) -> None:
+        """The last `count` ids are as old as that."""
+        until = now_ms + self.window_ms
+        times = self._times
+        if times and times[-1][0] >= until:
+            until, before = times.pop()
+            count += before
+        times.append((until, count))
+        self._expiry_ms = times[0][0]
+        excess = len(self._ids) - self.entries_max
+        if excess > 0:
+            self._drop_early(excess, now_ms)
+
+    def _expire(self, now_ms: int) -> None:
+        times = self._times
+        while times and times[0][0] <= now_ms:
+            self._forget(times.popleft()[1])
+        self._expiry_ms = times[0][0] if times else _NEVER
+
+    def _forget(self, count: int) -> None:
+        next_id, offsets = self._ids.popleft, self._offsets
+        for _ in range(count):
+            del offsets[next_id()]
+
+    def _drop_early(self, excess: int, now_ms: int) -> None:
+        self._forget(excess)
+        self.dropped_early += excess
+        times = self._times
+        while excess:
+            until, count = times.popleft()
+            if count > excess:
+                times.appendleft((until, count - excess))
+            excess -= min(excess, count)
+        self._expiry_ms = times[0][0] if times else _NEVER
+        if now_ms - self._last_warning_ms >= _WARNING_EVERY_MS:
+            self._last_warning_ms = now_ms
+            log.warning(
+                "%s: more than %d ids of messages within nats.dedup.window.ms=%d: %d have been forgotten early, and "
+                "messages that come again may be taken twice; a shorter window keeps what it promises",
+                self.name,
+                self.entries_max,
+                self.window_ms,
+                self.dropped_early,
+            )
