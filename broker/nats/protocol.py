@@ -201,7 +201,7 @@ class NatsParser:
             return self._message(line, header_fields=0)
         if verb in (b"HMSG ", b"HMSG\t"):
             return self._message(line, header_fields=1)
-        self._control(verb, line)
+        self._control(line)
         return None
 
     def _message(self, line: bytes, header_fields: int) -> _Message:
@@ -235,20 +235,19 @@ class NatsParser:
             )
         return size
 
-    def _control(self, verb: bytes, line: bytes) -> None:
+    def _control(self, line: bytes) -> None:
         handler = self._handler
-        if verb.startswith(b"PING"):
+        verb = line.rstrip().upper()
+        if verb == b"PING":
             handler.on_ping()
-        elif verb.startswith(b"PONG"):
+        elif verb == b"PONG":
             handler.on_pong()
-        elif verb.startswith(b"+OK"):
+        elif verb == b"+OK":
             handler.on_ok()
-        elif verb.startswith(b"-ERR"):
+        elif verb[:5].rstrip() == b"-ERR":
             handler.on_error(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
-        elif verb.startswith(b"INFO"):
-            handler.on_info(read_info(line))
         else:
-            raise NatsProtocolError(f"not the NATS protocol: {_shown(line)}")
+            handler.on_info(read_info(line))
 
 
 def _shown(line: bytes) -> str:
