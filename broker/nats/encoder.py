@@ -14,7 +14,7 @@ The functions are closures because their variables are then one instruction away
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from barnabas.broker.nats.headers import Pairs
 from barnabas.broker.nats.keys import KeyFunction
@@ -34,7 +34,7 @@ from barnabas.broker.nats.record_parts import (
     make_header_adder,
     sized,
 )
-from barnabas.broker.nats.routes import FROM_MESSAGE, Route, Routes, Take, Wanted
+from barnabas.broker.nats.routes import FROM_MESSAGE, NOWHERE, Route, Routes, Take, Wanted
 from barnabas.wire.primitives import varint
 
 Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
@@ -46,15 +46,8 @@ Refused: TypeAlias = Callable[[bytes, bytes, bytes, bytes, BadPartition], object
 Encoded: TypeAlias = "tuple[int, Pairs | None, bytes]"
 
 
-class Encode(Protocol):
-    def __call__(
-        self,
-        subject: bytes,
-        reply: bytes,
-        header_block: bytes,
-        payload: bytes | None,
-        extra: tuple[bytes, ...] = (),
-    ) -> Encoded | None: ...
+# (route, subject, reply, header block, payload or None for null, parts of further headers)
+EncodeRoute: TypeAlias = Callable[[Route, bytes, bytes, bytes, bytes | None, tuple[bytes, ...]], Encoded]
 
 
 # A record's parts begin with the key, the value's size, the value, the number of headers and the first header, one part
@@ -69,12 +62,10 @@ class Encoder:
     `takes` says who takes the tails of which partition; partitions that are not in it are not served here. `wanted` is
     asked once a subject, `is_special` once a header's name. `reply_is_special` makes every message with a reply special.
 
-    `take(subject, reply, header_block, payload)` is the sink. `encode` takes the same (a payload None is Kafka's null) and
-    parts of headers to add behind nats.reply (three a header, see `header_parts`), and returns what it made, wherever
-    that partition is served; None for a subject that is not wanted. It raises BadPartition.
+    `take(subject, reply, header_block, payload)` is the sink.
     """
 
-    __slots__ = ("encode", "routes", "take")
+    __slots__ = ("_encode", "routes", "take")
 
     def __init__(
         self,
@@ -90,8 +81,26 @@ class Encoder:
         reply_is_special: bool = False,
     ) -> None:
         self.routes = Routes(key_of, partition_of, takes, wanted)
-        self.encode = _make_encode(self.routes, key_of, partition_of, partition_count, is_special)
-        self.take = _make_take(self.routes, self.encode, special, refused, reply_is_special)
+        self._encode = _make_encode(key_of, partition_of, partition_count, is_special)
+        self.take: Sink = _make_take(self.routes, self._encode, special, refused, reply_is_special)
+
+    def encode(
+        self,
+        subject: bytes,
+        reply: bytes,
+        header_block: bytes,
+        payload: bytes | None,
+        extra: tuple[bytes, ...] = (),
+    ) -> Encoded | None:
+        """What `take` would make of a message, wherever that partition is served; None for a subject not wanted.
+
+        A payload None is Kafka's null. `extra` holds parts of headers to add behind nats.reply, three a header (see
+        `header_parts`). Raises BadPartition.
+        """
+        route = self.routes.by_subject.get(subject) or self.routes.learn(subject)
+        if route.partition == NOWHERE:
+            return None
+        return self._encode(route, subject, reply, header_block, payload, extra)
 
     def serve(self, takes: Mapping[int, Take]) -> None:
         """From now on these partitions are served here, and no others."""
@@ -99,32 +108,24 @@ class Encoder:
 
 
 def _make_encode(
-    routes: Routes,
-    key_of: KeyFunction,
-    partition_of: PartitionOf,
-    partition_count: int,
-    is_special: IsSpecial,
-) -> Encode:
-    find_route = routes.by_subject.get
-    learn = routes.learn
+    key_of: KeyFunction, partition_of: PartitionOf, partition_count: int, is_special: IsSpecial
+) -> EncodeRoute:
     add_headers = make_header_adder(lambda name: name == PARTITION_HEADER or is_special(name))
     part = key_of.part
     of_part = key_of.of_part
     reply_name = sized(REPLY_HEADER)
 
     def encode(
+        route: Route,
         subject: bytes,
         reply: bytes,
         header_block: bytes,
         payload: bytes | None,
-        extra: tuple[bytes, ...] = (),
-    ) -> Encoded | None:
-        route = find_route(subject) or learn(subject)
+        extra: tuple[bytes, ...],
+    ) -> Encoded:
         partition = route.partition
         key_part = route.key_part
         if partition == FROM_MESSAGE:
-            if not route.is_wanted:
-                return None
             key = of_part((subject, reply, header_block, payload or b"")[part])
             partition = partition_of(subject, key)
             key_part = sized(key)
@@ -132,25 +133,18 @@ def _make_encode(
             parts = [key_part, NULL_PART, b"", b"", route.subject_part]
         else:
             size = len(payload)
-            parts = [
-                key_part,
-                VARINTS[size] if size < VARINT_COUNT else varint(size),
-                payload,
-                b"",
-                route.subject_part,
-            ]
+            value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
+            parts = [key_part, value_size, payload, b"", route.subject_part]
         if reply:
-            size = len(reply)
-            parts += reply_name, VARINTS[size] if size < VARINT_COUNT else varint(size), reply
+            parts += reply_name, varint(len(reply)), reply
         if extra:
             parts += extra
         found = add_headers(header_block, parts) if header_block else None
         count = (len(parts) - _PARTS_BESIDE) // 3
         parts[_COUNT_PLACE] = VARINTS[count] if count < VARINT_COUNT else varint(count)
-        tail = b"".join(parts)
         if found is None:
-            return partition, None, tail
-        return _as_requested(partition, found, tail, partition_count)
+            return partition, None, b"".join(parts)
+        return _as_requested(partition, found, b"".join(parts), partition_count)
 
     return encode
 
@@ -169,7 +163,7 @@ def _as_requested(partition: int, found: Pairs, tail: bytes, partition_count: in
 
 
 def _make_take(
-    routes: Routes, encode: Encode, special: Special, refused: Refused, reply_is_special: bool
+    routes: Routes, encode: EncodeRoute, special: Special, refused: Refused, reply_is_special: bool
 ) -> Sink:
     by_subject = routes.by_subject
     learn = routes.learn
@@ -181,44 +175,25 @@ def _make_take(
         except KeyError:
             route = learn(subject)
         take_tail = route.take
-        if header_block or reply or take_tail is None:
-            if take_tail is not None or may_be_served(route, header_block):
-                take_other(subject, reply, header_block, payload)
+        if take_tail is None:  # not for here, unless the message itself says so
+            partition = route.partition
+            if partition != FROM_MESSAGE and (partition == NOWHERE or PARTITION_HEADER not in header_block):
+                return
+        elif not (header_block or reply):
+            size = len(payload)
+            value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
+            take_tail(b"".join((route.key_part, value_size, payload, route.header_part)))
             return
-        size = len(payload)
-        take_tail(
-            b"".join(
-                (
-                    route.key_part,
-                    VARINTS[size] if size < VARINT_COUNT else varint(size),
-                    payload,
-                    route.header_part,
-                )
-            )
-        )
-
-    def may_be_served(route: Route, header_block: bytes) -> bool:
-        """Of a message whose subject alone brings it to no partition that is served here."""
-        if route.partition == FROM_MESSAGE:
-            return route.is_wanted
-        return PARTITION_HEADER in header_block
-
-    def take_other(subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         try:
-            encoded = encode(subject, reply, header_block, payload)
+            partition, found, tail = encode(route, subject, reply, header_block, payload, ())
         except BadPartition as error:
             if error.partition in takes:
                 refused(subject, reply, header_block, payload, error)
             return
-        if encoded is None:
-            return
-        partition, found, tail = encoded
-        take_tail = takes.get(partition)
-        if take_tail is None:
-            return
-        if found is not None or (reply_is_special and reply):
-            special(partition, subject, reply, found or [], tail, payload)
-        else:
-            take_tail(tail)
+        if partition in takes:
+            if found is not None or (reply and reply_is_special):
+                special(partition, subject, reply, found or [], tail, payload)
+            else:
+                takes[partition](tail)
 
     return take

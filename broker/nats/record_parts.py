@@ -50,7 +50,10 @@ NOTHING_SPECIAL: Final[IsSpecial] = frozenset[bytes]().__contains__
 
 def sized(text: bytes | None) -> bytes:
     """A key, value, header name or header value with its length in front."""
-    return NULL_PART if text is None else varint(len(text)) + text
+    if text is None:
+        return NULL_PART
+    size = len(text)
+    return (VARINTS[size] if size < VARINT_COUNT else varint(size)) + text
 
 
 def header_parts(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes]:

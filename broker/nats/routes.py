@@ -16,7 +16,9 @@ from barnabas.broker.nats.record_parts import SUBJECT_HEADER, VARINTS, header_pa
 SUBJECTS_KEPT_MAX: Final = 65_536
 SUBJECT_BYTES_KEPT_MAX: Final = 8 << 20
 
-FROM_MESSAGE: Final = -1  # in place of a partition: it depends on more than the subject
+# In place of a partition:
+FROM_MESSAGE: Final = -1  # it depends on more than the subject
+NOWHERE: Final = -2  # the subject is not wanted
 
 Take: TypeAlias = Callable[[bytes], object]  # takes the tail of a record
 Wanted: TypeAlias = Callable[[bytes], bool]  # of a subject
@@ -25,17 +27,14 @@ Wanted: TypeAlias = Callable[[bytes], bool]  # of a subject
 class Route:
     """One subject's share in its records.
 
-    `take` gets the tails of its partition, None when the partition is not served here, or depends on more than the
-    subject (then `partition` is FROM_MESSAGE and `key_part` empty). `header_part` is the number of headers, 1, and
+    `take` gets the tails of its partition; None when the partition is not served here, or is none (then `key_part` is
+    empty): FROM_MESSAGE when it depends on more than the subject, NOWHERE for a subject not wanted. `header_part` is the number of headers, 1, and
     nats.subject; `subject_part` is nats.subject alone, for records with more headers.
     """
 
-    __slots__ = ("header_part", "is_wanted", "key_part", "partition", "subject_part", "take")
+    __slots__ = ("header_part", "key_part", "partition", "subject_part", "take")
 
-    def __init__(
-        self, subject: bytes, is_wanted: bool, partition: int, key_part: bytes, take: Take | None
-    ) -> None:
-        self.is_wanted = is_wanted
+    def __init__(self, subject: bytes, partition: int, key_part: bytes, take: Take | None) -> None:
         self.partition = partition
         self.key_part = key_part
         self.take = take
@@ -86,9 +85,9 @@ class Routes:
 
     def _find(self, subject: bytes) -> Route:
         if self._wanted is not None and not self._wanted(subject):
-            return Route(subject, False, FROM_MESSAGE, b"", None)
+            return Route(subject, NOWHERE, b"", None)
         if not self._key_of.of_subject_only:
-            return Route(subject, True, FROM_MESSAGE, b"", None)
+            return Route(subject, FROM_MESSAGE, b"", None)
         key = self._key_of.of_part(subject)
         partition = self._partition_of(subject, key)
-        return Route(subject, True, partition, sized(key), self.takes.get(partition))
+        return Route(subject, partition, sized(key), self.takes.get(partition))
