@@ -25,7 +25,6 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.broker.nats.headers import find_header
 from barnabas.wire.errors import ErrorCode
 
 # What a message asks for.
@@ -35,8 +34,7 @@ ACK_ALL: Final = 2
 
 AckLevel = Callable[[bytes, bytes], int]
 
-_HEADER: Final = b"Kafka-Ack"
-_LINE: Final = b"\r\n" + _HEADER + b":"
+_LINE: Final = b"\r\nKafka-Ack:"
 _LEVELS: Final = {
     b"all": ACK_ALL,
     b"-1": ACK_ALL,
@@ -79,19 +77,24 @@ def _never(_reply: bytes, _header_block: bytes) -> int:
 
 
 def _asked_by_header(reply: bytes, header_block: bytes) -> int:
-    if not reply or _LINE not in header_block or reply.startswith(_ACKS_OF_CONSUMERS):
+    if not reply:
         return NO_ACK
-    return _level(header_block)
+    start = header_block.find(_LINE)
+    if start < 0 or reply.startswith(_ACKS_OF_CONSUMERS):
+        return NO_ACK
+    return _level(header_block, start)
 
 
 def _asked_by_reply(reply: bytes, header_block: bytes) -> int:
     if not reply or reply.startswith(_ACKS_OF_CONSUMERS):
         return NO_ACK
-    return _level(header_block) if _LINE in header_block else ACK_ALL
+    start = header_block.find(_LINE)
+    return ACK_ALL if start < 0 else _level(header_block, start)
 
 
-def _level(header_block: bytes) -> int:
-    value = find_header(header_block, _HEADER) or b""
+def _level(header_block: bytes, line_start: int) -> int:
+    start = line_start + len(_LINE)
+    value = header_block[start : header_block.find(b"\r\n", start)]
     return _LEVELS.get(value.strip().lower(), ACK_ALL)
 
 

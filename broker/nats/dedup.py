@@ -20,8 +20,6 @@ from collections import deque
 from hashlib import blake2b
 from typing import Final
 
-from barnabas.broker.nats.headers import find_header
-
 log = logging.getLogger("barnabas.nats")
 
 MESSAGE_ID: Final = b"Nats-Msg-Id"
@@ -34,9 +32,12 @@ _WARNING_EVERY_MS: Final = 60_000
 
 def message_id(header_block: bytes) -> bytes:
     """The id that a message has, b"" when it has none. The first header of that name counts, in that letter case."""
-    if _LINE not in header_block:
+    start = header_block.find(_LINE)
+    if start < 0:
         return b""
-    return kept_id(find_header(header_block, MESSAGE_ID) or b"")
+    start += len(_LINE)
+    end = header_block.find(b"\r\n", start)
+    return kept_id(header_block[start:] if end < 0 else header_block[start:end])
 
 
 def kept_id(value: bytes) -> bytes:
@@ -62,6 +63,8 @@ class DedupWindow:
         self._times: deque[tuple[int, int]] = deque()  # (until when, how many ids), oldest first
         self._expiry_ms = _NEVER  # the first of these
         self._open: dict[bytes, int] = {}  # ids of the batch that is being built, with their places in it
+        self._last_open = b"", -1  # the last of them
+        self._last = b"", -1  # the id of the last message and the offset behind it
         self._last_warning_ms = -_WARNING_EVERY_MS
 
     def __len__(self) -> int:
@@ -80,24 +83,43 @@ class DedupWindow:
 
     def open(self, identity: bytes, place: int) -> None:
         """A message with this id, which is new, went to `place` in the batch that is being built."""
+        self._last_open = identity, place
         if self.window_ms:
             self._open[identity] = place
 
-    def appended(self, base_offset: int, now_ms: int) -> None:
-        """The batch is in the log: its ids are known by their offsets now."""
-        if not self._open:
+    def appended(self, base_offset: int, end_offset: int, now_ms: int) -> None:
+        """The batch is in the log, up to `end_offset` (exclusive): its ids are known by their offsets now."""
+        identity, place = self._last_open
+        self._last = identity if base_offset + place + 1 == end_offset else b"", end_offset
+        if place < 0:
             return
+        self._last_open = b"", -1
         opened, self._open = self._open, {}
         if now_ms >= self._expiry_ms:
             self._expire(now_ms)
         for identity, place in opened.items():
             self._offsets[identity] = base_offset + place
-        self._ids.extend(opened)
-        self._note(len(opened), now_ms)
+        if opened:
+            self._ids.extend(opened)
+            self._note(len(opened), now_ms)
 
     def dropped(self) -> None:
         """The batch could not be appended: what it held has not been seen."""
         self._open.clear()
+        self._last_open = b"", -1
+
+    def last_id(self, log_end_offset: int, open_count: int) -> bytes:
+        """The id of the partition's last message, also if it is older than the window; b"" when it has none, or somebody
+        else has appended since. `open_count` messages are in the batch that is being built."""
+        if open_count:
+            identity, place = self._last_open
+            return identity if place == open_count - 1 else b""
+        identity, end_offset = self._last
+        return identity if end_offset == log_end_offset else b""
+
+    def known_last(self, identity: bytes, end_offset: int) -> None:
+        """The last record of the log, which ends at `end_offset`, has this id."""
+        self._last = identity, end_offset
 
     def known(self, identity: bytes, offset: int, timestamp_ms: int) -> None:
         """A record of the log, which was appended before anything was here, has the id. Records come in their order; of an

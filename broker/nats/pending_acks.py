@@ -31,6 +31,7 @@ from barnabas.broker.nats.errors import NatsError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from barnabas.broker.nats.expectations import Refusal
     from barnabas.broker.partition import Partition
     from barnabas.storage.log import AppendResult
 
@@ -41,6 +42,7 @@ Publish = Callable[[bytes, bytes], object]  # (subject, payload); NatsError when
 Owed = tuple[int, bytes, int, bool]
 
 WAITING_MAX: Final = 500_000
+LOG_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -50,6 +52,7 @@ class AckStats:
     sent: int = 0  # of records; duplicates' among them
     duplicates: int = 0
     refused: int = 0  # errors sent
+    refused_untold: int = 0  # of messages that can't be answered
     withheld: int = 0  # the leadership went first
     unsent: int = 0  # there was no connection, or too many were waiting
     latency_s: float = 0.0  # of the newest, from the receipt of the first message of its batch
@@ -58,7 +61,7 @@ class AckStats:
 class PartitionAcks:
     """See the module. All calls on the loop's thread."""
 
-    __slots__ = ("_bytes", "_now", "_partition", "_publish", "_waiting", "stats")
+    __slots__ = ("_bytes", "_log_again_s", "_now", "_partition", "_publish", "_waiting", "stats")
 
     def __init__(
         self, partition: Partition, publish: Publish, stats: AckStats, now: Callable[[], float]
@@ -69,6 +72,7 @@ class PartitionAcks:
         self._now = now
         self._bytes = PubAckBytes(partition.topic, partition.partition)
         self._waiting = 0
+        self._log_again_s = 0.0
         self.stats = stats
 
     @property
@@ -138,10 +142,24 @@ class PartitionAcks:
             if self._send(reply, answer):
                 self.stats.refused += 1
 
-    def refuse(self, reply: bytes, code: int, number: int, description: str) -> None:
-        """A message was not appended, for a reason of JetStream's (expectations.py)."""
-        if reply and self._send(reply, self._bytes.refused(code, number, description)):
-            self.stats.refused += 1
+    def refuse(self, reply: bytes, refusal: Refusal) -> None:
+        """A message was not appended, for a reason of JetStream's. Where there is nobody to tell, the log does, now and
+        then."""
+        if reply:
+            if self._send(reply, self._bytes.refused(*refusal)):
+                self.stats.refused += 1
+            return
+        self.stats.refused_untold += 1
+        now_s = self._now()
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + LOG_EVERY_S
+            log.warning(
+                "%s-%d: a message without a reply subject was not stored: %s (%d such messages of this topic so far)",
+                self._partition.topic,
+                self._partition.partition,
+                refusal.description,
+                self.stats.refused_untold,
+            )
 
     # -- when it is time
 

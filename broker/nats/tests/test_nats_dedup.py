@@ -59,7 +59,7 @@ def test_it_finds_what_the_model_finds(steps: list[tuple[str, int]]) -> None:
                 model.waiting.append(identity)
         elif step == "append":
             count = len(model.waiting)
-            window.appended(end_offset, now_ms)
+            window.appended(end_offset, end_offset + count, now_ms)
             model.appended(end_offset, now_ms)
             end_offset += count + 1  # somebody else appends, too
         elif step == "drop":
@@ -79,7 +79,7 @@ def test_an_open_id_is_known_by_its_place_and_then_by_its_offset() -> None:
     window.open(b"a", 0)
     window.open(b"b", 3)
     assert window.find(b"b", 10) == ~3
-    window.appended(100, 10)
+    window.appended(100, 104, 10)
     assert window.find(b"b", 10) == 103
     assert window.find(b"b", 10 + WINDOW_MS - 1) == 103
     assert window.find(b"b", 10 + WINDOW_MS) is None
@@ -89,7 +89,7 @@ def test_a_window_of_zero_remembers_nothing() -> None:
     window = DedupWindow(0)
     window.open(b"a", 0)
     assert window.find(b"a", 1) is None
-    window.appended(5, 1)
+    window.appended(5, 6, 1)
     window.known(b"b", 6, 1)
     assert (window.find(b"a", 1), window.find(b"b", 1), len(window)) == (None, None, 0)
 
@@ -97,9 +97,9 @@ def test_a_window_of_zero_remembers_nothing() -> None:
 def test_a_clock_that_goes_back_forgets_nothing_early() -> None:
     window = DedupWindow(WINDOW_MS)
     window.open(b"a", 0)
-    window.appended(0, 1_000)
+    window.appended(0, 1, 1_000)
     window.open(b"b", 0)
-    window.appended(1, 400)
+    window.appended(1, 2, 400)
     assert [window.find(each, 999 + WINDOW_MS) for each in (b"a", b"b")] == [0, 1]
     assert [window.find(each, 1_000 + WINDOW_MS) for each in (b"a", b"b")] == [None, None]
 
@@ -115,7 +115,7 @@ def test_beyond_the_cap_the_oldest_go_first(cap: int, batches: list[tuple[int, i
         now_ms += pause_ms
         for place in range(count):
             window.open(b"%d" % (len(order) + place), place)
-        window.appended(len(order), now_ms)
+        window.appended(len(order), len(order) + count, now_ms)
         order += [b"%d" % (len(order) + place) for place in range(count)]
     kept = order[-cap:]
     assert len(window) == len(kept)
@@ -129,10 +129,10 @@ def test_forgetting_early_is_said_now_and_then(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING, "barnabas.nats"):
         for number in range(4):
             window.open(b"%d" % number, 0)
-            window.appended(number, number)
+            window.appended(number, number + 1, number)
         assert len(caplog.records) == 1
         window.open(b"late", 0)
-        window.appended(9, 70_000)
+        window.appended(9, 10, 70_000)
     assert len(caplog.records) == 2
     assert "orders-0" in caplog.text
     assert "4 have been forgotten early" in caplog.text
@@ -156,6 +156,30 @@ def test_forgetting_early_is_said_now_and_then(caplog: pytest.LogCaptureFixture)
 )
 def test_the_id_of_a_message(lines: bytes, expected: bytes) -> None:
     assert message_id(b"NATS/1.0\r\n" + lines + b"\r\n") == expected
+
+
+def test_blocks_that_break_off() -> None:
+    assert message_id(b"NATS/1.0\r\nNats-Msg-Id: abc") == b"abc"
+    assert message_id(b"NATS/1.0\r\nNats-Msg-Id:") == b""
+
+
+def test_the_last_id_is_that_of_the_last_message() -> None:
+    window = DedupWindow(0)
+    assert window.last_id(0, 0) == b""
+    window.open(b"a", 0)
+    assert window.last_id(0, 1) == b"a"
+    assert window.last_id(0, 2) == b""  # another one without an id came behind it
+    window.appended(0, 1, 10)
+    assert window.last_id(1, 0) == b"a"
+    assert window.last_id(2, 0) == b""  # somebody else has appended
+    window.open(b"b", 0)
+    window.dropped()
+    assert window.last_id(1, 0) == b"a"
+    window.open(b"c", 0)
+    window.appended(1, 3, 11)
+    assert window.last_id(3, 0) == b""
+    window.appended(3, 4, 12)
+    assert window.last_id(4, 0) == b""
 
 
 def test_a_long_id_is_kept_as_a_digest_of_all_of_it() -> None:
