@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from barnabas.broker.asyncio_runtime import AsyncioRuntime
+from barnabas.broker.nats.tests.client_world import ClientWorld
 
 from barnabas.testing.nats_server import NatsServer
 
@@ -30,3 +32,19 @@ def shared_nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nat
     """One for tests that neither stop it nor mind others' subjects; with JetStream and monitoring."""
     with NatsServer(tmp_path_factory.mktemp("nats"), jetstream=True, monitoring=True) as server:
         yield server
+
+
+@pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])
+def both_loops(request: pytest.FixtureRequest) -> Iterator[ClientWorld]:
+    """A world of clients, on uvloop and on asyncio's own loop."""
+    world = ClientWorld(AsyncioRuntime(prefer_uvloop=request.param))
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def world() -> Iterator[ClientWorld]:
+    """A world of clients."""
+    world = ClientWorld(AsyncioRuntime())
+    yield world
+    world.close()
