@@ -26,7 +26,7 @@ KEY_WORDS: Final = "subject, token:N, tokens:N,N, header:NAME, regex:PATTERN, re
 _HEADER_NAME: Final = re.compile(r"[!-9;-~]+")
 _NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _JSON_STEP: Final = re.compile(
-    r"""\.(?P<name>[^.\[\]'"\s]+) | \[(?P<index>0|[1-9][0-9]{0,8})\] | \['(?P<single>[^']+)'\] | \["(?P<double>[^"]+)"\]""",
+    r"""\.(?P<name>[^.\[\]'"\s*?()]+) | \[(?P<index>0|[1-9][0-9]{0,8})\] | \['(?P<single>[^']+)'\] | \["(?P<double>[^"]+)"\]""",
     re.VERBOSE,
 )
 _TIME: Final = re.compile(
