@@ -38,8 +38,8 @@ from barnabas.broker.nats.routes import FROM_MESSAGE, NOWHERE, Route, Routes, Ta
 from barnabas.wire.primitives import varint
 
 Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
-# (partition, subject, reply, special headers, tail, payload); called for partitions served here only
-Special: TypeAlias = Callable[[int, bytes, bytes, Pairs, bytes, bytes], object]
+# (partition, reply, header block, special headers, tail); called for partitions served here only
+Special: TypeAlias = Callable[[int, bytes, bytes, Pairs, bytes], object]
 # (subject, reply, header block, payload, what is wrong); called where the message would otherwise be served
 Refused: TypeAlias = Callable[[bytes, bytes, bytes, bytes, BadPartition], object]
 # (partition, special headers other than Kafka-Partition, tail)
@@ -192,7 +192,7 @@ def _make_take(
             return
         if partition in takes:
             if found is not None or (reply and reply_is_special):
-                special(partition, subject, reply, found or [], tail, payload)
+                special(partition, reply, header_block, found or [], tail)
             else:
                 takes[partition](tail)
 

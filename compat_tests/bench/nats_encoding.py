@@ -80,7 +80,7 @@ def measure(messages: list[Message], key: str, partition_count: int, served: Seq
         compile_partitioner("murmur2", partition_count, key),
         partition_count,
         {partition: builder.tails.append for partition, builder in builders.items()},
-        special=lambda partition, subject, reply, found, tail, payload: builders[partition].add(tail),
+        special=lambda partition, reply, header_block, found, tail: builders[partition].add(tail),
         refused=lambda *message: None,
         is_special=frozenset((b"Nats-Msg-Id", b"Kafka-Ack")).__contains__,
     )
