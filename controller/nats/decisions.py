@@ -65,7 +65,7 @@ class BindingDecisions:
             self._bindings[topic] = binding
 
     def _check_connection(self, binding: Binding) -> None:
-        if "broker" not in (self._value("process.roles") or "broker"):
+        if binding.paused or "broker" not in (self._value("process.roles") or "broker"):
             return  # a node that is controller alone connects to no NATS, so it can't know
         name = binding.connection
         prefix = f"nats.connection.{name}" if name else "nats"
