@@ -1,0 +1,86 @@
+"""A topic's records into a key-value bucket: what Kafka clients have written, and nothing that came from there.
+
+A record that the bucket's own stream has brought carries its name and sequence, and sequences rise with the offsets of a
+partition. So a record with a sequence that is not larger than one before it is a copy, which a client has written with
+the headers of what it had read, and is published as any other. The largest sequence is kept with the position.
+
+A null value becomes a delete marker. What a bucket can't have as a key stops the partition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.nats.kv import key_problem, stream_of, subject_prefix
+from barnabas.broker.nats.record_parts import SEQUENCE_HEADER, STREAM_HEADER
+from barnabas.broker.nats.reverse_message import MessageHeaders
+from barnabas.broker.nats.reverse_subject import SUBJECT_BYTES_MAX, Unpublishable
+
+if TYPE_CHECKING:
+    from barnabas.wire.record_batch import Record
+
+DELETED: Final = b"KV-Operation: DEL\r\n"
+_METADATA: Final = "kv-revision="
+_STREAM: Final = STREAM_HEADER.decode()
+_SEQUENCE: Final = SEQUENCE_HEADER.decode()
+_DIGITS_MAX: Final = 20
+
+
+class BucketOutgoing:
+    """The messages of one partition (an Outgoing)."""
+
+    def __init__(self, bucket: str, domain: str, cluster_id: str, topic: str, partition: int) -> None:
+        self._prefix = (f"$JS.{domain}.API.".encode() if domain else b"") + subject_prefix(bucket)
+        self._stream = stream_of(bucket).encode()
+        self._block = MessageHeaders(cluster_id, topic, partition).block
+        self._revision = -1  # the largest so far
+        self._marks: deque[tuple[int, int]] = deque(
+            [(0, -1)]
+        )  # next offset, the largest revision up to there
+
+    def message(self, record: Record) -> tuple[bytes, bytes, bytes] | None:
+        if record.headers and self._is_from_bucket(record):
+            return None
+        problem = key_problem(record.key)
+        if problem:
+            raise Unpublishable(problem)
+        subject = self._prefix + (record.key or b"")
+        if len(subject) > SUBJECT_BYTES_MAX:
+            raise Unpublishable(f"its subject would have {len(subject)} bytes, more than {SUBJECT_BYTES_MAX}")
+        return subject, self._block(record, removal=DELETED), record.value or b""
+
+    def restart(self, metadata: str) -> None:
+        revision = metadata.removeprefix(_METADATA)
+        is_known = metadata.startswith(_METADATA) and revision.isascii() and revision.isdigit()
+        self._revision = int(revision[:_DIGITS_MAX]) if is_known else -1
+        self._marks = deque([(0, self._revision)])
+
+    def metadata(self, offset: int) -> str:
+        marks = self._marks
+        while len(marks) > 1 and marks[1][0] <= offset:
+            marks.popleft()
+        revision = marks[0][1]
+        return f"{_METADATA}{revision}" if revision >= 0 else ""
+
+    def _is_from_bucket(self, record: Record) -> bool:
+        """Whether the ingest has written it. To be asked once of each record."""
+        stream = sequence = b""
+        for name, value in record.headers:
+            if name == _STREAM:
+                stream = stream or value or b""
+            elif name == _SEQUENCE:
+                sequence = sequence or value or b""
+        if stream != self._stream or not sequence.isdigit() or len(sequence) > _DIGITS_MAX:
+            return False
+        revision = int(sequence)
+        if revision <= self._revision:
+            return False
+        self._revision = revision
+        next_offset = record.offset + 1
+        marks = self._marks
+        if len(marks) > 1 and marks[-1][0] == next_offset - 1:
+            marks[-1] = next_offset, revision  # nothing of ours in between
+        else:
+            marks.append((next_offset, revision))
+        return True

@@ -1,0 +1,96 @@
+"""The subject that a record is published to: the template of nats.publish.subject, filled.
+
+Keys and headers are bytes of any kind, subjects are not. What a value may not put into a subject becomes "%" and two
+hexadecimal digits, so that two values never give one subject and `unescape_subject` gives the value back:
+
+    blanks and control bytes, "*", ">", "%" itself; a dot that would make an empty token (the first, the last, and
+    one behind another); in values that are not UTF-8, every byte from 80 on
+
+The other dots stay: a key that was a subject is one again. A subject that begins as the server's own do ("$...",
+"_INBOX.", ...) has its first byte escaped, or a record could call the server's API. An empty or missing value has no
+escape: there is no subject then.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from barnabas.controller.nats.templates import PublishTemplate, is_internal_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.wire.record_batch import Record
+
+SUBJECT_BYTES_MAX: Final = 3500  # a server takes lines of 4096 bytes, unless it is told otherwise
+
+_PLAIN: Final = re.compile(rb"[!-$&-)+\-/-=?-~]+(?:\.[!-$&-)+\-/-=?-~]+)*")
+_UNSAFE: Final = re.compile(rb"[\x00-\x20\x7f%*>]|^\.|\.$|(?<=\.)\.")
+_UNSAFE_BINARY: Final = re.compile(rb"[\x00-\x20\x7f-\xff%*>]|^\.|\.$|(?<=\.)\.")
+_ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
+
+
+class Unpublishable(Exception):
+    """There is no message to be made of this record. The text says why, for who runs the broker."""
+
+
+def escape_value(value: bytes) -> bytes:
+    """A value as part of a subject, see the module."""
+    if _PLAIN.fullmatch(value):
+        return value
+    try:
+        value.decode()
+        unsafe = _UNSAFE
+    except UnicodeDecodeError:
+        unsafe = _UNSAFE_BINARY
+    return unsafe.sub(lambda found: b"%%%02X" % found[0][0], value)
+
+
+def unescape_subject(subject: bytes) -> bytes:
+    """What `escape_value` was given."""
+    return _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), subject)
+
+
+def compile_subject(template: PublishTemplate, topic: str) -> Callable[[int, Record], bytes]:
+    """A function of a partition's number and a record that gives the subject. It raises Unpublishable."""
+    pieces = [
+        ("text", topic.encode()) if kind == "topic" else (kind, text.encode())
+        for kind, text in template.parts
+    ]
+    if all(kind == "text" for kind, _ in pieces):
+        only = b"".join(text for _, text in pieces)
+        return lambda _partition, _record: only
+
+    def subject_of(partition: int, record: Record) -> bytes:
+        found: list[bytes] = []
+        for kind, text in pieces:
+            if kind == "text":
+                found.append(text)
+            elif kind == "partition":
+                found.append(b"%d" % partition)
+            else:
+                value = record.key if kind == "key" else _header(record, text)
+                if not value:
+                    raise Unpublishable(_missing(kind, text, value))
+                found.append(escape_value(value))
+        subject = b"".join(found)
+        if is_internal_subject(subject):
+            subject = b"%%%02X" % subject[0] + subject[1:]
+        if len(subject) > SUBJECT_BYTES_MAX:
+            raise Unpublishable(f"its subject would have {len(subject)} bytes, more than {SUBJECT_BYTES_MAX}")
+        return subject
+
+    return subject_of
+
+
+def _header(record: Record, name: bytes) -> bytes | None:
+    """The last one of the name, which is the one that Kafka's clients give."""
+    wanted = name.decode()
+    return next((value for header, value in reversed(record.headers) if header == wanted), None)
+
+
+def _missing(kind: str, name: bytes, value: bytes | None) -> str:
+    what = "key" if kind == "key" else f"header {name.decode()}"
+    how = "no" if value is None else "an empty"
+    return f"it has {how} {what}, which nats.publish.subject puts into the subject"
