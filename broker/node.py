@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from barnabas.broker.lifecycle import BrokerLifecycle
     from barnabas.broker.listener_config import ListenerConfig
     from barnabas.broker.member import ClusterMember
+    from barnabas.broker.nats.bridge import NatsBridge
     from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
     from barnabas.controller.image import MetadataImage
     from barnabas.controller.metadata_log import MetadataLog
@@ -88,6 +89,7 @@ class Node:
         self._member: ClusterMember | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._fetchers: ReplicaFetcherManager | None = None
+        self._bridge: NatsBridge | None = None  # where nats.* is configured
         self._is_ready = False
         self._has_loaded = False
         self._directories: Directories
@@ -300,10 +302,23 @@ class Node:
         self._has_loaded = True
         controller.add_listener(partitions.metadata_changed)
         self._directories.start()
-        controller.answer_after(partitions.when_settled)
+        controller.answer_after(self._when_settled)
         self.services.groups.start()
         if self._config.log_cleaner_enable:
             self._cleaner.start()
+        if any(name.startswith("nats.") for name in self._config.given):
+            from barnabas.broker.config_nats import nats_connections
+            from barnabas.broker.nats.bridge import NatsBridge
+
+            self._bridge = NatsBridge(self.services, nats_connections(self._config.given))
+            self._bridge.start()
+
+    def _when_settled(self, answer: Callable[[], object]) -> None:
+        """Call back when partitions, and subscriptions, are as the metadata has them."""
+        bridge = self._bridge
+        self.services.partitions.when_settled(
+            answer if bridge is None else lambda: bridge.when_settled(answer)
+        )
 
     def _metadata_failed(self, error: OSError) -> None:
         """As Kafka, a broker does not live on without its metadata; for room it waits."""
@@ -357,6 +372,8 @@ class Node:
             self._partitions is not None
         ):  # what has been put together: not where the metadata could not be read
             self._connections.close_all()
+            if self._bridge is not None:
+                self._bridge.stop()
             if self._has_loaded:
                 self.services.groups.stop()
         self._close_metadata()

@@ -71,6 +71,10 @@ class PartitionManager:
         partitions = self._by_name.get(topic)
         return partitions.get(partition) if partitions is not None else None
 
+    def of_topic(self, topic: str) -> Mapping[int, Partition]:
+        """Those of a topic that are here, by index."""
+        return self._by_name.get(topic, {})
+
     def by_id(self, topic_id: bytes, partition: int) -> Partition | None:
         partitions = self._by_id.get(topic_id)
         return partitions.get(partition) if partitions is not None else None

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -103,10 +104,12 @@ class DedupWindow:
             self._ids.extend(opened)
             self._note(len(opened), now_ms)
 
-    def dropped(self) -> None:
-        """The batch could not be appended: what it held has not been seen."""
-        self._open.clear()
+    def dropped(self) -> dict[bytes, int]:
+        """The batch could not be appended as it is: what it held has not been seen. Returns the ids that were open, with
+        their places."""
+        opened, self._open = self._open, {}
         self._last_open = b"", -1
+        return opened
 
     def last_id(self, log_end_offset: int, open_count: int) -> bytes:
         """The id of the partition's last message, also if it is older than the window; b"" when it has none, or somebody
@@ -121,13 +124,19 @@ class DedupWindow:
         """The last record of the log, which ends at `end_offset`, has this id."""
         self._last = identity, end_offset
 
-    def known(self, identity: bytes, offset: int, timestamp_ms: int) -> None:
-        """A record of the log, which was appended before anything was here, has the id. Records come in their order; of an
-        id that came twice within the window the first counts."""
-        if self.window_ms and identity not in self._offsets:
-            self._offsets[identity] = offset
-            self._ids.append(identity)
-            self._note(1, timestamp_ms)
+    def known(self, found: Iterable[tuple[bytes, int]], timestamp_ms: int) -> None:
+        """Records of the log, which were appended before anything was here, have these (id, offset) and this time. They come
+        in their order; of an id that came twice within the window the first counts."""
+        if not self.window_ms:
+            return
+        offsets, ids = self._offsets, self._ids
+        before = len(ids)
+        for identity, offset in found:
+            if identity not in offsets:
+                offsets[identity] = offset
+                ids.append(identity)
+        if len(ids) > before:
+            self._note(len(ids) - before, timestamp_ms)
 
     def _note(self, count: int, now_ms: int) -> None:
         """The last `count` ids are as old as that."""

@@ -1,0 +1,146 @@
+"""The bridge: which topics are bound to NATS, and what carries their bindings out on this broker.
+
+It follows the committed metadata. A topic whose configs make a binding gets its carriers as soon as this broker leads a
+partition of it, and loses them when it leads none; a change of configs replaces those carriers alone whose part of the
+binding has changed. Nothing here waits for a server: carriers go on trying, and the Kafka side never notices.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.nats.carriers import make_carriers
+from barnabas.broker.nats.connections import NatsConnections
+from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.image import TOPIC_RESOURCE
+from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.carrier import Carrier
+    from barnabas.broker.nats.connection_settings import ConnectionSettings
+    from barnabas.broker.partition import Partition
+    from barnabas.broker.services import Services
+    from barnabas.controller.image import MetadataImage, TopicChanges
+
+log = logging.getLogger("barnabas.nats")
+
+SETTLES_WITHIN_S: Final = (
+    2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
+)
+
+
+class BoundTopic:
+    """A topic with a binding. `carriers` are empty while this broker leads none of its partitions."""
+
+    def __init__(self, topic_id: bytes, binding: Binding) -> None:
+        self.topic_id = topic_id
+        self.binding = binding
+        self.leading: Mapping[int, Partition] = {}
+        self.carriers: list[Carrier] = []
+
+
+class NatsBridge:
+    """`start` when the partitions have been opened, `stop` before they are closed. All calls on the loop's thread."""
+
+    def __init__(self, services: Services, settings: Mapping[str, ConnectionSettings]) -> None:
+        """`settings` by the name of the connection; "" is that of nats.servers."""
+        self._services = services
+        self.connections = NatsConnections(services.runtime, settings, services.node_id, services.cluster_id)
+        self.topics: dict[str, BoundTopic] = {}
+        self.refused: dict[str, str] = {}  # bindings that can't be read, and why
+        self._is_stopped = False
+
+    def start(self) -> None:
+        controller = self._services.controller
+        self._refresh(_configured(controller.image))
+        controller.add_listener(self._metadata_changed)
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for name in sorted(self.topics):
+            self._end(name)
+        self.connections.stop()
+
+    def when_settled(self, callback: Callable[[], object]) -> None:
+        """Call back when the servers know what is subscribed to, as of the changes so far; soon in any case."""
+        self.connections.when_flushed(SETTLES_WITHIN_S, callback)
+
+    # -- what is bound
+
+    def _metadata_changed(
+        self, image: MetadataImage, topics: TopicChanges, config_topics: Iterable[str]
+    ) -> None:
+        names = {topic.name for topic_id in topics if (topic := image.topic_by_id(topic_id)) is not None}
+        names.update(config_topics)
+        names.update(name for name, bound in self.topics.items() if bound.topic_id in topics)
+        if not names:
+            return
+        partitions = self._services.partitions
+        refresh = partial(self._refresh, sorted(names))
+        partitions.when_roles_taken(refresh)
+        partitions.when_settled(refresh)  # partitions that are new here have been opened by then
+
+    def _refresh(self, names: Iterable[str]) -> None:
+        if self._is_stopped:
+            return
+        image = self._services.controller.image
+        for name in names:
+            topic = image.topics.get(name)
+            binding = self._read(name, image.topic_configs(name)) if topic is not None else None
+            bound = self.topics.get(name)
+            if bound is not None and (topic is None or binding is None or bound.topic_id != topic.topic_id):
+                self._end(name)
+                bound = None
+            if topic is None or binding is None:
+                continue
+            if bound is None:
+                bound = self.topics[name] = BoundTopic(topic.topic_id, binding)
+            self._update(bound, binding)
+
+    def _read(self, name: str, configs: Mapping[str, str]) -> Binding | None:
+        try:
+            binding = read_binding(name, configs)
+        except (
+            ConfigError
+        ) as error:  # of a later release, or another way than through a controller of this one
+            if self.refused.get(name) != str(error):
+                log.error("topic %s is not bound: %s", name, error)
+            self.refused[name] = str(error)
+            return None
+        self.refused.pop(name, None)
+        return binding
+
+    def _update(self, bound: BoundTopic, binding: Binding) -> None:
+        partitions = self._services.partitions.of_topic(binding.topic)
+        leading = {index: partitions[index] for index in sorted(partitions) if partitions[index].is_leader}
+        if bound.binding != binding or not leading:
+            for carrier in bound.carriers:
+                carrier.stop()
+            bound.carriers = []
+        bound.binding = binding
+        bound.leading = leading
+        if not leading or binding.paused:
+            return
+        if bound.carriers:
+            for carrier in bound.carriers:
+                carrier.roles_changed(leading)
+            return
+        bound.carriers = make_carriers(self._services, self.connections, binding)
+        for carrier in bound.carriers:
+            carrier.start(leading)
+
+    def _end(self, name: str) -> None:
+        for carrier in self.topics.pop(name).carriers:
+            carrier.stop()
+
+
+def _configured(image: MetadataImage) -> list[str]:
+    """Topics that have a nats.* config."""
+    return sorted(
+        name
+        for (kind, name), configs in image.configs.items()
+        if kind == TOPIC_RESOURCE and any(each.startswith(PREFIX) for each in configs)
+    )

@@ -1,0 +1,49 @@
+"""Which carriers a binding needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from barnabas.broker.nats.carrier import CarrierStats
+from barnabas.broker.nats.core_binding import CoreBinding
+from barnabas.controller.nats.bound import CORE
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.carrier import Carrier
+    from barnabas.broker.nats.connections import NatsConnections
+    from barnabas.broker.partition import Partition
+    from barnabas.broker.services import Services
+    from barnabas.controller.nats.bound import Binding
+
+
+class Blocked:
+    """The Carrier of a binding that can't be carried out here."""
+
+    def __init__(self, why: str) -> None:
+        self.stats = CarrierStats()
+        self.state = f"blocked: {why}"
+
+    def start(self, leading: Mapping[int, Partition]) -> None:
+        pass
+
+    def roles_changed(self, leading: Mapping[int, Partition]) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+
+def make_carriers(services: Services, connections: NatsConnections, binding: Binding) -> list[Carrier]:
+    """Not started yet."""
+    intake = connections.intake(binding.connection)
+    if intake is None:
+        name = f"nats.connection.{binding.connection}.servers" if binding.connection else "nats.servers"
+        return [Blocked(f"this broker has no such connection; start it with {name}=nats://HOST:4222")]
+    topic = services.controller.image.topics[binding.topic]
+    carriers: list[Carrier] = []
+    if binding.ingests and binding.mode == CORE:
+        carriers.append(
+            CoreBinding(services.runtime, intake, binding, len(topic.partitions), services.cluster_id)
+        )
+    return carriers

@@ -1,0 +1,153 @@
+"""The connections of this broker to NATS systems, made when a binding needs them.
+
+Each named connection (nats.servers is the one without a name) is two clients: messages come in on one, which stops reading
+when the log takes nothing; the other one publishes and asks JetStream, and must not stop with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from barnabas.broker.nats.client import ClientListener, NatsClient
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.connection_settings import ConnectionSettings
+    from barnabas.broker.nats.errors import Cause, NatsError
+    from barnabas.broker.nats.protocol import ServerInfo
+    from barnabas.storage.runtime import Runtime
+
+log = logging.getLogger("barnabas.nats")
+
+
+class Intake(ClientListener):
+    """The client that messages come in on. `closers` are called after each piece of data that was read."""
+
+    def __init__(self, client: NatsClient) -> None:
+        self.client = client
+        self.closers: list[Callable[[], object]] = []
+        self.is_unreachable = False
+        self._is_behind = False  # the server may not know yet what is subscribed to
+        self._waiting: list[Callable[[], object]] = []
+        self._holding: set[object] = set()  # who wants no more to be read
+        client.on_read = self._close
+        client.listeners.append(self)
+
+    def subscriptions_changed(self) -> None:
+        self._is_behind = True
+
+    def hold(self, who: object) -> None:
+        """`who` can take no more for now: nothing is read until all have let go."""
+        if not self._holding:
+            self.client.pause()
+        self._holding.add(who)
+
+    def let_go(self, who: object) -> None:
+        if who in self._holding:
+            self._holding.discard(who)
+            if not self._holding:
+                self.client.resume()
+
+    def when_flushed(self, callback: Callable[[], object]) -> None:
+        """Call back when the server knows the subscriptions, or can't be reached."""
+        if not self._is_behind or self.is_unreachable:
+            callback()
+            return
+        self._waiting.append(callback)
+        if self.client.is_connected:
+            self._is_behind = False
+            self.client.flush(self._flushed)
+
+    def connected(self, _info: ServerInfo) -> None:
+        self.is_unreachable = False
+        if self._waiting:
+            self._is_behind = False
+            self.client.flush(self._flushed)
+
+    def disconnected(self, _cause: Cause) -> None:
+        self._tell()
+
+    def unreachable(self, _cause: Cause) -> None:
+        self.is_unreachable = True
+        self._tell()
+
+    def _flushed(self, _error: NatsError | None) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+    def _close(self) -> None:
+        for closer in self.closers:
+            closer()
+
+
+class NatsConnections:
+    """See the module. A name that is not configured gives None."""
+
+    def __init__(
+        self, runtime: Runtime, settings: Mapping[str, ConnectionSettings], node_id: int, cluster_id: str
+    ) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._node_id = node_id
+        self.cluster_id = cluster_id
+        self._intakes: dict[str, Intake] = {}
+        self._outlets: dict[str, NatsClient] = {}
+
+    def intake(self, name: str) -> Intake | None:
+        """Where subscriptions of core bindings live."""
+        found = self._intakes.get(name)
+        if found is None and name in self._settings:
+            found = self._intakes[name] = Intake(self._client(name, "in"))
+            found.client.start()
+        return found
+
+    def outlet(self, name: str) -> NatsClient | None:
+        """Where messages are published and JetStream is asked."""
+        found = self._outlets.get(name)
+        if found is None and name in self._settings:
+            found = self._outlets[name] = self._client(name, "out")
+            found.start()
+        return found
+
+    def names(self) -> list[str]:
+        return sorted(self._settings)
+
+    def stop(self) -> None:
+        for name in sorted(self._intakes):
+            self._intakes[name].client.stop()
+        for name in sorted(self._outlets):
+            self._outlets[name].stop()
+
+    def when_flushed(self, timeout_s: float, callback: Callable[[], object]) -> None:
+        """Call back when all servers that can be reached know the subscriptions; after `timeout_s` in any case."""
+        missing = len(self._intakes)
+        if not missing:
+            callback()
+            return
+        is_done = False
+
+        def done() -> None:
+            nonlocal is_done
+            if not is_done:
+                is_done = True
+                timer.cancel()
+                callback()
+
+        def one() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                done()
+
+        timer = self._runtime.call_later(timeout_s, done)
+        for name in sorted(self._intakes):
+            self._intakes[name].when_flushed(one)
+
+    def _client(self, name: str, way: str) -> NatsClient:
+        shown = f"barnabas-{self._node_id}-{way}" + (f"-{name}" if name else "")
+        return NatsClient(self._runtime, self._settings[name], shown)

@@ -1,0 +1,180 @@
+"""Stock NATS publishers, stock Kafka consumers, and a topic config between them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+
+import nats
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from kafka.consumer.fetcher import ConsumerRecord
+from nats.aio.client import Client as NatsClient
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.nats.bound_topics import bind
+
+pytestmark = pytest.mark.barnabas_only
+
+
+@pytest.fixture
+def server(nats_server: NatsServerFactory) -> NatsServer:
+    return nats_server(jetstream=True)
+
+
+@pytest.fixture
+def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
+    return fresh_broker({"nats.servers": server.url})
+
+
+def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -> None:
+    """Let a stock client do its work, and have the server take all of it."""
+
+    async def run() -> None:
+        client = await nats.connect(server.url)
+        await work(client)
+        await client.flush()
+        await client.close()
+
+    asyncio.run(run())
+
+
+def read(broker: Broker, topic: str, count: int, partitions: int = 1) -> list[ConsumerRecord]:
+    """`count` records, in each partition's order; and that there are no more."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    all_of_it = [TopicPartition(topic, index) for index in range(partitions)]
+    consumer.assign(all_of_it)
+    consumer.seek_to_beginning()
+    records: list[ConsumerRecord] = []
+    deadline = time.monotonic() + 20
+    while len(records) < count and time.monotonic() < deadline:
+        for found in consumer.poll(timeout_ms=200).values():
+            records += found
+    for found in consumer.poll(timeout_ms=200).values():
+        records += found
+    consumer.close()
+    assert len(records) == count
+    return records
+
+
+def test_messages_are_records(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "orders", {"nats.subjects": "orders.>"})
+    before_ms = time.time() * 1000
+
+    async def work(client: NatsClient) -> None:
+        for number in range(100):
+            await client.publish(f"orders.{number % 3}", b"%d" % number)
+        await client.publish("orders.with", b"", reply="answers.here", headers={"Color": "blue", "a": "1"})
+        await client.publish("elsewhere", b"x")
+
+    publish(server, work)
+    records = read(broker, "orders", 101)
+    assert [record.value for record in records] == [b"%d" % number for number in range(100)] + [b""]
+    assert [record.key for record in records] == [
+        *(b"orders.%d" % (number % 3) for number in range(100)),
+        b"orders.with",
+    ]
+    assert records[0].headers == [("nats.subject", b"orders.0")]
+    assert records[-1].headers == [
+        ("nats.subject", b"orders.with"),
+        ("nats.reply", b"answers.here"),
+        ("Color", b"blue"),
+        ("a", b"1"),
+    ]
+    assert all(before_ms - 1 <= record.timestamp <= time.time() * 1000 + 1 for record in records)
+
+
+def test_a_stock_jetstream_publish_is_acknowledged(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "acked", {"nats.subjects": "acked.*", "nats.acks": "reply"})
+    answers: list[tuple[str, int, bool | None]] = []
+
+    async def work(client: NatsClient) -> None:
+        stream = client.jetstream()
+        for name in ("a", "b", "a"):
+            answer = await stream.publish(f"acked.{name}", name.encode(), headers={"Nats-Msg-Id": name})
+            answers.append((answer.stream, answer.seq, answer.duplicate))
+
+    publish(server, work)
+    assert answers == [("acked", 1, None), ("acked", 2, None), ("acked", 1, True)]
+    assert [record.value for record in read(broker, "acked", 2)] == [b"a", b"b"]
+
+
+def test_requests_of_others_are_left_alone(server: NatsServer, broker: Broker) -> None:
+    """Who answers a request is not the bridge, unless the message asks it to."""
+    bind(broker, "asked", {"nats.subjects": "asked.>"})
+
+    async def work(client: NatsClient) -> None:
+        async def answer(message: nats.aio.msg.Msg) -> None:
+            await asyncio.sleep(0.05)
+            await message.respond(b"the answer")
+
+        subscription = await client.subscribe("asked.one", cb=answer)
+        assert (await client.request("asked.one", b"question", timeout=5)).data == b"the answer"
+        await subscription.unsubscribe()
+        told = await client.request("asked.two", b"x", timeout=5, headers={"Kafka-Ack": "leader"})
+        assert json.loads(told.data)["seq"] == 2
+
+    publish(server, work)
+    read(broker, "asked", 2)
+
+
+def test_a_binding_is_changed_and_removed_while_it_runs(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "moving", {"nats.subjects": "one.>"})
+
+    async def first(client: NatsClient) -> None:
+        await client.publish("one.a", b"1")
+        await client.publish("two.a", b"not yet")
+
+    publish(server, first)
+    bind(broker, "moving", {"nats.subjects": "two.>,three.c", "nats.key": "token:2"})
+
+    async def second(client: NatsClient) -> None:
+        await client.publish("one.a", b"no more")
+        await client.publish("two.b", b"2")
+        await client.publish("three.c", b"3")
+
+    publish(server, second)
+    bind(broker, "moving", {"nats.subjects": ""})
+
+    async def third(client: NatsClient) -> None:
+        await client.publish("two.b", b"nobody listens")
+
+    publish(server, third)
+    assert [(record.key, record.value) for record in read(broker, "moving", 3)] == [
+        (b"one.a", b"1"),
+        (b"b", b"2"),
+        (b"c", b"3"),
+    ]
+
+
+def test_nats_that_is_down_stops_nothing(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "patient", {"nats.subjects": "p"})
+
+    async def one(client: NatsClient) -> None:
+        await client.publish("p", b"before")
+
+    publish(server, one)
+    read(broker, "patient", 1)
+    server.kill()
+    assert [record.value for record in read(broker, "patient", 1)] == [b"before"]
+    bind(broker, "later", {"nats.subjects": "l"})
+    server.start()
+
+    async def two(client: NatsClient) -> None:
+        deadline = time.monotonic() + 15
+        while time.monotonic() < deadline:  # until the broker has found it again
+            try:
+                await client.request("l", b"x", timeout=1, headers={"Kafka-Ack": "all"})
+                break
+            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
+                await asyncio.sleep(0.05)
+        await client.publish("p", b"after")
+
+    publish(server, two)
+    assert [record.value for record in read(broker, "patient", 2)] == [b"before", b"after"]
