@@ -115,7 +115,7 @@ FOUND_BY = {
     "no-epoch-check": 0,
     "wiped-replica-counts": 7,
     "early-acknowledgement": 0,
-    "unclean-member-stays": 2,
+    "unclean-member-stays": 9,
     "without-h1": 13,
     "without-h2": 0,
 }
