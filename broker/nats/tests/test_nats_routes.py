@@ -251,7 +251,12 @@ def test_a_bounded_number_of_subjects_is_kept(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(routes, "SUBJECTS_KEPT_MAX", 100)
     monkeypatch.setattr(routes, "SUBJECT_BYTES_KEPT_MAX", 5000)
     asked: list[bytes] = []
-    intake = Intake(wanted=lambda subject: not asked.append(subject))
+
+    def wanted(subject: bytes) -> bool:
+        asked.append(subject)
+        return True
+
+    intake = Intake(wanted=wanted)
     kept = intake.encoder.routes.by_subject
     for index in range(250):
         intake.encoder.take(b"s.%d" % index, b"", b"", b"")
