@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator_loading import Loading
-from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow, kept_id
+from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow
+from barnabas.broker.nats.record_ids import ids_of
 from barnabas.storage.background import in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, Codec, Record, iterate_records, read_header
+from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, Codec, read_header
 
 if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-STEP: Final = 64  # records between two looks at the clock
-_NAME: Final = MESSAGE_ID.decode()
+STEP: Final = 128  # records between two looks at the clock
 _PREFIX: Final = 12  # base offset and batch length
 
 
@@ -57,31 +57,33 @@ class IdReplay:
             self._last_id = b""
             has_ids = header.codec != Codec.NONE or data.find(MESSAGE_ID, position, end) >= 0
             if has_ids and not header.is_control and not header.is_transactional:
-                yield from self._take_records(header, view[position:end])
+                yield from self._take_records(header, data[position:end])
             self.next_offset = header.next_offset
             position = end
             yield
 
-    def _take_records(self, header: BatchHeader, batch: memoryview) -> Iterator[None]:
-        is_young = header.max_timestamp > self._oldest_ms
-        for number, record in enumerate(iterate_records(batch), 1):
-            identity = self._last_id = _id_of(record)
-            if identity and is_young and record.timestamp > self._oldest_ms:
-                self._window.known(identity, record.offset, min(record.timestamp, self._now_ms))
+    def _take_records(self, header: BatchHeader, batch: bytes) -> Iterator[None]:
+        oldest_ms, now_ms = self._oldest_ms, self._now_ms
+        identity = b""
+        together: list[tuple[bytes, int]] = []  # of one time
+        time_ms = 0
+        for number, (offset, timestamp, identity) in enumerate(ids_of(batch, header), 1):
+            if identity and timestamp > oldest_ms:
+                if timestamp != time_ms and together:
+                    self._window.known(together, min(time_ms, now_ms))
+                    together = []
+                time_ms = timestamp
+                together.append((identity, offset))
             if not number % STEP:
                 yield
+        if together:
+            self._window.known(together, min(time_ms, now_ms))
+        self._last_id = identity
 
     def finish(self) -> Iterator[None]:
         """That was the end of the log."""
         self._window.known_last(self._last_id, self.next_offset)
         yield
-
-
-def _id_of(record: Record) -> bytes:
-    for name, value in record.headers:
-        if name == _NAME:
-            return kept_id(value or b"")
-    return b""
 
 
 class DedupRebuild:

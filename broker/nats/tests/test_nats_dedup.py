@@ -90,7 +90,7 @@ def test_a_window_of_zero_remembers_nothing() -> None:
     window.open(b"a", 0)
     assert window.find(b"a", 1) is None
     window.appended(5, 6, 1)
-    window.known(b"b", 6, 1)
+    window.known([(b"b", 6)], 1)
     assert (window.find(b"a", 1), window.find(b"b", 1), len(window)) == (None, None, 0)
 
 
