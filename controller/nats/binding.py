@@ -22,7 +22,7 @@ from barnabas.controller.topic_configs import TOPIC_CONFIGS
 __all__ = ["CORE", "JETSTREAM", "KV", "Binding", "read_binding"]
 
 PREFIX: Final = "nats."
-SUBJECTS_MAX: Final = 1000
+SUBJECTS_MAX: Final = 500
 
 _PLAIN_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _STREAM_NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x20\x7f]{1,255}")

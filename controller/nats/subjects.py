@@ -12,7 +12,8 @@ that is what a template such as `out.{key}.x` can publish to. No such pattern is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final
 
 # Well within the 4096 bytes that nats-server takes of a protocol line, the rest of which a SUB needs too.
@@ -74,27 +75,40 @@ def matches(pattern: str, subject: bytes) -> bool:
 
 def overlap(first: str, second: str) -> bool:
     """Whether some subject matches both patterns."""
-    return _meet(tuple(first.split(".")), tuple(second.split(".")))
+    a, b = first.split("."), second.split(".")
+    if REST in a[:-1] or REST in b[:-1]:
+        return _meet(a, b)
+    for token, other in zip(a, b, strict=False):
+        if REST in (token, other):
+            return True
+        if token != other and ONE not in (token, other):
+            return False
+    return len(a) == len(b)
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether every subject that matches `narrow` (">" only at its end) matches `wide`."""
-    wide_tokens, narrow_tokens = wide.split("."), narrow.split(".")
-    for index, token in enumerate(wide_tokens):
-        if index == len(narrow_tokens):
-            return False
+    """Whether every subject that matches `narrow` matches `wide`, which has ">" only at its end."""
+    return _covers(wide.split("."), narrow.split("."))
+
+
+def _covers(wide: list[str], narrow: list[str]) -> bool:
+    for token, other in zip(wide, narrow, strict=False):
         if token == REST:
             return True
-        if narrow_tokens[index] == REST or (token != ONE and token != narrow_tokens[index]):
+        if token != other and (token != ONE or other == REST):
             return False
-    return len(wide_tokens) == len(narrow_tokens)
+    return len(wide) == len(narrow)
 
 
-def without_covered(patterns: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=64)  # a binding's patterns are asked for again and again
+def without_covered(patterns: tuple[str, ...]) -> tuple[str, ...]:
     """The patterns, in their order, without those that another one covers: the same subjects, none twice for that."""
-    distinct = list(dict.fromkeys(patterns))
+    distinct = {pattern: pattern.split(".") for pattern in patterns}
+    wild = [(pattern, tokens) for pattern, tokens in distinct.items() if has_wildcard(pattern)]
     return tuple(
-        each for each in distinct if not any(other != each and covers(other, each) for other in distinct)
+        pattern
+        for pattern, tokens in distinct.items()
+        if not any(_covers(wide, tokens) for other, wide in wild if other != pattern)
     )
 
 
@@ -115,7 +129,7 @@ def compile_subscriptions(
     A server delivers a message once for each subscription that matches. So each (pattern, filter) here takes only what
     no earlier one took: the filter says which subjects those are, None when it is all that the pattern brings.
     """
-    kept = without_covered(patterns)
+    kept = without_covered(tuple(patterns))
     found: list[tuple[str, Filter | None]] = []
     for index, pattern in enumerate(kept):
         others = [other for other in (*kept[:index], *excludes) if overlap(pattern, other)]
@@ -154,7 +168,7 @@ def _expression(pattern: str) -> bytes:
     return rb"\.".join(parts)
 
 
-def _meet(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+def _meet(first: Sequence[str], second: Sequence[str]) -> bool:
     """Whether two token patterns, ">" anywhere, have a common sequence of tokens."""
     # A state is a place in each pattern. A ">" that took a token may take the next one, too, so it has a place of its
     # own "within": numbers beyond the token's are halves, kept whole by counting 2 a token.
@@ -174,7 +188,7 @@ def _meet(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     return False
 
 
-def _steps(tokens: tuple[str, ...], place: int) -> list[tuple[str, int]]:
+def _steps(tokens: Sequence[str], place: int) -> list[tuple[str, int]]:
     """The tokens a pattern can take at a place, "*" for any, and the place after each."""
     index, is_within = divmod(place, 2)
     steps: list[tuple[str, int]] = []
