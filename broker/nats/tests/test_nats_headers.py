@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import nats
 import pytest
 from barnabas.broker.nats.headers import (
     MalformedHeaders,
@@ -12,6 +15,8 @@ from barnabas.broker.nats.headers import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from barnabas.testing.nats_server import NatsServer
 
 no_line_end = st.binary(max_size=40).filter(lambda text: b"\r\n" not in text)
 names = no_line_end.filter(lambda name: b":" not in name)
@@ -98,3 +103,65 @@ def test_any_bytes_are_pairs_or_malformed(text: bytes) -> None:
 def test_what_would_be_read_otherwise_is_not_written(pair: tuple[bytes, bytes]) -> None:
     with pytest.raises(ValueError, match=r"a header can't hold|the name of a header can't hold"):
         format_headers([pair])
+
+
+BLOCKS = [
+    b"NATS/1.0\r\n\r\n",
+    b"NATS/1.0\r\na:1\r\nA: 1\r\na:  1 \r\nempty:\r\n\r\n",
+    b"NATS/1.0\r\nbinary: " + bytes(range(14, 256)) + b"\r\n\r\n",
+    b"NATS/1.0 503 No Responders\r\n\r\n",
+    b"NATS/1.0\r\nno colon\r\n\r\n",
+    b"NATS/1.0\r\nnot: ended",
+    b"anything",
+]
+
+
+async def connect_plainly(server: NatsServer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\nSUB blocks 1\r\nPING\r\n')
+    while not (await reader.readline()).startswith(b"PONG"):
+        pass
+    return reader, writer
+
+
+def hpub(block: bytes) -> bytes:
+    return b"HPUB blocks %d %d\r\n%bx\r\n" % (len(block), len(block) + 1, block)
+
+
+async def read_block(reader: asyncio.StreamReader) -> bytes:
+    words = (await asyncio.wait_for(reader.readline(), 5)).split()
+    assert words[0] == b"HMSG", words
+    return (await reader.readexactly(int(words[-1]) + 2))[: int(words[-2])]
+
+
+def test_servers_pass_blocks_on_as_they_are(shared_nats_server: NatsServer) -> None:
+    async def exchange() -> list[bytes]:
+        reader, writer = await connect_plainly(shared_nats_server)
+        writer.writelines(map(hpub, BLOCKS))
+        received = [await read_block(reader) for _ in BLOCKS]
+        writer.close()
+        return received
+
+    assert asyncio.run(exchange()) == BLOCKS
+
+
+def test_another_client_writes_what_is_read_and_reads_what_is_written(shared_nats_server: NatsServer) -> None:
+    headers = {"Content-Type": "text/plain", "x": "größe", "X": "a: b", "Long": "y" * 300}
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+
+    async def exchange() -> tuple[bytes, object]:
+        reader, writer = await connect_plainly(shared_nats_server)
+        client = await nats.connect(shared_nats_server.url)
+        await client.publish("blocks", b"", headers=headers)
+        block = await read_block(reader)
+        subscription = await client.subscribe("blocks")
+        await client.flush()
+        writer.write(hpub(format_headers(pairs)))
+        read = (await subscription.next_msg(5)).headers
+        writer.close()
+        await client.close()
+        return block, read
+
+    block, read = asyncio.run(exchange())
+    assert parse_headers(block) == pairs
+    assert read == headers
