@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.carriers import make_carriers
 from barnabas.broker.nats.connections import NatsConnections
+from barnabas.broker.nats.positions import Positions
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
@@ -49,6 +50,7 @@ class NatsBridge:
         """`settings` by the name of the connection; "" is that of nats.servers."""
         self._services = services
         self.connections = NatsConnections(services.runtime, settings, services.node_id, services.cluster_id)
+        self._positions = Positions(services)  # of what is published
         self.topics: dict[str, BoundTopic] = {}
         self.refused: dict[str, str] = {}  # bindings that can't be read, and why
         self._is_stopped = False
@@ -62,6 +64,7 @@ class NatsBridge:
         self._is_stopped = True
         for name in sorted(self.topics):
             self._end(name)
+        self._positions.close()
         self.connections.stop()
 
     def when_settled(self, callback: Callable[[], object]) -> None:
@@ -128,7 +131,7 @@ class NatsBridge:
             for carrier in bound.carriers:
                 carrier.roles_changed(leading)
             return
-        bound.carriers = make_carriers(self._services, self.connections, binding)
+        bound.carriers = make_carriers(self._services, self.connections, self._positions, binding)
         for carrier in bound.carriers:
             carrier.start(leading)
 

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.core_binding import CoreBinding
-from barnabas.controller.nats.bound import CORE
+from barnabas.broker.nats.jetstream_binding import make_stream_carrier
+from barnabas.broker.nats.reverse import ReverseBinding
+from barnabas.controller.nats.bound import CORE, JETSTREAM
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
     from barnabas.broker.nats.connections import NatsConnections
+    from barnabas.broker.nats.positions import Positions
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.nats.bound import Binding
@@ -34,7 +37,9 @@ class Blocked:
         pass
 
 
-def make_carriers(services: Services, connections: NatsConnections, binding: Binding) -> list[Carrier]:
+def make_carriers(
+    services: Services, connections: NatsConnections, positions: Positions, binding: Binding
+) -> list[Carrier]:
     """Not started yet."""
     intake = connections.intake(binding.connection)
     if intake is None:
@@ -46,4 +51,12 @@ def make_carriers(services: Services, connections: NatsConnections, binding: Bin
         carriers.append(
             CoreBinding(services.runtime, intake, binding, len(topic.partitions), services.cluster_id)
         )
+    if binding.ingests and binding.mode == JETSTREAM:
+        source = connections.streams(binding.connection)
+        assert source is not None
+        carriers.append(make_stream_carrier(services, source, positions, binding))
+    if binding.publishes:
+        outlet = connections.outlet(binding.connection)
+        assert outlet is not None
+        carriers.append(ReverseBinding(binding, services, outlet, positions))
     return carriers

@@ -1,0 +1,158 @@
+"""Stock Kafka producers, stock NATS subscribers, and a topic config between them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any
+
+import nats
+import pytest
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.clients import CLIENTS, CODECS, Sample
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.topics import eventually
+from compat_tests.nats.bound_topics import bind
+
+pytestmark = pytest.mark.barnabas_only
+
+CONFLUENT = CLIENTS[2]
+
+
+@pytest.fixture
+def server(nats_server: NatsServerFactory) -> NatsServer:
+    return nats_server(jetstream=True)
+
+
+@pytest.fixture
+def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
+    return fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
+
+
+def samples(first: int, count: int) -> list[Sample]:
+    return [Sample(b"key-%d" % (number % 7), b"%d" % number) for number in range(first, first + count)]
+
+
+def stream_of(server: NatsServer, *subjects: str) -> None:
+    async def run() -> None:
+        client = await nats.connect(server.url)
+        await client.jetstream().add_stream(name="OUT", subjects=list(subjects))
+        await client.close()
+
+    asyncio.run(run())
+
+
+def stored(server: NatsServer) -> list[tuple[str, bytes]]:
+    """Everything that the stream has, in its order."""
+
+    async def run() -> list[tuple[str, bytes]]:
+        client = await nats.connect(server.url)
+        jetstream = client.jetstream()
+        count = (await jetstream.stream_info("OUT")).state.messages
+        found = []
+        if count:
+            subscription = await jetstream.subscribe(">", stream="OUT", ordered_consumer=True)
+            for _ in range(count):
+                message = await subscription.next_msg(timeout=15)
+                found.append((message.subject, message.data))
+        await client.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def subscribed(server: NatsServer, subject: str, count: int, meanwhile: Callable[[], object]) -> list[Any]:
+    """The first `count` messages, all published while or after `meanwhile` ran in a thread."""
+
+    async def run() -> list[Any]:
+        client = await nats.connect(server.url)
+        subscription = await client.subscribe(subject)
+        await client.flush()
+        await asyncio.get_running_loop().run_in_executor(None, meanwhile)
+        found = [await subscription.next_msg(timeout=15) for _ in range(count)]
+        await client.close()
+        return found
+
+    return asyncio.run(run())
+
+
+def test_what_kafka_clients_produce_is_published(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "out", {"nats.publish.subject": "out.{key}"}, partitions=2)
+    rounds = [(client, codec) for client in CLIENTS for codec in CODECS]
+
+    def produce() -> None:
+        for number, (client, codec) in enumerate(rounds):
+            client.produce(broker.bootstrap, "out", samples(100 * number, 100), codec)
+
+    found = subscribed(server, "out.*", 100 * len(rounds), produce)
+    assert [(message.subject, message.data) for message in found] == [
+        (f"out.key-{number % 7}", b"%d" % number)
+        for first in range(0, 100 * len(rounds), 100)
+        for number in range(first, first + 100)
+    ]
+    assert found[0].headers["Barnabas-Hops"].endswith("/out")
+
+
+def test_kafka_tools_show_the_lag_and_move_the_position(
+    server: NatsServer, broker: Broker, java_tools: JavaTools
+) -> None:
+    stream_of(server, "out.>")
+    bind(broker, "out", {"nats.publish.subject": "out.x", "nats.publish.jetstream": "true"})
+    CONFLUENT.produce(broker.bootstrap, "out", samples(0, 10))
+
+    def groups(*words: str) -> str:
+        server_words = ("--bootstrap-server", broker.bootstrap)
+        return java_tools.run("kafka-consumer-groups", *server_words, *words).output
+
+    def described() -> str:
+        return groups("--describe", "--group", "nats-out")
+
+    eventually(lambda: re.search(r"nats-out\s+out\s+0\s+10\s+10\s+0\s", described()))
+    assert "Empty" in groups("--describe", "--group", "nats-out", "--state")
+    bind(broker, "out", {"nats.paused": "true"})
+    CONFLUENT.produce(broker.bootstrap, "out", samples(10, 5))
+    assert re.search(r"nats-out\s+out\s+0\s+10\s+15\s+5\s", described())
+    groups("--reset-offsets", "--group", "nats-out", "--topic", "out", "--execute", "--to-offset", "13")
+    bind(broker, "out", {"nats.paused": "false"})
+    eventually(lambda: re.search(r"nats-out\s+out\s+0\s+15\s+15\s+0\s", described()))
+    assert [data for _, data in stored(server)] == [b"%d" % number for number in (*range(10), 13, 14)]
+
+
+def test_a_broker_that_is_killed_publishes_each_record_once_to_a_stream(
+    server: NatsServer, broker: Broker
+) -> None:
+    stream_of(server, "out.>")
+    bind(broker, "out", {"nats.publish.subject": "out.{partition}", "nats.publish.jetstream": "true"})
+    for round_number in range(4):
+        CONFLUENT.produce(broker.bootstrap, "out", samples(2000 * round_number, 2000))
+        broker.kill()
+        if round_number == 1:
+            server.restart(kill=True)
+        broker.start()
+    eventually(lambda: len(stored(server)) >= 8000, timeout=30)
+    assert [data for _, data in stored(server)] == [b"%d" % number for number in range(8000)]
+
+
+def test_subjects_to_topics_to_subjects(server: NatsServer, broker: Broker) -> None:
+    """Through two topics and back, and no further."""
+    bind(broker, "first", {"nats.subjects": "a.>", "nats.publish.subject": "b.{key}"})
+    bind(broker, "second", {"nats.subjects": "b.>", "nats.key": "token:3", "nats.publish.subject": "c.{key}"})
+
+    async def run() -> list[Any]:
+        client = await nats.connect(server.url)
+        subscription = await client.subscribe("c.>")
+        for number in range(50):
+            await client.publish(f"a.{number}", b"%d" % number, headers={"n": str(number)})
+        found = [await subscription.next_msg(timeout=15) for _ in range(50)]
+        await client.close()
+        return found
+
+    found = asyncio.run(run())
+    assert [(each.subject, each.data, each.headers["n"]) for each in found] == [
+        (f"c.{number}", b"%d" % number, str(number)) for number in range(50)
+    ]
+    assert re.fullmatch(r"(.+)/first,\1/second", found[0].headers["Barnabas-Hops"])
