@@ -62,9 +62,11 @@ class Binding(msgspec.Struct, frozen=True):
     @property
     def unwanted(self) -> tuple[str, ...]:
         """What of it is not taken: the excludes and, where a pattern begins with a wildcard, what is internal to NATS."""
-        if any(pattern.split(".", 1)[0] in (ONE, REST) for pattern in self.patterns):
-            return (*self.excludes, *INTERNAL)
-        return self.excludes
+        if all(pattern.split(".", 1)[0] not in (ONE, REST) for pattern in self.patterns):
+            return self.excludes
+        # A stream has what its owner put there, a bucket's changes, too.
+        internal = [each for each in INTERNAL if self.mode != JETSTREAM or each not in IN_STREAMS]
+        return (*self.excludes, *internal)
 
     @property
     def ingests(self) -> bool:

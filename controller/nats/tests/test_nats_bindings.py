@@ -82,6 +82,8 @@ def test_internal_subjects_do_not_come_with_a_wildcard() -> None:
         assert "_INBOX.>" in read(subjects=pattern).unwanted
         assert "$JS.>" in read(subjects=pattern, exclude="a").unwanted
     assert read(subjects="a.>", exclude="a.b").unwanted == ("a.b",)
+    assert "$KV.>" in read(subjects=">").unwanted
+    assert "$KV.>" not in read(subjects=">", mode="jetstream", stream="KV_b").unwanted
 
 
 @pytest.mark.parametrize(
