@@ -1,7 +1,8 @@
 """The connections of this broker to NATS systems, made when a binding needs them.
 
-Each named connection (nats.servers is the one without a name) is two clients: messages come in on one, which stops reading
-when the log takes nothing; the other one publishes and asks JetStream, and must not stop with it.
+Each named connection (nats.servers is the one without a name) is up to three clients: core messages come in on one, which
+stops reading when the log takes nothing; what streams hold comes in on another one, as it is asked for; the third one
+publishes. None of the latter must stop with the first.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class NatsConnections:
         self._node_id = node_id
         self.cluster_id = cluster_id
         self._intakes: dict[str, Intake] = {}
+        self._streams: dict[str, Intake] = {}
         self._outlets: dict[str, NatsClient] = {}
 
     def intake(self, name: str) -> Intake | None:
@@ -106,8 +108,16 @@ class NatsConnections:
             found.client.start()
         return found
 
+    def streams(self, name: str) -> Intake | None:
+        """Where messages of streams come in. Nobody holds it: who has enough asks for no more."""
+        found = self._streams.get(name)
+        if found is None and name in self._settings:
+            found = self._streams[name] = Intake(self._client(name, "streams"))
+            found.client.start()
+        return found
+
     def outlet(self, name: str) -> NatsClient | None:
-        """Where messages are published and JetStream is asked."""
+        """Where messages are published."""
         found = self._outlets.get(name)
         if found is None and name in self._settings:
             found = self._outlets[name] = self._client(name, "out")
@@ -120,6 +130,8 @@ class NatsConnections:
     def stop(self) -> None:
         for name in sorted(self._intakes):
             self._intakes[name].client.stop()
+        for name in sorted(self._streams):
+            self._streams[name].client.stop()
         for name in sorted(self._outlets):
             self._outlets[name].stop()
 

@@ -1,0 +1,61 @@
+"""The reply subject of a message that JetStream delivers: where it is acknowledged, and what is known of it.
+
+    $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp ns>.<pending>
+    $JS.ACK.<domain>.<account hash>.<stream>.<consumer>.<delivered>.<...the same five...>[.<more>]
+
+The domain of the second form is _ where there is none. Neither streams nor consumers have dots in their names.
+Source: ADR-15; the second form since nats-server 2.12, by its configuration.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+PREFIX: Final = b"$JS.ACK."
+ACK: Final = b"+ACK"
+IN_PROGRESS: Final = b"+WPI"
+NAK: Final = b"-NAK"
+TERM: Final = b"+TERM"
+
+_SHORT: Final = 9
+_LONG: Final = 11
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """One delivery of one message."""
+
+    stream: str
+    consumer: str
+    delivered: int  # how often, this time included
+    stream_sequence: int
+    consumer_sequence: int
+    timestamp_ns: int  # when it was stored, since the epoch
+    pending: int  # messages of the stream that this consumer is still to get
+
+
+def parse_ack_subject(reply: bytes) -> Delivery | None:
+    """What the reply subject tells; None when it is not one of JetStream's."""
+    tokens = reply.split(b".")
+    count = len(tokens)
+    if not reply.startswith(PREFIX) or (count != _SHORT and count < _LONG):
+        return None
+    start = 2 if count == _SHORT else 4
+    try:
+        numbers = [int(token) for token in tokens[start + 2 : start + 7] if token.isdigit()]
+        if len(numbers) != 5:
+            return None
+        return Delivery(tokens[start].decode(), tokens[start + 1].decode(), *numbers)
+    except ValueError:  # no UTF-8, or thousands of digits
+        return None
+
+
+def numbers_start(reply: bytes) -> int:
+    """Where the five numbers begin in a reply subject that `parse_ack_subject` takes: what stands before is the same
+    for all messages of a consumer."""
+    skip = 4 if reply.count(b".") == _SHORT - 1 else 6
+    position = 0
+    for _ in range(skip):
+        position = reply.index(b".", position) + 1
+    return position
