@@ -94,7 +94,8 @@ def _asked_by_reply(reply: bytes, header_block: bytes) -> int:
 
 def _level(header_block: bytes, line_start: int) -> int:
     start = line_start + len(_LINE)
-    value = header_block[start : header_block.find(b"\r\n", start)]
+    end = header_block.find(b"\r\n", start)
+    value = header_block[start:] if end < 0 else header_block[start:end]
     return _LEVELS.get(value.strip().lower(), ACK_ALL)
 
 

@@ -19,8 +19,9 @@ from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow
 from barnabas.broker.nats.record_ids import ids_of
 from barnabas.storage.background import in_slices
 from barnabas.storage.errors import StorageError
+from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, Codec, read_header
+from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, read_header
 
 if TYPE_CHECKING:
     from barnabas.broker.partition import Partition

@@ -103,9 +103,10 @@ def refusal(header_block: bytes, topic: str) -> Refusal | None:
     time_to_live = _value(header_block, b"Nats-TTL")
     if time_to_live:
         return TTL_DISABLED if _is_ttl(time_to_live) else TTL_INVALID
-    if has(b"Nats-Schedule"):
+    of_scheduler = has(b"Nats-Scheduler"), has(b"Nats-Schedule-Next")  # one goes with the other
+    if has(b"Nats-Schedule") or all(of_scheduler):
         return SCHEDULES_DISABLED
-    if has(b"Nats-Scheduler") or has(b"Nats-Schedule-Next"):
+    if any(of_scheduler):
         return SCHEDULER_INVALID
     return None
 
@@ -153,7 +154,7 @@ def _is_ttl(value: bytes) -> bool:
     if _NUMBER.fullmatch(value):
         return int(value) >= 1
     text = value.decode(errors="replace")
-    if text == "never":
+    if text.lower() == "never":
         return True
     total_s, position = 0.0, 0
     while position < len(text):

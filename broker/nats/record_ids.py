@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from barnabas.broker.nats.dedup import MESSAGE_ID, kept_id
-from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, Codec, iterate_records
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, iterate_records
 
 _NAME: Final = MESSAGE_ID.decode()
 _NAMED: Final = bytes([len(MESSAGE_ID) << 1]) + MESSAGE_ID  # as it stands in a record

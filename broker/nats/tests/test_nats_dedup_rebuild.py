@@ -10,7 +10,8 @@ from barnabas.broker.nats.dedup_rebuild import DedupRebuild
 from barnabas.broker.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.test_coordinator_log import Ticking, World
-from barnabas.wire.record_batch import Codec, Record, build_batch
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, build_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,20 +21,13 @@ WINDOW_MS = 60_000
 
 
 def batch(ids: list[bytes | None], timestamp: int, codec: Codec = Codec.NONE, **options: Any) -> bytes:
-    return build_batch(
-        [
-            Record(
-                offset=number,
-                timestamp=timestamp,
-                key=b"k",
-                value=b"v" * 50,
-                headers=[("nats.subject", b"a.b")] + ([] if each is None else [("Nats-Msg-Id", each)]),
-            )
-            for number, each in enumerate(ids)
-        ],
-        codec=codec,
-        **options,
-    )
+    records = []
+    for number, identity in enumerate(ids):
+        headers: list[tuple[str, bytes | None]] = [("nats.subject", b"a.b")]
+        if identity is not None:
+            headers.append(("Nats-Msg-Id", identity))
+        records.append(Record(number, timestamp, b"k", b"v" * 50, headers))
+    return build_batch(records, codec=codec, **options)
 
 
 def rebuilt(runtime: VirtualRuntime, partition: Partition, window: DedupWindow) -> list[Exception | None]:
