@@ -21,7 +21,7 @@ from barnabas.broker.nats.keys import KeyFunction
 from barnabas.broker.nats.partitioners import (
     PARTITION_HEADER,
     BadPartition,
-    PartitionOf,
+    Partitioner,
     requested_partition,
 )
 from barnabas.broker.nats.record_parts import (
@@ -34,7 +34,7 @@ from barnabas.broker.nats.record_parts import (
     make_header_adder,
     sized,
 )
-from barnabas.broker.nats.routes import FROM_MESSAGE, NOWHERE, Route, Routes, Take, Wanted
+from barnabas.broker.nats.routes import FROM_MESSAGE, NOWHERE, KeyRoutes, Route, Routes, Take, Wanted
 from barnabas.wire.primitives import varint
 
 Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
@@ -70,7 +70,7 @@ class Encoder:
     def __init__(
         self,
         key_of: KeyFunction,
-        partition_of: PartitionOf,
+        partition_of: Partitioner,
         partition_count: int,
         takes: Mapping[int, Take],
         *,
@@ -108,11 +108,13 @@ class Encoder:
 
 
 def _make_encode(
-    key_of: KeyFunction, partition_of: PartitionOf, partition_count: int, is_special: IsSpecial
+    key_of: KeyFunction, partition_of: Partitioner, partition_count: int, is_special: IsSpecial
 ) -> EncodeRoute:
     add_headers = make_header_adder(lambda name: name == PARTITION_HEADER or is_special(name))
     part = key_of.part
     of_part = key_of.of_part
+    follows_key = partition_of.follows_key
+    by_key: Mapping[bytes, tuple[int, bytes]] = KeyRoutes(partition_of) if follows_key else {}
     reply_name = sized(REPLY_HEADER)
 
     def encode(
@@ -127,8 +129,12 @@ def _make_encode(
         key_part = route.key_part
         if partition == FROM_MESSAGE:
             key = of_part((subject, reply, header_block, payload or b"")[part])
-            partition = partition_of(subject, key)
-            key_part = sized(key)
+            if key is None:
+                partition, key_part = route.null_partition, NULL_PART
+            elif follows_key:
+                partition, key_part = by_key[key]
+            else:
+                partition, key_part = partition_of(subject, key), sized(key)
         if payload is None:
             parts = [key_part, NULL_PART, b"", b"", route.subject_part]
         else:

@@ -52,7 +52,8 @@ def find_header(block: bytes, name: bytes) -> bytes | None:
         return None
     start += len(name) + 3
     end = block.find(b"\r\n", start)
-    return _without_space(block[start:] if end < 0 else block[start:end])
+    value = block[start:] if end < 0 else block[start:end]
+    return value[1:] if value[:1] == b" " else value
 
 
 def format_headers(pairs: Iterable[tuple[bytes, bytes]], status: bytes = b"") -> bytes:
@@ -83,8 +84,4 @@ def _pair(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     if not colon:
         raise MalformedHeaders(f"a header line without a colon: {line[:80]!r}")
-    return name, _without_space(value)
-
-
-def _without_space(value: bytes) -> bytes:
-    return value[1:] if value[:1] == b" " else value
+    return name, value[1:] if value[:1] == b" " else value

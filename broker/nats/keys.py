@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -59,8 +60,7 @@ def compile_key(spec: KeySpec | str) -> KeyFunction:
     if kind == "reply":
         return KeyFunction(spec, REPLY, lambda reply: reply or None)
     if kind == "header":
-        name = spec.name.encode()
-        return KeyFunction(spec, HEADER_BLOCK, lambda block: find_header(block, name) if block else None)
+        return KeyFunction(spec, HEADER_BLOCK, partial(find_header, name=spec.name.encode()))
     if kind == "regex":
         return KeyFunction(spec, SUBJECT, _regex(spec.pattern))
     if kind == "json":
@@ -101,20 +101,32 @@ def _json(path: tuple[str | int, ...]) -> KeyOfPart:
     Null when the payload is no JSON, the path leads nowhere, or to an object, an array or JSON's null. Of a member
     that comes twice the last counts.
     """
-    steps = _json_steps(path)
+    first, *others = _json_steps(path)
 
     def read_from(payload: bytes) -> bytes | None:
-        found: JsonText | None = payload
         try:
-            for step in steps:
+            found = first(payload)
+            for step in others:
                 if found is None:
                     return None
                 found = step(found)
-            return None if found is None else _scalar_text(bytes(found))
         except _NO_JSON:
             return None
+        if found is None:
+            return None
+        text = bytes(found)
+        if text[:1] == b'"':
+            return text[1:-1] if b"\\" not in text else _unescaped(text)
+        return None if text[:1] in (b"{", b"[") or text == b"null" else text
 
     return read_from
+
+
+def _unescaped(text: bytes) -> bytes | None:
+    try:
+        return msgspec.json.decode(text, type=str).encode()
+    except _NO_JSON:
+        return None
 
 
 def _json_steps(path: tuple[str | int, ...]) -> list[JsonStep]:
@@ -162,9 +174,3 @@ def _element(index: int) -> JsonStep:
         return elements[index] if index < len(elements) else None
 
     return element_of
-
-
-def _scalar_text(text: bytes) -> bytes | None:
-    if text[:1] == b'"':
-        return msgspec.json.decode(text, type=str).encode() if b"\\" in text else text[1:-1]
-    return None if text[:1] in (b"{", b"[") or text == b"null" else text

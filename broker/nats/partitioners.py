@@ -11,7 +11,7 @@ A message's header `Kafka-Partition` goes before all of these: see `requested_pa
 
 Sources: org.apache.kafka.common.utils.Utils.murmur2 and toPositive; nats-server's documentation of subject mapping and
 partitioning; the FNV page of its authors (offset basis and prime of 32 bits). Hashing costs microseconds here, so
-results are kept: by routes.py for subjects, by `KeyedPartitions` for keys.
+routes.py keeps the results.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ PartitionOf: TypeAlias = Callable[[bytes, bytes | None], int]
 HashFunction: TypeAlias = Callable[[bytes], int]
 
 PARTITION_HEADER: Final = b"Kafka-Partition"
-KEYS_KEPT_MAX: Final = 65_536
-KEY_KEPT_BYTES_MAX: Final = 128
 
 _WORD: Final = 0xFFFFFFFF
 _MURMUR_SEED: Final = 0x9747B28C
@@ -73,24 +71,39 @@ def fnv1a(data: bytes) -> int:
     return value
 
 
+class Partitioner:
+    """Called with (subject, key or None for null) it returns the partition.
+
+    `follows_key` says that the key alone decides, without one the subject.
+    """
+
+    __slots__ = ("_partition_of", "follows_key")
+
+    def __init__(self, partition_of: PartitionOf, follows_key: bool) -> None:
+        self._partition_of = partition_of
+        self.follows_key = follows_key
+
+    def __call__(self, subject: bytes, key: bytes | None) -> int:
+        return self._partition_of(subject, key)
+
+
 def compile_partitioner(
     spec: PartitionerSpec | str, partition_count: int, key: KeySpec | str = "subject"
-) -> PartitionOf:
+) -> Partitioner:
     """The function for a value of `nats.partitioner` over this many partitions, beside this `nats.key`.
 
-    Where keys are not of the subject alone it remembers what it found. ConfigError when a text is none.
+    ConfigError when a text is none.
     """
     if isinstance(spec, str):
         spec = parse_partitioner(spec)
     if isinstance(key, str):
         key = parse_key(key)
     if spec.kind == "token":
-        return _by_number(spec.token, partition_count)
+        return Partitioner(_by_number(spec.token, partition_count), follows_key=False)
     if spec.kind == "murmur2":
-        by_hash = _by_hash(positive_murmur2, positive_murmur2, partition_count)
-    else:
-        by_hash = _by_hash(_fnv1a_undotted if key.kind == "tokens" else fnv1a, fnv1a, partition_count)
-    return KeyedPartitions(by_hash) if key.kind in ("header", "json", "reply") else by_hash
+        return Partitioner(_by_hash(positive_murmur2, positive_murmur2, partition_count), follows_key=True)
+    of_key = _fnv1a_undotted if key.kind == "tokens" else fnv1a
+    return Partitioner(_by_hash(of_key, fnv1a, partition_count), follows_key=True)
 
 
 def _by_hash(of_key: HashFunction, of_subject: HashFunction, partition_count: int) -> PartitionOf:
@@ -137,30 +150,3 @@ def requested_partition(value: bytes, partition_count: int) -> int:
     if number >= partition_count:
         raise BadPartition(f"Kafka-Partition is {number}, the topic has {partition_count} partitions")
     return number
-
-
-class KeyedPartitions:
-    """A partitioner that remembers what it found for a bounded number of keys, none of them long.
-
-    For murmur2 and fnv1a only, where the partition follows the key, or without one the subject, and nothing else.
-    """
-
-    __slots__ = ("_by_key", "_partition_of")
-
-    def __init__(self, partition_of: PartitionOf) -> None:
-        self._partition_of = partition_of
-        self._by_key: dict[bytes, int] = {}
-
-    def __call__(self, subject: bytes, key: bytes | None) -> int:
-        kept = self._by_key
-        name = subject if key is None else key
-        try:
-            return kept[name]
-        except KeyError:
-            pass
-        if len(name) > KEY_KEPT_BYTES_MAX:
-            return self._partition_of(subject, key)
-        if len(kept) >= KEYS_KEPT_MAX:
-            kept.clear()
-        partition = kept[name] = self._partition_of(subject, key)
-        return partition

@@ -97,14 +97,12 @@ def make_header_adder(is_special: IsSpecial = NOTHING_SPECIAL) -> AddHeaders:
             return _add_carefully(block, parts, is_special)
         try:
             for line in block[10:-4].split(b"\r\n"):
-                name, value = line.split(b": ", 1)
+                name, colon, value = line.partition(b": ")
                 part = usual.get(name)
-                if part is None:
-                    part = special.get(name)
+                if part is None or not colon:
+                    part = (special.get(name) or learn(name)) if colon else None
                     if part is None:
-                        part = learn(name)
-                        if part is None:
-                            raise ValueError
+                        raise ValueError
                     if name in special:
                         if found is None:
                             found = []

@@ -9,10 +9,7 @@ import nats
 import pytest
 from barnabas.broker.nats.keys import compile_key
 from barnabas.broker.nats.partitioners import (
-    KEY_KEPT_BYTES_MAX,
-    KEYS_KEPT_MAX,
     BadPartition,
-    KeyedPartitions,
     compile_partitioner,
     fnv1a,
     murmur2,
@@ -119,27 +116,6 @@ def test_requested_partition() -> None:
     for value in (b"3", b"-1", b"", b"1.0", b"\xd9\xa1", b"1_0", b"0x1", b"9" * 5000):
         with pytest.raises(BadPartition):
             requested_partition(value, 3)
-
-
-def test_a_bounded_number_of_keys_is_remembered() -> None:
-    asked: list[bytes | None] = []
-
-    def partition_of(subject: bytes, key: bytes | None) -> int:
-        asked.append(key)
-        return 0
-
-    remembering = KeyedPartitions(partition_of)
-    for number in range(KEYS_KEPT_MAX):
-        remembering(b"", b"%d" % number)
-    remembering(b"", b"0")
-    assert len(asked) == KEYS_KEPT_MAX
-    remembering(b"", b"another")
-    remembering(b"", b"0")
-    assert asked[-2:] == [b"another", b"0"]
-    long_key = bytes(KEY_KEPT_BYTES_MAX + 1)
-    remembering(b"", long_key)
-    remembering(b"", long_key)
-    assert asked[-2:] == [long_key, long_key]
 
 
 def test_no_partitioner_is_a_config_error() -> None:

@@ -11,7 +11,8 @@ from barnabas.broker.nats.encoder import Encoder
 from barnabas.broker.nats.headers import MalformedHeaders, Pairs, format_headers, parse_headers, read_status
 from barnabas.broker.nats.keys import compile_key
 from barnabas.broker.nats.partitioners import BadPartition, compile_partitioner
-from barnabas.broker.nats.record_parts import header_parts, jetstream_parts
+from barnabas.broker.nats.record_parts import header_parts, jetstream_parts, sized
+from barnabas.broker.nats.routes import KeyRoutes
 from barnabas.wire.record_batch import Record, iterate_records
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -269,6 +270,21 @@ def test_a_bounded_number_of_subjects_is_kept(monkeypatch: pytest.MonkeyPatch) -
         intake.encoder.take(b"x" * 1000 + b"%d" % index, b"", b"", b"")
         assert sum(map(len, kept)) <= 5000 + 2 * 1002
     assert sum(map(len, intake.records().values())) == 271
+
+
+def test_a_bounded_number_of_keys_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "KEYS_KEPT_MAX", 100)
+    partition_of = compile_partitioner("murmur2", COUNT)
+    kept = KeyRoutes(partition_of)
+    for index in range(250):
+        key = b"%d" % index
+        assert kept[key] == (partition_of(b"", key), sized(key))
+        assert kept[key] == (partition_of(b"", key), sized(key))
+        assert key in kept
+        assert len(kept) <= 100
+    key = bytes(1000)
+    assert kept[key] == (partition_of(b"", key), sized(key))
+    assert key not in kept
 
 
 def test_a_bounded_number_of_header_names_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
