@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.core_binding import CoreBinding
 from barnabas.broker.nats.jetstream_binding import make_stream_carrier
+from barnabas.broker.nats.kv import bucket_key, stream_of, value_of
 from barnabas.broker.nats.reverse import ReverseBinding
-from barnabas.controller.nats.bound import CORE, JETSTREAM
+from barnabas.controller.nats.bound import CORE, JETSTREAM, KV
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
@@ -55,6 +57,13 @@ def make_carriers(
         source = connections.streams(binding.connection)
         assert source is not None
         carriers.append(make_stream_carrier(services, source, positions, binding))
+    if binding.ingests and binding.mode == KV:
+        source = connections.streams(binding.connection)
+        assert source is not None
+        bucket = msgspec.structs.replace(binding, stream=stream_of(binding.bucket))
+        carriers.append(
+            make_stream_carrier(services, source, positions, bucket, key_of=bucket_key(), value_of=value_of)
+        )
     if binding.publishes:
         outlet = connections.outlet(binding.connection)
         assert outlet is not None

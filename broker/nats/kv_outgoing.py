@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.jetstream_positions import read_position
 from barnabas.broker.nats.kv import key_problem, stream_of, subject_prefix
-from barnabas.broker.nats.record_parts import SEQUENCE_HEADER, STREAM_HEADER
 from barnabas.broker.nats.reverse_message import MessageHeaders
 from barnabas.broker.nats.reverse_subject import SUBJECT_BYTES_MAX, Unpublishable
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 DELETED: Final = b"KV-Operation: DEL\r\n"
 _METADATA: Final = "kv-revision="
-_STREAM: Final = STREAM_HEADER.decode()
-_SEQUENCE: Final = SEQUENCE_HEADER.decode()
 _DIGITS_MAX: Final = 20
 
 
@@ -65,17 +63,10 @@ class BucketOutgoing:
 
     def _is_from_bucket(self, record: Record) -> bool:
         """Whether the ingest has written it. To be asked once of each record."""
-        stream = sequence = b""
-        for name, value in record.headers:
-            if name == _STREAM:
-                stream = stream or value or b""
-            elif name == _SEQUENCE:
-                sequence = sequence or value or b""
-        if stream != self._stream or not sequence.isdigit() or len(sequence) > _DIGITS_MAX:
+        position = read_position(record, self._stream)
+        if position is None or position.sequence <= self._revision:
             return False
-        revision = int(sequence)
-        if revision <= self._revision:
-            return False
+        revision = position.sequence
         self._revision = revision
         next_offset = record.offset + 1
         marks = self._marks

@@ -36,16 +36,10 @@ ESCAPED_HEADER: Final = "Kafka-Header"
 TOMBSTONE_HEADER: Final = "Kafka-Tombstone"
 MESSAGE_ID_HEADER: Final = "Nats-Msg-Id"
 
-ADDED_BY_INGEST: Final = frozenset(
-    each.decode()
-    for each in (
-        SUBJECT_HEADER,
-        REPLY_HEADER,
-        STREAM_HEADER,
-        SEQUENCE_HEADER,
-        TIMESTAMP_HEADER,
-        STATUS_HEADER,
-    )
+# What the ingest writes in front of a message's own headers: the first one always, then some of the others.
+_FIRST_ADDED: Final = SUBJECT_HEADER.decode()
+_ALSO_ADDED: Final = tuple(
+    each.decode() for each in (REPLY_HEADER, STREAM_HEADER, SEQUENCE_HEADER, TIMESTAMP_HEADER, STATUS_HEADER)
 )
 # In lower case. What a stream obeys would be obeyed again, by another stream; and what we say ourselves can't be said
 # by a record.
@@ -89,11 +83,9 @@ class MessageHeaders:
             return b"%b%d\r\n\r\n" % (self._usual, record.offset)
         lines = [_FIRST_LINE]
         hops = self._own_hop
-        for name, value in record.headers:
+        for name, value in own_headers(record.headers):
             known = self._names.get(name)
             if known is None:
-                if name in ADDED_BY_INGEST:
-                    continue
                 if name == HOPS_HEADER and value is not None and _VALUE.fullmatch(value):
                     hops = value + b"," + self._own_hop
                     continue
@@ -122,6 +114,17 @@ class MessageHeaders:
             self._names.clear()
         known = self._names[name] = f"{name}: ".encode()
         return known
+
+
+def own_headers(headers: list[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Without those that the ingest has put in front."""
+    if not headers or headers[0][0] != _FIRST_ADDED:
+        return headers
+    start, end = 1, len(headers)
+    for name in _ALSO_ADDED:
+        if start < end and headers[start][0] == name:
+            start += 1
+    return headers[start:]
 
 
 def escaped_header(name: str, value: bytes | None) -> bytes:

@@ -1,0 +1,189 @@
+"""A key-value bucket and a compacted topic, kept alike: nats-py's KeyValue on one side, Kafka's clients on the other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import nats
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+from nats.js.kv import KeyValue
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.nats.bound_topics import bind
+
+pytestmark = pytest.mark.barnabas_only
+
+CONFLUENT = CLIENTS[2]
+BOUND = {"nats.mode": "kv", "nats.bucket": "stock", "cleanup.policy": "compact"}
+
+
+@pytest.fixture
+def server(nats_server: NatsServerFactory) -> NatsServer:
+    return nats_server(jetstream=True)
+
+
+@pytest.fixture
+def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
+    return fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
+
+
+def with_bucket(server: NatsServer, work: Callable[[KeyValue], Awaitable[Any]]) -> Any:
+    """What `work` makes of the bucket; it is made with a history of 10."""
+
+    async def run() -> Any:
+        client = await nats.connect(server.url)
+        jetstream = client.jetstream()
+        try:
+            bucket = await jetstream.key_value("stock")
+        except nats.js.errors.BucketNotFoundError:
+            bucket = await jetstream.create_key_value(bucket="stock", history=10)
+        try:
+            return await work(bucket)
+        finally:
+            await client.close()
+
+    return asyncio.run(run())
+
+
+def records(broker: Broker, count: int, partitions: int = 1) -> list[Any]:
+    """`count` records of the topic; and that there are no more."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    consumer.assign([TopicPartition("stock", index) for index in range(partitions)])
+    consumer.seek_to_beginning()
+    found: list[Any] = []
+    deadline = time.monotonic() + 15
+    while len(found) < count and time.monotonic() < deadline:
+        for several in consumer.poll(timeout_ms=100).values():
+            found += several
+    for several in consumer.poll(timeout_ms=300).values():
+        found += several
+    consumer.close()
+    assert len(found) == count, [(each.key, each.value) for each in found]
+    return found
+
+
+def has(server: NatsServer, expected: dict[str, bytes]) -> None:
+    """The bucket comes to hold these keys and values, and no others."""
+
+    async def work(bucket: KeyValue) -> dict[str, bytes]:
+        deadline = time.monotonic() + 15
+        while True:
+            found: dict[str, bytes] = {}
+            try:
+                for key in await bucket.keys():
+                    found[key] = (await bucket.get(key)).value or b""
+            except (nats.js.errors.NoKeysError, nats.js.errors.KeyNotFoundError):
+                pass
+            if found == expected or time.monotonic() > deadline:
+                return found
+            await asyncio.sleep(0.05)
+
+    assert with_bucket(server, work) == expected
+
+
+def test_what_is_put_is_in_the_topic(server: NatsServer, broker: Broker) -> None:
+    async def work(bucket: KeyValue) -> None:
+        await bucket.put("apples", b"1")
+        await bucket.put("pears.green", b"2")
+        await bucket.put("apples", b"3")
+        await bucket.delete("pears.green")
+        await bucket.put("empty", b"")
+
+    with_bucket(server, lambda bucket: bucket.put("before", b"0"))
+    bind(broker, "stock", BOUND)
+    with_bucket(server, work)
+    records(broker, 6)  # before the purge, which takes the history away
+    with_bucket(server, lambda bucket: bucket.purge("apples"))
+    found = records(broker, 7)
+    assert [(each.key, each.value) for each in found] == [
+        (b"before", b"0"),
+        (b"apples", b"1"),
+        (b"pears.green", b"2"),
+        (b"apples", b"3"),
+        (b"pears.green", None),
+        (b"empty", b""),
+        (b"apples", None),
+    ]
+    assert [dict(each.headers)["nats.seq"] for each in found] == [b"%d" % number for number in range(1, 8)]
+
+
+def test_what_is_produced_is_in_the_bucket(server: NatsServer, broker: Broker) -> None:
+    with_bucket(server, lambda bucket: bucket.status())
+    bind(broker, "stock", BOUND, partitions=2)
+    for client in CLIENTS:
+        client.produce(
+            broker.bootstrap,
+            "stock",
+            [
+                Sample(b"a", client.name.encode()),
+                Sample(b"gone", b"x"),
+                Sample(b"b/c.d-e_f=", b"1"),
+                Sample(b"gone", None),
+            ],
+        )
+    has(server, {"a": CLIENTS[-1].name.encode(), "b/c.d-e_f=": b"1"})
+
+    async def work(bucket: KeyValue) -> list[Any]:
+        return [(each.operation, each.value) for each in await bucket.history("gone")]
+
+    assert [(operation, value or b"") for operation, value in with_bucket(server, work)] == [
+        (None, b"x"),
+        ("DEL", b""),
+    ] * len(CLIENTS)
+    records(broker, 12, partitions=2)  # nothing of it came back
+
+
+def test_both_ways_at_once_neither_loses_nor_repeats(server: NatsServer, broker: Broker) -> None:
+    with_bucket(server, lambda bucket: bucket.status())
+    bind(broker, "stock", BOUND)
+
+    async def work(bucket: KeyValue) -> None:
+        for number in range(200):
+            await bucket.put(f"n{number}", b"nats")
+            if number == 100:
+                produced = [Sample(b"k%d" % each, b"kafka") for each in range(200)]
+                await asyncio.get_running_loop().run_in_executor(
+                    None, CONFLUENT.produce, broker.bootstrap, "stock", produced
+                )
+
+    with_bucket(server, work)
+    expected = {f"n{number}": b"nats" for number in range(200)} | {
+        f"k{number}": b"kafka" for number in range(200)
+    }
+    has(server, expected)
+    broker.kill()
+    broker.start()
+    with_bucket(server, lambda bucket: bucket.put("last", b"1"))
+    found = records(broker, 401)
+    assert {each.key.decode(): each.value for each in found} == expected | {"last": b"1"}
+
+
+def test_a_client_that_writes_what_it_has_read_writes(server: NatsServer, broker: Broker) -> None:
+    """Headers that were copied do not make a record one of the bucket's own."""
+    with_bucket(server, lambda bucket: bucket.put("a", b"1"))
+    bind(broker, "stock", BOUND)
+    (read,) = records(broker, 1)
+    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"2", tuple(read.headers))])
+    has(server, {"a": b"2"})
+
+
+def test_directions(server: NatsServer, broker: Broker) -> None:
+    with_bucket(server, lambda bucket: bucket.put("a", b"1"))
+    bind(broker, "stock", {**BOUND, "nats.direction": "in"})
+    records(broker, 1)
+    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"b", b"2")])
+    bind(broker, "stock", {"nats.direction": "out"})
+    has(server, {"a": b"1", "b": b"2"})
+    with_bucket(server, lambda bucket: bucket.put("c", b"3"))
+    records(broker, 2)
+    bind(broker, "stock", {"nats.direction": "both"})
+    records(broker, 3)
