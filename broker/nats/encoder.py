@@ -142,7 +142,8 @@ def _make_encode(
             value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
             parts = [key_part, value_size, payload, b"", route.subject_part]
         if reply:
-            parts += reply_name, varint(len(reply)), reply
+            size = len(reply)
+            parts += reply_name, VARINTS[size] if size < VARINT_COUNT else varint(size), reply
         if extra:
             parts += extra
         found = add_headers(header_block, parts) if header_block else None
@@ -157,15 +158,15 @@ def _make_encode(
 
 def _as_requested(partition: int, found: Pairs, tail: bytes, partition_count: int) -> Encoded:
     """What `encode` returns of a message with special headers: the first Kafka-Partition goes before its partition."""
-    others = [pair for pair in found if pair[0] != PARTITION_HEADER]
-    if len(others) < len(found):
-        value = next(value for name, value in found if name == PARTITION_HEADER)
-        try:
-            partition = requested_partition(value, partition_count)
-        except BadPartition as error:
-            error.partition = partition
-            raise
-    return partition, others or None, tail
+    for pair in found:
+        if pair[0] == PARTITION_HEADER:
+            try:
+                requested = requested_partition(pair[1], partition_count)
+            except BadPartition as error:
+                error.partition = partition
+                raise
+            return requested, [pair for pair in found if pair[0] != PARTITION_HEADER] or None, tail
+    return partition, found, tail
 
 
 def _make_take(
