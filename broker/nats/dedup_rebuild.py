@@ -11,6 +11,7 @@ Until `done` no message may be taken that has an id; what a producer appends mea
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -108,6 +109,7 @@ class DedupRebuild:
         self._now_ms = 0
         self._loading: Loading | None = None
         self._cancelled = False
+        self.on_end: Callable[[], object] = lambda: None  # of `RebuildQueue`
 
     def start(self) -> None:
         """Begin."""
@@ -127,6 +129,11 @@ class DedupRebuild:
         self._cancelled = True
         if self._loading is not None:
             self._loading.cancel()
+        self.on_end()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled
 
     def _found(self, found: TimestampOffset | None, error: BaseException | None) -> None:
         """Where the window begins. If the search has failed, segments have gone meanwhile, or the disk is bad: then
@@ -169,4 +176,30 @@ class DedupRebuild:
             log.warning("%s: the ids of messages that came lately are known in part: %s", name, error)
         elif len(self._window):
             log.info("%s: the log holds %d ids of messages that came lately", name, len(self._window))
+        self.on_end()
         self._done(error)
+
+
+class RebuildQueue:
+    """Reads for one partition after the other: each takes a share of every turn of the loop while it reads."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[DedupRebuild] = deque()
+        self._reading: DedupRebuild | None = None
+
+    def add(self, rebuild: DedupRebuild) -> None:
+        """Start it when its turn comes, unless it is cancelled before."""
+        self._waiting.append(rebuild)
+        self._next()
+
+    def _next(self) -> None:
+        while self._reading is None and self._waiting:
+            rebuild = self._waiting.popleft()
+            if not rebuild.is_cancelled:
+                self._reading = rebuild
+                rebuild.on_end = self._ended
+                rebuild.start()
+
+    def _ended(self) -> None:
+        self._reading = None
+        self._next()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from barnabas.broker.nats.dedup import DedupWindow, kept_id
-from barnabas.broker.nats.dedup_rebuild import DedupRebuild
+from barnabas.broker.nats.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.broker.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.test_coordinator_log import Ticking, World
@@ -126,6 +127,30 @@ def test_a_cold_log_is_read_by_a_thread() -> None:
     assert window.find(b"39-4", now_ms) == 199
     assert len(window) == 200
     assert world.disk.warm
+
+
+def test_a_queue_reads_for_one_after_the_other() -> None:
+    world = World([1], partitions=4)
+    now_ms = world.runtime.time_ms()
+    for index in range(4):
+        world.partition(index).append(batch([b"%d" % index], now_ms))
+    queue = RebuildQueue()
+    ended: list[tuple[int, list[int]]] = []
+    windows = [DedupWindow(WINDOW_MS) for _ in range(4)]
+
+    def done(index: int, _error: Exception | None) -> None:
+        ended.append((index, [len(window) for window in windows]))
+
+    rebuilds = [
+        DedupRebuild(world.runtime, world.partition(index), window, partial(done, index))
+        for index, window in enumerate(windows)
+    ]
+    for rebuild in rebuilds:
+        queue.add(rebuild)
+    rebuilds[0].cancel()  # reads already
+    rebuilds[2].cancel()
+    world.runtime.run_until_idle()
+    assert ended == [(1, [0, 1, 0, 0]), (3, [0, 1, 0, 1])]
 
 
 def test_nothing_is_said_when_it_is_cancelled() -> None:
