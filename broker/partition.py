@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.purgatory import PartitionListener
+    from barnabas.broker.replica_fetch_state import ReplicaObserver
     from barnabas.broker.replication import Replication
     from barnabas.storage.log import AppendResult, Log
     from barnabas.wire.record_batch import BatchHeader
@@ -41,6 +42,7 @@ class Partition:
         "leader_id",
         "leadership",
         "log",
+        "observer",
         "partition",
         "partition_epoch",
         "replica_waiters",
@@ -56,6 +58,7 @@ class Partition:
         self.topic_id = topic_id
         self.partition = partition
         self.log = log
+        self.observer: ReplicaObserver | None = None  # of what is copied from the leader
         self.state = _NO_STATE  # as the metadata has it, or had when it was last looked at
         self.leader_id = NO_LEADER
         self.leader_epoch = -1

@@ -9,6 +9,18 @@ if TYPE_CHECKING:
     from barnabas.storage.log import Log
 
 
+class ReplicaObserver(Protocol):
+    """Somebody who keeps count of what a follower's log holds."""
+
+    def replicated(self, batches: memoryview) -> None:
+        """These whole batches have been appended. They are gone when this returns."""
+        ...
+
+    def cutting(self, log: Log, offset: int) -> None:
+        """What stands from `offset` on is about to go."""
+        ...
+
+
 class Follower(Protocol):
     """A partition that follows (broker/partition.py)."""
 
@@ -17,6 +29,7 @@ class Follower(Protocol):
     partition: int
     leader_epoch: int
     log: Log
+    observer: ReplicaObserver | None
 
     @property
     def leader_id(self) -> int: ...

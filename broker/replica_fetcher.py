@@ -292,6 +292,8 @@ class ReplicaFetcher:
                 if not size:
                     self._delay(state, self._settings.backoff_ms)
                     return
+                if partition.observer is not None:
+                    partition.observer.replicated(records[:size])
             partition.set_follower_high_watermark(high_watermark)
             if log_start_offset > held.log_start_offset:
                 held.increment_log_start_offset(min(log_start_offset, held.high_watermark))

@@ -85,6 +85,8 @@ class ReplicaTruncations:
                 self._runtime.call_later(_SEALING_WAIT_S, partial(self.cut, [(state, offset)]))
                 continue
             before = held.log_end_offset, held.latest_epoch
+            if state.partition.observer is not None:
+                state.partition.observer.cutting(held, offset)
             try:
                 make_last = held.cut_to(offset)
             except (OSError, StorageError) as error:
@@ -106,6 +108,8 @@ class ReplicaTruncations:
         if held.is_sealing_from(0):
             self._runtime.call_later(_SEALING_WAIT_S, partial(self.restart, state, offset))
             return
+        if state.partition.observer is not None:
+            state.partition.observer.cutting(held, held.log_start_offset)
         try:
             works = [(state, held.restart_at(offset))]
         except (OSError, StorageError) as error:

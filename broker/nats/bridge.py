@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.carriers import make_carriers
+from barnabas.broker.nats.carriers import make_carriers, make_core
 from barnabas.broker.nats.connections import NatsConnections
 from barnabas.broker.nats.positions import Positions
 from barnabas.controller.config_validators import ConfigError
@@ -22,6 +22,7 @@ from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
     from barnabas.broker.nats.connection_settings import ConnectionSettings
+    from barnabas.broker.nats.core_binding import CoreBinding
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.image import MetadataImage, TopicChanges
@@ -34,13 +35,26 @@ SETTLES_WITHIN_S: Final = (
 
 
 class BoundTopic:
-    """A topic with a binding. `carriers` are empty while this broker leads none of its partitions."""
+    """A topic with a binding."""
 
     def __init__(self, topic_id: bytes, binding: Binding) -> None:
         self.topic_id = topic_id
         self.binding = binding
+        self.partition_count = -1
         self.leading: Mapping[int, Partition] = {}
-        self.carriers: list[Carrier] = []
+        self.core: CoreBinding | None = (
+            None  # while this broker leads a partition, or may have to at any time
+        )
+        self.carriers: list[Carrier] = []  # the others, while it leads one
+
+    def all(self) -> list[Carrier]:
+        return [*self.carriers, self.core] if self.core is not None else self.carriers
+
+    def stop(self) -> None:
+        for carrier in self.all():
+            carrier.stop()
+        self.core = None
+        self.carriers = []
 
 
 class NatsBridge:
@@ -117,27 +131,43 @@ class NatsBridge:
         return binding
 
     def _update(self, bound: BoundTopic, binding: Binding) -> None:
+        partition_count = len(self._services.controller.image.topics[binding.topic].partitions)
+        if bound.binding != binding or bound.partition_count != partition_count:
+            bound.stop()
+            bound.binding = binding
+            bound.partition_count = partition_count
         partitions = self._services.partitions.of_topic(binding.topic)
+        node_id = self._services.node_id
         leading = {index: partitions[index] for index in sorted(partitions) if partitions[index].is_leader}
-        if bound.binding != binding or not leading:
+        following = {
+            index: partitions[index]
+            for index in sorted(partitions)
+            if index not in leading and node_id in partitions[index].state.isr
+        }
+        bound.leading = leading
+        if binding.paused or not (leading or following):
+            bound.stop()
+            return
+        if bound.core is not None:
+            bound.core.roles_changed(leading, following)
+        else:
+            bound.core = make_core(self._services, self.connections, binding)
+            if bound.core is not None:
+                bound.core.start(leading, following)
+        if not leading:
             for carrier in bound.carriers:
                 carrier.stop()
             bound.carriers = []
-        bound.binding = binding
-        bound.leading = leading
-        if not leading or binding.paused:
-            return
-        if bound.carriers:
+        elif bound.carriers:
             for carrier in bound.carriers:
                 carrier.roles_changed(leading)
-            return
-        bound.carriers = make_carriers(self._services, self.connections, self._positions, binding)
-        for carrier in bound.carriers:
-            carrier.start(leading)
+        else:
+            bound.carriers = make_carriers(self._services, self.connections, self._positions, binding)
+            for carrier in bound.carriers:
+                carrier.start(leading)
 
     def _end(self, name: str) -> None:
-        for carrier in self.topics.pop(name).carriers:
-            carrier.stop()
+        self.topics.pop(name).stop()
 
 
 def _configured(image: MetadataImage) -> list[str]:

@@ -39,20 +39,23 @@ class Blocked:
         pass
 
 
+def make_core(services: Services, connections: NatsConnections, binding: Binding) -> CoreBinding | None:
+    """What takes the messages of a core binding; None where there is none, or no such connection."""
+    intake = connections.intake(binding.connection) if binding.ingests and binding.mode == CORE else None
+    if intake is None:
+        return None
+    partition_count = len(services.controller.image.topics[binding.topic].partitions)
+    return CoreBinding(services.runtime, intake, binding, partition_count, services.cluster_id)
+
+
 def make_carriers(
     services: Services, connections: NatsConnections, positions: Positions, binding: Binding
 ) -> list[Carrier]:
-    """Not started yet."""
-    intake = connections.intake(binding.connection)
-    if intake is None:
+    """What else there is to do, not started yet."""
+    if binding.connection not in connections.names():
         name = f"nats.connection.{binding.connection}.servers" if binding.connection else "nats.servers"
         return [Blocked(f"this broker has no such connection; start it with {name}=nats://HOST:4222")]
-    topic = services.controller.image.topics[binding.topic]
     carriers: list[Carrier] = []
-    if binding.ingests and binding.mode == CORE:
-        carriers.append(
-            CoreBinding(services.runtime, intake, binding, len(topic.partitions), services.cluster_id)
-        )
     if binding.ingests and binding.mode == JETSTREAM:
         source = connections.streams(binding.connection)
         assert source is not None

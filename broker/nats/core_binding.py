@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.carrier import CarrierStats, Gap
 from barnabas.broker.nats.client import ClientListener
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger("barnabas.nats")
+
+_NOTHING: Final[Mapping[int, Partition]] = {}
 
 
 class CoreBinding(ClientListener):
@@ -54,7 +56,8 @@ class CoreBinding(ClientListener):
             return "running"
         return f"connecting: {client.last_cause}" if client.last_cause else "connecting"
 
-    def start(self, leading: Mapping[int, Partition]) -> None:
+    def start(self, leading: Mapping[int, Partition], following: Mapping[int, Partition] = _NOTHING) -> None:
+        """As `roles_changed`; from here on it listens."""
         binding, intake = self.binding, self._intake
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
@@ -63,7 +66,7 @@ class CoreBinding(ClientListener):
             self._subscriptions.append(
                 intake.client.subscribe(pattern, encoder.take, queue=binding.queue_group)
             )
-        self.ingest.serve(leading)
+        self.ingest.serve(leading, following)
         intake.subscriptions_changed()
         log.info(
             "topic %s takes %s for its partitions %s",
@@ -72,8 +75,11 @@ class CoreBinding(ClientListener):
             ", ".join(map(str, sorted(leading))),
         )
 
-    def roles_changed(self, leading: Mapping[int, Partition]) -> None:
-        self.ingest.serve(leading)
+    def roles_changed(
+        self, leading: Mapping[int, Partition], following: Mapping[int, Partition] = _NOTHING
+    ) -> None:
+        """`following`: the partitions that this broker is in sync with, and may have to lead at any time."""
+        self.ingest.serve(leading, following)
 
     def stop(self) -> None:
         for subscription in self._subscriptions:
@@ -99,6 +105,7 @@ class CoreBinding(ClientListener):
     # -- the connection
 
     def connected(self, _info: ServerInfo) -> None:
+        self.ingest.subscribed_anew()
         if self.stats.gaps and not self.stats.gaps[-1].end_ms:
             gap = self.stats.gaps[-1]
             gap.end_ms = self._runtime.time_ms()

@@ -7,27 +7,35 @@ through `_special`, which decides whether it is stored and who is told.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.acks import ACK_ALL, NO_ACK, ack_level
 from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow, message_id
+from barnabas.broker.nats.dedup_rebuild import DedupRebuild
 from barnabas.broker.nats.encoder import Encoder
+from barnabas.broker.nats.entrance import Entrance
 from barnabas.broker.nats.expectations import concern_topic, expects, refusal, refusal_now
 from barnabas.broker.nats.headers import find_header
 from barnabas.broker.nats.keys import compile_key
-from barnabas.broker.nats.lane import Appended, Lane
+from barnabas.broker.nats.lane import Lane
 from barnabas.broker.nats.partitioners import BadPartition, compile_partitioner
 from barnabas.broker.nats.pending_acks import AckStats, PartitionAcks, Publish
+from barnabas.broker.nats.shadow import Shadow
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.headers import Pairs
-    from barnabas.broker.nats.routes import Wanted
+    from barnabas.broker.nats.routes import Take, Wanted
+    from barnabas.broker.nats.shadow import Asked
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.bound import Binding
     from barnabas.storage.runtime import Runtime
+
+log = logging.getLogger("barnabas.nats")
 
 # Topics that a message has come from, as <cluster>/<topic>, comma-separated: added where records are published.
 HOPS_HEADER: Final = b"Barnabas-Hops"
@@ -35,6 +43,7 @@ _SPECIAL: Final = frozenset(
     {MESSAGE_ID, b"Kafka-Ack", b"Nats-TTL", b"Nats-Rollup", b"Nats-Incr", HOPS_HEADER}
 )
 _SPECIAL_PREFIXES: Final = (b"Nats-Expected-", b"Nats-Schedule", b"Nats-Batch-")
+_NOTHING: Final[Mapping[int, Partition]] = {}
 RESUME_SHARE: Final = 0.5  # of the byte budget: below it reading goes on
 
 
@@ -59,8 +68,8 @@ class Ingest:
         self.stats = stats
         self.ack_stats = AckStats()
         self.lanes: dict[int, Lane] = {}
+        self.shadows: dict[int, Shadow] = {}
         self.on_full: Callable[[bool], object] = lambda _: None
-        self.on_appended: Callable[[int], Appended] | None = None  # of a partition; set before `serve`
         self._runtime = runtime
         self._partition_count = partition_count
         self._publish = publish
@@ -69,6 +78,8 @@ class Ingest:
         self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
         self._level_of = ack_level(binding.acks)
         self._encoders: list[Encoder] = []
+        self._takes: dict[int, Take] = {}
+        self._entrances: dict[int, Entrance] = {}  # of partitions whose leadership has just begun
         self._is_full = False
 
     def encoder(self, wanted: Wanted | None = None) -> Encoder:
@@ -77,7 +88,7 @@ class Ingest:
             self._key_of,
             self._partition_of,
             self._partition_count,
-            self._takes(),
+            self._takes,
             special=self._special,
             refused=self._bad_partition,
             wanted=wanted,
@@ -87,18 +98,20 @@ class Ingest:
         self._encoders.append(encoder)
         return encoder
 
-    def serve(self, leading: Mapping[int, Partition]) -> None:
-        """These partitions are led here from now on, and no others."""
+    def serve(self, leading: Mapping[int, Partition], following: Mapping[int, Partition] = _NOTHING) -> None:
+        """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
+        in sync."""
         for index in [
             index for index, lane in self.lanes.items() if leading.get(index) is not lane.partition
         ]:
-            self.lanes.pop(index).close()
-        for index in sorted(leading):
-            if index not in self.lanes:
-                self.lanes[index] = self._open_lane(leading[index])
-        takes = self._takes()
-        for encoder in self._encoders:
-            encoder.serve(takes)
+            self._close_lane(index)
+        self._keep_shadows({**leading, **following})
+        begun = [index for index in sorted(leading) if index not in self.lanes]
+        for index in begun:
+            self.lanes[index] = self._open_lane(leading[index])
+        self._serve_encoders()
+        for index in begun:
+            self._take_over(index)
 
     def close(self) -> None:
         """Append what was gathered."""
@@ -110,28 +123,118 @@ class Ingest:
                     lane.count_held()
                 else:
                     lane.append(now_ms, now_s)
+        if self.shadows:
+            for shadow in self.shadows.values():
+                shadow.tick(now_s)
+        if self._entrances:
+            self._open_wide()
 
     def end(self) -> None:
         """For good: append what is gathered, and drop what waits."""
         self.close()
-        for lane in self.lanes.values():
-            lane.close()
-        self.lanes.clear()
+        for index in sorted(self.lanes):
+            self._close_lane(index)
+        self._keep_shadows({})
 
-    def _takes(self) -> dict[int, Callable[[bytes], object]]:
-        return {index: lane.builder.tails.append for index, lane in self.lanes.items()}
+    def subscribed_anew(self) -> None:
+        """What was published before is not delivered any more."""
+        for shadow in self.shadows.values():
+            shadow.forget_early()
+
+    # -- roles
+
+    def _keep_shadows(self, hosted: Mapping[int, Partition]) -> None:
+        wanted = {
+            index: partition
+            for index, partition in hosted.items()
+            if len(partition.state.replicas) > 1 and not self.binding.queue_group
+        }
+        for index in [
+            index for index, each in self.shadows.items() if wanted.get(index) is not each.partition
+        ]:
+            self.shadows.pop(index).close()
+        now_s = self._runtime.monotonic()
+        for index in sorted(wanted):
+            if index not in self.shadows:
+                self.shadows[index] = Shadow(wanted[index], now_s, self.binding.buffer_bytes)
 
     def _open_lane(self, partition: Partition) -> Lane:
         acks = PartitionAcks(partition, self._publish, self.ack_stats, self._runtime.monotonic)
         dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
         lane = Lane(partition, self._runtime, self.stats, acks, dedup)
         lane.on_held = self._held
-        if self.on_appended is not None:
-            lane.on_appended = self.on_appended(partition.partition)
         return lane
+
+    def _take_over(self, index: int) -> None:
+        """What was received while another broker led, and is not in the log, comes first."""
+        lane = self.lanes[index]
+        shadow = self.shadows.get(index)
+        entrance = Entrance(
+            lane, shadow.ledger.ahead if shadow is not None else None, partial(self._store_asking, index)
+        )
+        self._entrances[index] = entrance
+        assert lane.dedup is not None
+        entrance.rebuild = DedupRebuild(
+            self._runtime, lane.partition, lane.dedup, lambda _error: self._rebuilt(index, entrance)
+        )
+        self._serve_encoders()
+        if shadow is not None:
+            missing = shadow.ledger.pending.drain()
+            for tail, asked in missing:
+                if asked is None:
+                    entrance.pass_on(tail)
+                else:
+                    entrance.pass_on_asking(tail, asked)
+            if missing:
+                log.info(
+                    "%s: %d messages were not in the log of its leader before",
+                    lane.partition.log.name,
+                    len(missing),
+                )
+        entrance.rebuild.start()
+        lane.append(self._runtime.time_ms(), self._runtime.monotonic())
+
+    def _rebuilt(self, index: int, entrance: Entrance) -> None:
+        if self._entrances.get(index) is entrance:
+            entrance.rebuilt()
+            self._held()
+            self.close()
+
+    def _open_wide(self) -> None:
+        """Who has nothing to look at any more is passed by."""
+        done = [index for index, entrance in self._entrances.items() if entrance.is_open]
+        for index in done:
+            del self._entrances[index]
+        if done:
+            self._serve_encoders()
+
+    def _close_lane(self, index: int) -> None:
+        lane = self.lanes.pop(index)
+        entrance = self._entrances.pop(index, None)
+        shadow = self.shadows.get(index)
+        waiting: list[tuple[bytes, Asked | None]] = [(tail, None) for tail in lane.builder.tails]
+        if entrance is not None:
+            waiting += entrance.close()
+        if shadow is not None and shadow.partition is lane.partition:
+            now_s = self._runtime.monotonic()
+            for tail, asked in waiting:  # received, and in no log yet
+                shadow.ledger.pending.add(tail, now_s, asked)
+        else:
+            self.stats.lost_estimate += len(waiting)
+        lane.close()
+
+    def _serve_encoders(self) -> None:
+        takes: dict[int, Take] = {index: shadow.receive for index, shadow in self.shadows.items()}
+        for index, lane in self.lanes.items():
+            entrance = self._entrances.get(index)
+            takes[index] = lane.builder.tails.append if entrance is None else entrance.take
+        self._takes = takes
+        for encoder in self._encoders:
+            encoder.serve(takes)
 
     def _held(self) -> None:
         held = sum(lane.held_bytes for lane in self.lanes.values())
+        held += sum(entrance.size for entrance in self._entrances.values())
         budget = self.binding.buffer_bytes
         if not self._is_full and held > budget:
             self._is_full = True
@@ -143,13 +246,25 @@ class Ingest:
     # -- messages that ask for something
 
     def _special(self, index: int, reply: bytes, header_block: bytes, found: Pairs, tail: bytes) -> None:
+        if found and self._has_been_here(header_block):
+            self.stats.looped += 1
+            return
+        entrance = self._entrances.get(index)
+        asked = (reply, header_block, found)
+        if entrance is not None:
+            entrance.take_asking(tail, asked)
+        elif index in self.lanes:
+            self._store_asking(index, tail, asked)
+        else:
+            self.shadows[index].receive_asking(tail, asked)
+
+    def _store_asking(self, index: int, tail: bytes, asked: Asked) -> None:
+        """A message of a partition that is led here: store it, or tell why not."""
+        reply, header_block, found = asked
         lane = self.lanes[index]
         acks, dedup = lane.acks, lane.dedup
         assert acks is not None
         assert dedup is not None
-        if found and self._has_been_here(header_block):
-            self.stats.looped += 1
-            return
         level = self._level_of(reply, header_block)
         expecting = bool(found) and expects(header_block)
         if expecting:

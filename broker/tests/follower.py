@@ -23,6 +23,7 @@ class FollowedPartition:
         self.leader_id = leader_id
         self.leader_epoch = epoch
         self.log = log
+        self.observer = None
 
     def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
         self.log.set_high_watermark(offset)

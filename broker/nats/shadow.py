@@ -1,0 +1,121 @@
+"""What a broker keeps of a bound partition that has several replicas, so that a change of its leader loses nothing.
+
+A follower in sync receives the messages as the leader does, and holds them against the records that replication brings
+(ledger.py). When it becomes the leader it appends those that are not there: what the old leader had not yet appended, or
+had appended where nobody else has it. Records that are there already and whose messages come late are passed over.
+The old leader keeps its ledger, too: what its log is cut back by, it has received and does not have any more.
+
+So moved and crashed leaders are one case, and no broker has to tell another anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from barnabas.broker.nats.headers import Pairs
+from barnabas.broker.nats.ledger import Ledger
+from barnabas.broker.nats.record_parts import SUBJECT_HEADER
+from barnabas.broker.nats.record_tails import read_tails
+from barnabas.storage.errors import StorageError
+from barnabas.wire.record_batch import HEADER_SIZE, RecordBatchError, read_header
+
+if TYPE_CHECKING:
+    from barnabas.broker.partition import Partition
+    from barnabas.storage.log import Log
+
+log = logging.getLogger("barnabas.nats")
+
+KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
+DECOMPRESSED_BYTES_MAX: Final = 64 << 20
+READ_BYTES: Final = 1 << 20
+
+# Reply subject, header block and special headers of a message that asks for something; None of any other.
+Asked: TypeAlias = tuple[bytes, bytes, Pairs]
+
+
+class Shadow:
+    """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
+
+    __slots__ = ("_bytes_max", "_expires_at_s", "ledger", "now_s", "partition")
+
+    def __init__(self, partition: Partition, now_s: float, bytes_max: int) -> None:
+        self.partition = partition
+        self.ledger: Ledger[Asked | None] = Ledger()
+        self.now_s = now_s
+        self._bytes_max = bytes_max
+        self._expires_at_s = now_s + 1
+        partition.observer = self
+
+    def close(self) -> None:
+        if self.partition.observer is self:
+            self.partition.observer = None
+
+    def receive(self, tail: bytes) -> None:
+        """A message of which nothing is asked."""
+        self.ledger.received(tail, self.now_s, None)
+
+    def receive_asking(self, tail: bytes, asked: Asked) -> None:
+        self.ledger.received(tail, self.now_s, asked)
+
+    def tick(self, now_s: float) -> None:
+        """Time goes on."""
+        self.now_s = now_s
+        if now_s >= self._expires_at_s:
+            self._expires_at_s = now_s + 1
+            self.ledger.expire(now_s - KEPT_S)
+            for side in (self.ledger.pending, self.ledger.ahead):
+                if side.size > self._bytes_max:
+                    side.clear()
+                    log.warning(
+                        "%s: more messages differ from the log than nats.buffer.bytes holds; if the leader fails now, "
+                        "some may be missing or there twice",
+                        self.partition.log.name,
+                    )
+
+    def forget_early(self) -> None:
+        """The subscription has ended, or is new: what is in the log and was not received never will be."""
+        self.ledger.ahead.clear()
+
+    # -- the partition's log (ReplicaObserver)
+
+    def replicated(self, batches: memoryview) -> None:
+        ledger, now_s = self.ledger, self.now_s
+        for tail in self._tails(bytes(batches))[0]:
+            ledger.stored(tail, now_s)
+
+    def cutting(self, log: Log, offset: int) -> None:
+        ledger, now_s = self.ledger, self.now_s
+        start = max(offset, log.log_start_offset)
+        try:
+            while start < log.log_end_offset:
+                found = log.read(start, READ_BYTES)
+                tails, next_offset = self._tails(b"".join(region.read() for region in found.regions))
+                if next_offset <= start:
+                    return
+                start = next_offset
+                for tail in tails:
+                    ledger.cut(tail, now_s, None)
+        except (OSError, StorageError) as error:
+            _complain(log.name, error)
+
+    def _tails(self, data: bytes) -> tuple[list[bytes], int]:
+        """Those of the records that were messages, and the offset behind the last batch that is whole, or -1."""
+        tails: list[bytes] = []
+        position, next_offset = 0, -1
+        try:
+            while position + HEADER_SIZE <= len(data):
+                batch = memoryview(data)[position:]
+                header = read_header(batch)
+                if header.size > len(batch):
+                    break
+                tails += read_tails(batch[: header.size], DECOMPRESSED_BYTES_MAX)
+                position += header.size
+                next_offset = header.next_offset
+        except RecordBatchError as error:
+            _complain(self.partition.log.name, error)
+        return [tail for tail in tails if SUBJECT_HEADER in tail], next_offset
+
+
+def _complain(name: str, error: Exception) -> None:
+    log.warning("%s: what it holds can't be compared with what came from NATS: %s", name, error)

@@ -1,0 +1,66 @@
+"""The ledger against two plain lists."""
+
+from __future__ import annotations
+
+from barnabas.broker.nats.ledger import COMPACT_FROM, Ledger
+from hypothesis import given
+from hypothesis import strategies as st
+
+TAILS = st.sampled_from([b"a", b"b", b"c", b"dd"])
+STEPS = st.lists(st.tuples(st.sampled_from(["received", "stored", "cut", "expire"]), TAILS))
+
+
+class Model:
+    """Oldest first, equal ones are found from the front."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[int, bytes, int]] = []
+        self.ahead: list[tuple[int, bytes]] = []
+
+    def step(self, what: str, tail: bytes, now: int) -> None:
+        if what == "expire":
+            self.pending = [entry for entry in self.pending if entry[0] >= now - 5]
+            self.ahead = [entry for entry in self.ahead if entry[0] >= now - 5]
+        elif what == "stored":
+            found = next((entry for entry in self.pending if entry[1] == tail), None)
+            if found is not None:
+                self.pending.remove(found)
+            else:
+                self.ahead.append((now, tail))
+        else:
+            early = next((entry for entry in self.ahead if entry[1] == tail), None)
+            if early is not None:
+                self.ahead.remove(early)
+            else:
+                self.pending.append((now, tail, now))
+
+
+@given(STEPS)
+def test_as_the_model(steps: list[tuple[str, bytes]]) -> None:
+    ledger: Ledger[int] = Ledger()
+    model = Model()
+    for now, (what, tail) in enumerate(steps):
+        model.step(what, tail, now)
+        if what == "expire":
+            ledger.expire(now - 5)
+        elif what == "stored":
+            ledger.stored(tail, now)
+        elif what == "cut":
+            ledger.cut(tail, now, now)
+        else:
+            ledger.received(tail, now, now)
+        assert len(ledger.pending) == len(model.pending)
+        assert len(ledger.ahead) == len(model.ahead)
+        assert ledger.pending.size == sum(len(tail) for _, tail, _ in model.pending)
+    assert ledger.pending.drain() == [(tail, extra) for _, tail, extra in model.pending]
+    assert ledger.pending.drain() == []
+
+
+def test_one_that_is_never_stored_keeps_nothing_else() -> None:
+    ledger: Ledger[None] = Ledger()
+    ledger.received(b"never", 0, None)
+    for number in range(5 * COMPACT_FROM):
+        ledger.received(b"%d" % number, 0, None)
+        ledger.stored(b"%d" % number, 0)
+        assert len(ledger.pending._entries) <= COMPACT_FROM + 3
+    assert ledger.pending.drain() == [(b"never", None)]
