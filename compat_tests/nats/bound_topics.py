@@ -14,10 +14,16 @@ from confluent_kafka.admin import (
 )
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
 
 
 def bind(
-    broker: Broker, topic: str, configs: Mapping[str, str], *, partitions: int = 1, replicas: int = 1
+    broker: Broker | Cluster,
+    topic: str,
+    configs: Mapping[str, str],
+    *,
+    partitions: int = 1,
+    replicas: int = 1,
 ) -> None:
     """Create the topic with these configs; where it exists, set them."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})

@@ -1,0 +1,90 @@
+"""A publisher that goes on by itself while other things happen, and remembers what it has sent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from compat_tests.harness.nats_server import NatsServer
+
+Sent = dict[str, list[bytes]]  # payloads by subject, in their order
+
+
+class SteadyPublisher:
+    """Publishes numbered messages, and some that are all alike, in small bursts over several subjects, until `finish`.
+
+    It speaks the protocol itself: bursts that go out in one piece meet the broker more closely together than any client's.
+    `finish` returns what the server has taken.
+    """
+
+    def __init__(
+        self,
+        server: NatsServer,
+        subject: Callable[[int], str],
+        *,
+        per_second: int = 4000,
+        alike: str = "",
+        burst: int = 20,
+        name: str = "p",
+    ) -> None:
+        """`subject(number)` says where a message goes; `alike` is a subject whose messages are all the same."""
+        self.sent: Sent = {}
+        self._subject = subject
+        self._alike = alike
+        self._burst = burst
+        self._pause_s = burst / per_second
+        self._name = name
+        self._server = server
+        self._ends = threading.Event()
+        self._socket = socket.create_connection(("127.0.0.1", server.port), 10)
+        self._reader = self._socket.makefile("rb")
+        self._reader.readline()  # INFO
+        self._socket.sendall(b'CONNECT {"verbose":false,"name":"publisher"}\r\n')
+        self._await_pong()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, tuple(self.sent.values())))
+
+    def await_more(self, count: int, timeout: float = 30) -> None:
+        """Until so many more have been sent."""
+        wanted, deadline = self.count + count, time.monotonic() + timeout
+        while self.count < wanted:
+            assert time.monotonic() < deadline, "the publisher does not get on"
+            time.sleep(0.01)
+
+    def finish(self) -> Sent:
+        self._ends.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        self._await_pong()
+        self._socket.close()
+        return self.sent
+
+    def _run(self) -> None:
+        number = 0
+        while not self._ends.is_set():
+            pieces: list[bytes] = []
+            for _ in range(self._burst):
+                subject, payload = self._subject(number), f"{self._name}-{number}".encode()
+                if self._alike and number % 7 == 0:
+                    subject, payload = self._alike, b"the same again"
+                self.sent.setdefault(subject, []).append(payload)
+                pieces.append(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
+                number += 1
+            self._socket.sendall(b"".join(pieces))
+            time.sleep(self._pause_s)
+
+    def _await_pong(self) -> None:
+        self._socket.sendall(b"PING\r\n")
+        while True:
+            line = self._reader.readline()
+            assert line, "the server has closed the publisher's connection"
+            if line.startswith(b"PING"):
+                self._socket.sendall(b"PONG\r\n")
+            if line.startswith(b"PONG"):
+                return

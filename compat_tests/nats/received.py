@@ -1,0 +1,58 @@
+"""What a bound topic holds, held against what was sent."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+from confluent_kafka import Consumer, TopicPartition
+
+from compat_tests.nats.publishers import Sent
+
+
+def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout: float = 60) -> Sent:
+    """The payloads of the topic's records by subject, in the order of their partition: `count` of them, and what there
+    is beyond."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "received",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+    found: Sent = {}
+    total = 0
+    deadline = time.monotonic() + timeout
+    quiet_at = 0.0
+    while time.monotonic() < deadline:
+        messages = consumer.consume(1000, 0.2)
+        for message in messages:
+            assert message.error() is None, message.error()
+            headers = dict(message.headers())
+            found.setdefault(headers["nats.subject"].decode(), []).append(message.value())
+            total += 1
+        if total >= count and not messages:
+            quiet_at = quiet_at or time.monotonic() + 1
+            if time.monotonic() > quiet_at:
+                break
+    consumer.close()
+    return found
+
+
+def check(found: Sent, sent: Sent) -> None:
+    """All of it, once, in each subject's order."""
+    for subject in sorted({*found, *sent}):
+        mine, theirs = found.get(subject, []), sent.get(subject, [])
+        if mine != theirs:
+            missing = Counter(theirs) - Counter(mine)
+            doubled = Counter(mine) - Counter(theirs)
+            raise AssertionError(
+                f"{subject}: {len(theirs)} sent, {len(mine)} found; missing {_some(missing)}, too many "
+                f"{_some(doubled)}{'' if missing or doubled else ', in another order'}"
+            )
+
+
+def _some(counts: Counter[bytes]) -> str:
+    return f"{counts.total()} {[value.decode() for value in sorted(counts)[:10]]}"

@@ -1,0 +1,70 @@
+"""A binding in a cluster: leaders move and die, and each message is in the topic, once and in its order.
+
+Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.fixture_types import ClusterFactory
+from compat_tests.harness.nats_server import NatsServerFactory
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.leader_moves import move_leader
+from compat_tests.nats.publishers import SteadyPublisher
+from compat_tests.nats.received import by_subject, check
+
+pytestmark = pytest.mark.barnabas_only
+
+ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
+TOPIC = "moving"
+PARTITIONS = 3
+
+
+def bound_cluster(fresh_cluster: ClusterFactory, url: str) -> Cluster:
+    cluster = fresh_cluster(settings={"nats.servers": url})
+    bind(
+        cluster,
+        TOPIC,
+        {"nats.subjects": "m.>", "min.insync.replicas": "2"},
+        partitions=PARTITIONS,
+        replicas=3,
+    )
+    cluster.wait_until_known()
+    return cluster
+
+
+@pytest.mark.timeout(120 + 60 * ROUNDS)
+def test_leaders_that_move(fresh_cluster: ClusterFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server()
+    cluster = bound_cluster(fresh_cluster, server.url)
+    publisher = SteadyPublisher(server, lambda number: f"m.{number % 40}", alike="m.alike")
+    publisher.await_more(1000)
+    for number in range(10 if ROUNDS == 1 else 50 * ROUNDS):
+        replicas = random.sample(sorted(cluster.nodes), 3)
+        move_leader(cluster, TOPIC, number % PARTITIONS, replicas)
+        publisher.await_more(random.randrange(50, 400))
+    publisher.await_more(1000)
+    sent = publisher.finish()
+    check(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count), sent)
+
+
+@pytest.mark.timeout(120 + 150 * ROUNDS)
+def test_leaders_that_are_killed(fresh_cluster: ClusterFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server()
+    cluster = bound_cluster(fresh_cluster, server.url)
+    publisher = SteadyPublisher(server, lambda number: f"m.{number % 40}", alike="m.alike")
+    publisher.await_more(1000)
+    for _ in range(2 if ROUNDS == 1 else 20 * ROUNDS):
+        victim = cluster.leader(TOPIC, random.randrange(PARTITIONS))
+        cluster.kill(victim)
+        publisher.await_more(4000)
+        cluster.start(victim)
+        cluster.wait_until_whole()
+        publisher.await_more(2000)
+    sent = publisher.finish()
+    check(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count), sent)
