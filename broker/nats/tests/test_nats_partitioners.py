@@ -59,10 +59,17 @@ mappings = {
   "first.*.*": "mapped.first.{{partition(7,1)}}.{{wildcard(1)}}.{{wildcard(2)}}"
   "second.*.*": "mapped.second.{{partition(7,2)}}.{{wildcard(1)}}.{{wildcard(2)}}"
   "both.*.*": "mapped.both.{{partition(7,1,2)}}.{{wildcard(1)}}.{{wildcard(2)}}"
+  "whole.*.*": "mapped.whole.{{partition(7)}}.{{wildcard(1)}}.{{wildcard(2)}}"
   "swapped.*.*": "mapped.swapped.{{partition(7,2,1)}}.{{wildcard(1)}}.{{wildcard(2)}}"
 }
 """
-KEYS = {"first": "token:2", "second": "token:3", "both": "tokens:2,3", "swapped": "tokens:3,2"}
+KEYS = {
+    "first": "token:2",
+    "second": "token:3",
+    "both": "tokens:2,3",
+    "whole": "subject",
+    "swapped": "tokens:3,2",
+}
 
 
 def test_fnv1a_maps_as_the_server_does(nats_server: Callable[..., NatsServer]) -> None:
