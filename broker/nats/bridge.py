@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.nats.carriers import make_carriers, make_core
 from barnabas.broker.nats.connections import NatsConnections
 from barnabas.broker.nats.positions import Positions
+from barnabas.broker.nats.registry import BindingsService, Bound, describe
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
+    from barnabas.broker.nats.client import NatsClient
     from barnabas.broker.nats.connection_settings import ConnectionSettings
     from barnabas.broker.nats.core_binding import CoreBinding
     from barnabas.broker.partition import Partition
@@ -64,6 +66,7 @@ class NatsBridge:
         """`settings` by the name of the connection; "" is that of nats.servers."""
         self._services = services
         self.connections = NatsConnections(services.runtime, settings, services.node_id, services.cluster_id)
+        self.connections.on_intake = self._answer_on
         self._positions = Positions(services)  # of what is published
         self.topics: dict[str, BoundTopic] = {}
         self.refused: dict[str, str] = {}  # bindings that can't be read, and why
@@ -165,6 +168,19 @@ class NatsBridge:
             bound.carriers = make_carriers(self._services, self.connections, self._positions, binding)
             for carrier in bound.carriers:
                 carrier.start(leading)
+
+    def _answer_on(self, connection: str, client: NatsClient) -> None:
+        """Whoever asks there is told what is bound there."""
+
+        def tell(payload: bytes) -> bytes:
+            bindings = [
+                Bound(bound.binding, list(bound.leading), ", ".join(each.state for each in bound.all()))
+                for bound in self.topics.values()
+                if bound.binding.connection == connection
+            ]
+            return describe(bindings, self._services.node_id, self._services.cluster_id, payload)
+
+        BindingsService(client, tell)
 
     def _end(self, name: str) -> None:
         self.topics.pop(name).stop()

@@ -15,11 +15,16 @@ when the binding is paused or answers none. Whoever asks adds those of different
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from barnabas.broker.nats.errors import NatsError
 from barnabas.controller.nats.bound import CORE, Binding
 from barnabas.controller.nats.subjects import compile_filter, is_valid_subject
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.client import NatsClient
 
 SUBJECT: Final = "$BARNABAS.BINDINGS"
 SUBJECT_BYTES_MAX: Final = 4096
@@ -64,3 +69,17 @@ def _entry(bound: Bound) -> dict[str, object]:
         "expected_acks": int(answers),
         "state": bound.state,
     }
+
+
+class BindingsService:
+    """Answers the requests that come in on one connection. `tell(payload)` makes the answer."""
+
+    def __init__(self, client: NatsClient, tell: Callable[[bytes], bytes]) -> None:
+        self._client = client
+        self._tell = tell
+        client.subscribe(SUBJECT, self._asked)
+
+    def _asked(self, _subject: bytes, reply: bytes, _header_block: bytes, payload: bytes) -> None:
+        if reply:
+            with suppress(NatsError, ValueError):  # who asked asks again
+                self._client.publish(reply, self._tell(payload))

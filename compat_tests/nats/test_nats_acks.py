@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import nats
@@ -227,3 +228,24 @@ def test_nobody_is_answered_where_acks_are_off(server: NatsServer, broker: Broke
 
     publish(server, work)
     read(broker, "orders", 1)
+
+
+def test_publishers_are_told_how_many_answers_to_expect(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "orders", {"nats.subjects": "orders.>"}, partitions=2)
+    bind(broker, "all", {"nats.subjects": ">"})
+
+    async def work(client: NatsClient) -> None:
+        answer = json.loads((await client.request("$BARNABAS.BINDINGS", b"orders.a", timeout=5)).data)
+        assert answer["broker"] == 1
+        told = {each["topic"]: (each["partitions"], each["expected_acks"]) for each in answer["bindings"]}
+        assert told == {"all": ([0], 1), "orders": ([0, 1], 1)}
+        assert {each["state"] for each in answer["bindings"]} == {"running"}
+
+        inbox = client.new_inbox()
+        answers = await client.subscribe(inbox, max_msgs=2)
+        await client.publish("orders.a", b"x", reply=inbox, headers={"Kafka-Ack": "all"})
+        acks = [json.loads((await answers.next_msg(timeout=5)).data) for _ in range(2)]
+        assert sorted(each["stream"] for each in acks) == ["all", "orders"]
+
+    publish(server, work)
+    read(broker, "all", 1)  # what is asked of the broker is no message

@@ -16,7 +16,7 @@ KV: Final = "kv"
 # What nobody's binding takes unasked when a pattern begins with a wildcard: the server's own subjects and the answers
 # to requests, those of this broker's own among them.
 INTERNAL: Final = (
-    *("$SYS.>", "$JS.>", "$JSC.>", "$NRG.>", "$SRV.>", "$KV.>", "$O.>", "$MQTT.>", "$G.>"),
+    *("$BARNABAS.>", "$SYS.>", "$JS.>", "$JSC.>", "$NRG.>", "$SRV.>", "$KV.>", "$O.>", "$MQTT.>", "$G.>"),
     *("_INBOX.>", "_R_.>", "_GR_.>"),
 )
 # Of these there are streams, which may be read as any other.
