@@ -33,6 +33,7 @@ LISTEN_BACKLOG = 1024
 # Threads wait for the disk, which does many things at the price of a few; one slow read must not keep an
 # acknowledgement from its sync. They are made as they are needed.
 WORKER_THREADS = 16
+TLS_HANDSHAKE_SECONDS_MAX = 10.0  # on a connection that is there already
 
 
 def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
@@ -269,8 +270,17 @@ class AsyncioRuntime(Runtime):
         done: Callable[[Any, OSError | None], object],
     ) -> None:
         async def upgrade() -> None:
+            if transport.is_closing():
+                done(None, ConnectionResetError(errno.ECONNRESET, "closed before TLS began"))
+                return
             try:
-                upgraded = await self.loop.start_tls(transport, protocol, tls, server_hostname=server_name)
+                upgraded = await self.loop.start_tls(
+                    transport,
+                    protocol,
+                    tls,
+                    server_hostname=server_name,
+                    ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS_MAX,
+                )
             except OSError as error:  # those of TLS among them
                 done(None, error)
             else:
@@ -279,6 +289,7 @@ class AsyncioRuntime(Runtime):
                 else:
                     done(upgraded, None)
 
+        transport.pause_reading()  # what comes from now on is TLS's; the loop reads on when it has begun
         task = self.loop.create_task(upgrade())
         self._upgrades.add(task)  # the loop itself keeps no hold of its tasks
         task.add_done_callback(self._upgrades.discard)

@@ -107,8 +107,8 @@ class Runtime(Protocol):
     ) -> None:
         """Go on under TLS on a connection that `connect` has made. `done(transport, None)`: the protocol reads and
         writes through this transport from now on; or `done(None, error)`, and the connection is closed, with or without a
-        call of connection_lost. Nothing may be written in between. `server_name` is what the certificate is compared
-        with."""
+        call of connection_lost. In between nothing may be done with the transport. `server_name` is what the certificate
+        is compared with."""
         ...
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:

@@ -94,7 +94,8 @@ class NatsConnection(BufferedProtocol):
         self._view = memoryview(bytearray(settings.read_buffer_bytes))
         self._first = bytearray()  # what has come of the first line
         self._closing = False
-        self._upgrading = False
+        self._has_info = False
+        self._upgrading = False  # to TLS
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._out_room = settings.output_bytes_max  # for `_out`, as of the last write
@@ -165,6 +166,8 @@ class NatsConnection(BufferedProtocol):
 
     def finish(self, cause: Cause) -> None:
         """End it when all that waits has been written, or at the latest in a second; the owner is told now."""
+        if not self.is_greeted:
+            self.end(cause)
         if self._closing:
             return
         self._write()
@@ -232,7 +235,12 @@ class NatsConnection(BufferedProtocol):
 
     def _first_bytes(self, data: memoryview) -> None:
         """Until the INFO line is whole, which opens the connection."""
-        if self._upgrading or self.info.server_id:
+        if self._upgrading and self._settings.tls_first:
+            raise NatsSettingsError(
+                f"{self.server} speaks before TLS begins: set handshake_first in the tls section of its configuration, or "
+                "nats.tls.handshake.first=false here"
+            )
+        if self._upgrading:
             raise NatsProtocolError("something came between INFO and the beginning of TLS")
         self._first += data
         line, end, rest = bytes(self._first).partition(b"\r\n")
@@ -241,6 +249,7 @@ class NatsConnection(BufferedProtocol):
         if not end:
             return
         self.info = read_info(line)
+        self._has_info = True
         self._first = bytearray()
         if self._transport_is_tls() or not self._upgrade(self.info):
             self._greet(rest)
@@ -289,7 +298,7 @@ class NatsConnection(BufferedProtocol):
             self._transport.abort()
         elif error is not None:
             self.end(Cause(SERVER_GONE, f"no TLS with {self.server}: {error}"))
-        elif self.info.server_id:
+        elif self._has_info:
             self._protected(self._greet)
 
     # -- writing
@@ -353,7 +362,7 @@ class NatsConnection(BufferedProtocol):
             timer.cancel()
 
     def _transport_end(self) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._upgrading:  # else `_upgraded` does it
             self._transport.abort()
 
     def _ended(self, cause: Cause) -> None:
