@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run demo test test-durability test-apache check format conform bench bench-partitions \
-  bench-cluster cluster chaos simulate kafka lock clean
+  bench-cluster bench-nats cluster chaos simulate kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
@@ -32,6 +32,7 @@ help:
 	@echo 'make bench        this broker and Apache Kafka under load'
 	@echo 'make bench-partitions  both with 10,000 partitions'
 	@echo 'make bench-cluster     three nodes of each'
+	@echo 'make bench-nats        NATS messages into topics, JetStream and a script written by hand'
 	@echo 'make clean        remove what make made (barnabas-data and barnabas-cluster-data stay)'
 
 setup: $(INSTALLED)
@@ -100,6 +101,9 @@ simulate: $(INSTALLED)
 
 bench-cluster: $(JARS)
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)
+
+bench-nats: $(INSTALLED)
+	$(BIN)/python -m compat_tests.bench.nats $(ARGS)
 
 # Links that show mypy and import-linter the packages as they are imported.
 .PHONY: typing

@@ -61,7 +61,7 @@ def latencies(cluster: Cluster, scale: float) -> Measures:
     return measures
 
 
-def _touch_memory(folder: Path, size: int) -> None:
+def touch_memory(folder: Path, size: int) -> None:
     """Have as many bytes of page cache ready as will be written. A virtual machine gives free memory back to its host after
     a second or two, and the next writer pays for each page: 2 s of CPU a GB, more than all else that either broker does."""
     scratch = folder / "scratch"
@@ -76,7 +76,7 @@ def large_batches(cluster: Cluster, scale: float) -> Measures:
     requests = max(50, int(300 * scale))
     volume = requests * len(_LARGE)
     with topic_of(cluster, 1) as topic:
-        _touch_memory(cluster.directory, len(cluster.nodes) * volume)
+        touch_memory(cluster.directory, len(cluster.nodes) * volume)
         before = _cpu(cluster)
         seconds = driver.produce_many(cluster.addresses[1], topic, _LARGE, 1000, requests, acks=-1)
         used = _cpu(cluster) - before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
 from compat_tests.bench.workloads import Measures
 
@@ -37,17 +38,23 @@ class Results:
         ratios = self.ratios()
         for measure, samples in self._samples.items():
             ratio = f"{ratios[measure]:.2f}" if measure in ratios else "-"
-            rows.append((measure, _cell(samples[first]), _cell(samples[second]), ratio))
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines = [
-            "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-            for row in rows
-        ]
-        lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-        return "\n".join(lines)
+            rows.append((measure, cell(samples[first]), cell(samples[second]), ratio))
+        return markdown(rows)
 
 
-def _cell(samples: list[float]) -> str:
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table whose columns stand below each other; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def cell(samples: list[float]) -> str:
+    """The median, and lowest and highest in brackets."""
     if not samples:
         return "-"
     low, middle, high = min(samples), statistics.median(samples), max(samples)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from confluent_kafka.admin import (
-    AdminClient,
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.confluent_admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
 )
-
-from compat_tests.harness.broker import Broker
-from compat_tests.harness.cluster import Cluster
 
 
 def bind(
