@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.foreign import ForeignProducer
+from barnabas.broker.nats.jetstream_at_least_once import AtLeastOnce
 from barnabas.broker.nats.jetstream_checkpoint import Checkpoints
+from barnabas.broker.nats.jetstream_dead_letters import dead_letters_to
 from barnabas.broker.nats.jetstream_exact import ExactlyOnce
 
 if TYPE_CHECKING:
@@ -30,18 +33,32 @@ def make_stream_carrier(
 ) -> StreamCarrier:
     """The carrier of a binding with nats.mode=jetstream, not started yet. `key_of` and `value_of`: see `ExactlyOnce`."""
     topic, runtime = binding.topic, services.runtime
-    topics = services.controller
-    topic_id = topics.image.topics[topic].topic_id
+    controller = services.controller
+    topic_id = controller.image.topics[topic].topic_id
 
-    def partition_count() -> int:
-        known = topics.image.topics.get(topic)
-        return len(known.partitions) if known is not None else 1
+    def partitions_of(name: str) -> int:
+        known = controller.image.topics.get(name)
+        return len(known.partitions) if known is not None else 0
 
+    if binding.delivery == AT_LEAST_ONCE:
+        producer = ForeignProducer(services)
+        dead_letter = None
+        if binding.dead_letter_topic:
+            dead_letter = dead_letters_to(producer, binding.dead_letter_topic, partitions_of)
+        return AtLeastOnce(
+            runtime,
+            source,
+            binding,
+            partition_count=lambda: max(1, partitions_of(topic)),
+            cluster_id=services.cluster_id,
+            producer=producer,
+            dead_letter=dead_letter,
+        )
     return ExactlyOnce(
         runtime,
         source,
         binding,
-        partition_count=partition_count,
+        partition_count=lambda: max(1, partitions_of(topic)),
         cluster_id=services.cluster_id,
         checkpoints=Checkpoints(runtime, positions, topic, topic_id),
         key_of=key_of,

@@ -80,6 +80,7 @@ class Puller:
         self._heartbeat_s = min(HEARTBEAT_S, limits.expires_ns / NANOSECONDS / 2)
         self._heard_at = runtime.monotonic()
         self._is_over = False
+        self._is_held = False
         self._watch_timer: Timer = runtime.call_later(self._heartbeat_s * SILENCE_MAX, self._watch)
 
     @property
@@ -92,10 +93,18 @@ class Puller:
         self._is_over = True
         self._watch_timer.cancel()
 
+    def hold(self) -> None:
+        """Ask for nothing more until `let_go`: after a while the server owes nothing (`is_idle`)."""
+        self._is_held = True
+
+    def let_go(self) -> None:
+        self._is_held = False
+
     def refill(self, room: int) -> None:
         """Ask for more, as far as `room` bytes go with what has been asked for already."""
         while (
             not self._is_over
+            and not self._is_held
             and self._pulls < self._limits.pulls
             and self._asked_bytes + self._pull_bytes <= max(room, self._least(room))
         ):

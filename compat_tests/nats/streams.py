@@ -1,18 +1,22 @@
-"""A stock nats-py client for tests that are not asynchronous: streams, messages, consumers."""
+"""A stock nats-py client for tests that are not asynchronous, and what became of the messages in a topic."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Coroutine, Iterable
 from types import TracebackType
 from typing import Any, TypeVar
 
 import nats
+from confluent_kafka import Consumer, TopicPartition
 
+from compat_tests.harness.broker import Broker
 from compat_tests.harness.nats_server import NatsServer
 
 T = TypeVar("T")
+Record = tuple[int, str, int, bytes]  # partition, subject, sequence, value
 
 
 class Streams:
@@ -72,3 +76,67 @@ class Streams:
         found = [await subscription.next_msg(timeout=15) for _ in range(count)]
         await subscription.unsubscribe()
         return found
+
+    def acknowledged(self, stream: str, consumer: str, seconds: float = 10) -> Any:
+        """What the server says of a consumer, once nothing is pending for it."""
+        deadline = time.monotonic() + seconds
+        while True:
+            info = self.run(self.jetstream.consumer_info(stream, consumer))
+            if (not info.num_pending and not info.num_ack_pending) or time.monotonic() > deadline:
+                return info
+            time.sleep(0.05)
+
+
+def read_all(broker: Broker, topic: str, count: int, seconds: float = 60) -> list[Any]:
+    """All records of the topic, `count` at least, and whatever else comes within a moment."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
+    )
+    partitions = consumer.list_topics(topic, timeout=15).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, index, 0) for index in sorted(partitions)])
+    found: list[Any] = []
+    deadline = time.monotonic() + seconds
+    try:
+        while len(found) < count and time.monotonic() < deadline:
+            found += consumer.consume(10_000, 0.2)
+        found += consumer.consume(10_000, 0.5)
+    finally:
+        consumer.close()
+    return found
+
+
+def records(found: list[Any]) -> list[Record]:
+    """Sorted by partition, each partition in the order of its log."""
+    listed = []
+    for message in found:
+        headers = dict(message.headers())
+        listed.append(
+            (message.partition(), headers["nats.subject"].decode(), int(headers["nats.seq"]), message.value())
+        )
+    return sorted(listed, key=lambda record: record[0])
+
+
+def check_exactly(found: list[Any], published: list[tuple[str, bytes]]) -> None:
+    """Every message is there once, under its number, and each partition is in the stream's order."""
+    listed = records(found)
+    by_sequence = {sequence: (subject, value) for _, subject, sequence, value in listed}
+    assert len(by_sequence) == len(listed), "a message is there twice"
+    assert [by_sequence.get(number + 1) for number in range(len(published))] == published
+    for partition in {record[0] for record in listed}:
+        sequences = [record[2] for record in listed if record[0] == partition]
+        assert sequences == sorted(sequences)
+
+
+def numbered(first: int, count: int, subjects: int = 20) -> list[tuple[str, bytes]]:
+    return [(f"orders.{number % subjects}", b"%d" % number) for number in range(first, first + count)]
+
+
+def check_at_least_once(found: list[Any], published: list[tuple[str, bytes]]) -> None:
+    """Every message is there, and the first time that each is there they are in the stream's order."""
+    first: dict[int, tuple[int, str, bytes]] = {}
+    for partition, subject, sequence, value in records(found):
+        first.setdefault(sequence, (partition, subject, value))
+    assert [first[number + 1][1:] for number in range(len(published))] == published
+    for partition in {record[0] for record in first.values()}:
+        sequences = [sequence for sequence, record in first.items() if record[0] == partition]
+        assert sequences == sorted(sequences)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.streams import Streams
+from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all
 
 pytestmark = pytest.mark.barnabas_only
-
-Record = tuple[int, str, int, bytes]  # partition, subject, sequence, value
 
 
 @pytest.fixture
@@ -28,50 +24,6 @@ def server(nats_server: NatsServerFactory) -> NatsServer:
 @pytest.fixture
 def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
     return fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
-
-
-def read_all(broker: Broker, topic: str, count: int, seconds: float = 60) -> list[Any]:
-    """All records of the topic, `count` at least, and whatever else comes within a moment."""
-    consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
-    )
-    partitions = consumer.list_topics(topic, timeout=15).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, index, 0) for index in sorted(partitions)])
-    found: list[Any] = []
-    deadline = time.monotonic() + seconds
-    try:
-        while len(found) < count and time.monotonic() < deadline:
-            found += consumer.consume(10_000, 0.2)
-        found += consumer.consume(10_000, 0.5)
-    finally:
-        consumer.close()
-    return found
-
-
-def records(found: list[Any]) -> list[Record]:
-    """Sorted by partition, each partition in the order of its log."""
-    listed = []
-    for message in found:
-        headers = dict(message.headers())
-        listed.append(
-            (message.partition(), headers["nats.subject"].decode(), int(headers["nats.seq"]), message.value())
-        )
-    return sorted(listed, key=lambda record: record[0])
-
-
-def check_exactly(found: list[Any], published: list[tuple[str, bytes]]) -> None:
-    """Every message is there once, under its number, and each partition is in the stream's order."""
-    listed = records(found)
-    by_sequence = {sequence: (subject, value) for _, subject, sequence, value in listed}
-    assert len(by_sequence) == len(listed), "a message is there twice"
-    assert [by_sequence.get(number + 1) for number in range(len(published))] == published
-    for partition in {record[0] for record in listed}:
-        sequences = [record[2] for record in listed if record[0] == partition]
-        assert sequences == sorted(sequences)
-
-
-def numbered(first: int, count: int, subjects: int = 20) -> list[tuple[str, bytes]]:
-    return [(f"orders.{number % subjects}", b"%d" % number) for number in range(first, first + count)]
 
 
 def test_what_a_stream_holds_and_what_comes_is_in_the_topic(broker: Broker, server: NatsServer) -> None:

@@ -1,0 +1,229 @@
+"""Producing to partitions that other brokers lead, as an ordinary producer with acks=all would.
+
+Where one broker takes messages for partitions everywhere (the member of a queue group, the owner of a durable consumer),
+it appends to its own partitions and sends the others' to their leaders. Of each partition one batch is under way at a
+time, so its batches are appended in their order; what comes meanwhile waits. When one fails, those that wait behind
+it fail as well: whoever gave them starts again from there. A batch whose answer was lost may have been appended: at
+least once, then.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from barnabas.broker.inter_broker_client import InterBrokerClient
+from barnabas.broker.partition import ACKS_ALL
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+if TYPE_CHECKING:
+    from barnabas.broker.services import Services
+    from barnabas.storage.runtime import Timer
+
+log = logging.getLogger("barnabas.nats")
+
+PRODUCE: Final = 0
+VERSION: Final = 13  # the first that names topics by their ids alone
+TIMEOUT_S: Final = 10.0
+IDLE_S: Final = 60.0  # a connection on which nothing is produced is closed after this time
+NOBODY: Final = -1
+
+Done = Callable[[ErrorCode], object]
+
+
+class _Batch(msgspec.Struct, gc=False):
+    records: Any  # of one batch
+    done: Done
+
+
+class ForeignProducer:
+    """Produces for one broker. All calls on the loop's thread; `done(error)` comes later, or at once for partitions that
+    are led here: NONE once the batch is committed, with min.insync.replicas met."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._lines: dict[tuple[str, int], _Line] = {}
+        self._links: dict[int, _Link] = {}  # by node id
+
+    def produce(self, topic: str, partition: int, records: memoryview | bytes, done: Done) -> None:
+        """Have one record batch appended by whoever leads the partition. UNKNOWN_TOPIC_OR_PARTITION,
+        LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION and REQUEST_TIMED_OUT among the errors; then also all batches that
+        were given for this partition since have failed."""
+        line = self._lines.get((topic, partition))
+        if line is None:
+            line = self._lines[topic, partition] = _Line(self, topic, partition)
+        line.add(_Batch(records, done))
+
+    def close(self) -> None:
+        """Nobody is told anything any more."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        self._lines.clear()
+
+    # -- called by the lines
+
+    def send(self, topic: str, partition: int, records: memoryview | bytes, done: Done) -> None:
+        image = self._services.controller.image
+        known = image.topics.get(topic)
+        state = known.partitions.get(partition) if known is not None else None
+        if known is None or state is None:
+            done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif state.leader == self._services.node_id:
+            self._append(topic, partition, records, done)
+        elif state.leader == NOBODY:
+            done(ErrorCode.LEADER_NOT_AVAILABLE)
+        else:
+            data = TopicProduceData(
+                topic_id=known.topic_id,
+                partition_data=[PartitionProduceData(index=partition, records=records)],
+            )
+            request = ProduceRequest(acks=ACKS_ALL, timeout_ms=int(TIMEOUT_S * 1000), topic_data=[data])
+            self._link(state.leader).ask(request, done)
+
+    def is_empty(self, topic: str, partition: int) -> None:
+        """Nothing is under way for it."""
+        self._lines.pop((topic, partition), None)
+
+    def _append(self, topic: str, partition: int, records: memoryview | bytes, done: Done) -> None:
+        found = self._services.partitions.get(topic, partition)
+        if found is None:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        try:
+            result = found.append(records, None, ACKS_ALL)
+        except StorageError as error:
+            done(error.error)
+            return
+        found.when_committed(result.last_offset + 1, done)
+
+    def _link(self, node_id: int) -> _Link:
+        link = self._links.get(node_id)
+        if link is None:
+            link = self._links[node_id] = _Link(self._services, node_id, partial(self._drop, node_id))
+        return link
+
+    def _drop(self, node_id: int) -> None:
+        self._links.pop(node_id).close()
+
+
+class _Line:
+    """The batches of one partition, in their order."""
+
+    __slots__ = ("_is_going_on", "_is_under_way", "_partition", "_producer", "_topic", "_waiting")
+
+    def __init__(self, producer: ForeignProducer, topic: str, partition: int) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._waiting: deque[_Batch] = deque()
+        self._is_under_way = False
+        self._is_going_on = False  # answers may come at once
+
+    def add(self, batch: _Batch) -> None:
+        self._waiting.append(batch)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_going_on:
+            return
+        self._is_going_on = True
+        while self._waiting and not self._is_under_way:
+            self._is_under_way = True
+            batch = self._waiting.popleft()
+            self._producer.send(self._topic, self._partition, batch.records, partial(self._ended, batch))
+        self._is_going_on = False
+        if not self._waiting and not self._is_under_way:
+            self._producer.is_empty(self._topic, self._partition)
+
+    def _ended(self, batch: _Batch, error: ErrorCode) -> None:
+        failed = deque([batch])
+        if error:
+            failed.extend(self._waiting)
+            self._waiting.clear()
+        self._is_under_way = False
+        for each in failed:
+            each.done(error)
+        self._go_on()
+
+
+class _Link:
+    """A connection to another broker, made when there is something to send. Every request gets one answer."""
+
+    def __init__(self, services: Services, node_id: int, idle: Callable[[], object]) -> None:
+        self._services = services
+        self._node_id = node_id
+        self._runtime = services.runtime
+        self._waiting: dict[int, tuple[ProduceRequest, Done]] = {}  # what has no answer yet
+        self._number = 0
+        self._idle = idle
+        self._idle_timer: Timer | None = None
+        self._client = InterBrokerClient(
+            self._runtime,
+            f"broker-{services.node_id}-nats-producer",
+            self._address,
+            self._connected,
+            self._lost,
+            timeout_s=TIMEOUT_S + 5,
+        )
+
+    def ask(self, request: ProduceRequest, done: Done) -> None:
+        self._number += 1
+        number = self._number
+        self._waiting[number] = request, done
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self._client.is_connected:
+            self._send(number)
+        else:
+            self._runtime.call_later(TIMEOUT_S, lambda: self._too_late(number))
+            self._client.open()
+
+    def close(self) -> None:
+        self._waiting.clear()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        self._client.close()
+
+    def _address(self) -> tuple[str, int] | None:
+        broker = self._services.controller.image.brokers.get(self._node_id)
+        listener = self._services.config.inter_broker_listener
+        endpoints = () if broker is None else broker.endpoints
+        return next(((each.host, each.port) for each in endpoints if each.name == listener), None)
+
+    def _connected(self) -> None:
+        for number in tuple(self._waiting):
+            self._send(number)
+
+    def _send(self, number: int) -> None:
+        self._client.send(PRODUCE, VERSION, self._waiting[number][0], partial(self._answered, number))
+
+    def _answered(self, number: int, response: Any) -> None:
+        codes = [each.error_code for topic in response.responses for each in topic.partition_responses]
+        if len(codes) == 1:
+            self._end(number, ErrorCode(codes[0]))
+        else:
+            self._end(number, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _too_late(self, number: int) -> None:
+        if not self._client.is_connected:
+            self._end(number, ErrorCode.NETWORK_EXCEPTION)
+
+    def _lost(self, _why: str) -> None:
+        for number in tuple(self._waiting):
+            self._end(number, ErrorCode.NETWORK_EXCEPTION)
+
+    def _end(self, number: int, error: ErrorCode) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is None:
+            return
+        if not self._waiting:
+            self._idle_timer = self._runtime.call_later(IDLE_S, self._idle)
+        waiting[1](error)

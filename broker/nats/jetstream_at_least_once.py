@@ -1,0 +1,465 @@
+"""At least once: a durable consumer, whose messages are acknowledged when their records are committed.
+
+One broker owns the durable, the one that leads the topic's partition 0; what belongs to partitions led elsewhere it
+produces to their leaders (foreign.py). A message is acknowledged after the high watermark has passed its record and
+min.insync.replicas are met; until then the server is told now and then that it is in progress.
+
+JetStream delivers again out of order, so when something fails nothing behind it is taken: fetching stops, what the server
+still owes comes and is put with what failed, and after a while all of that is given back at once, to be delivered again in
+the stream's order. After a connection or a server was lost, messages may be under way that never came; the server
+delivers those again when their time is up, and nothing is asked for before.
+
+A message that no partition will take is tried nats.max.deliver times, then it goes to the dead letters (or, without such a
+topic, is given up with a line in the log); with -1 it is tried forever, and stops the binding.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.nats.batch_builder import BatchBuilder, TooLarge
+from barnabas.broker.nats.errors import NatsError
+from barnabas.broker.nats.jetstream_acks import numbers_start, parse_ack_subject
+from barnabas.broker.nats.jetstream_api import NANOSECONDS, ConsumerInfo
+from barnabas.broker.nats.jetstream_carrier import BACKOFF_MAX_S, FIRST_BACKOFF_S, StreamCarrier
+from barnabas.broker.nats.jetstream_dead_letters import DeadLetter, Send
+from barnabas.broker.nats.jetstream_deliveries import Delivered, Deliveries
+from barnabas.broker.nats.jetstream_durable import ACK_WAIT_S, open_durable
+from barnabas.broker.nats.jetstream_intake import RECORD_OVERHEAD_BYTES, Intake
+from barnabas.broker.nats.jetstream_pull import Puller, PullLimits
+from barnabas.broker.nats.jetstream_setup import find_stream
+from barnabas.broker.nats.jetstream_steps import Answer, pause
+from barnabas.broker.nats.partitioners import BadPartition
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.client import Subscription
+    from barnabas.broker.nats.connections import Intake as Source
+    from barnabas.broker.nats.foreign import ForeignProducer
+    from barnabas.broker.nats.protocol import ServerInfo
+    from barnabas.broker.partition import Partition
+    from barnabas.controller.nats.binding import Binding
+    from barnabas.storage.runtime import Runtime, Timer
+
+log = logging.getLogger("barnabas.nats")
+
+OWNING_PARTITION: Final = 0
+EXPIRES_S: Final = 2.0  # of a pull: how long it takes until the server owes nothing
+SETTLES_S: Final = 0.05  # acknowledgements and pulls take different ways through the server
+ISR_AGAIN_S: Final = 0.5
+_NO_PREFIX: Final = b"\0"
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
+
+
+class AtLeastOnce(StreamCarrier):
+    """Reads the binding's stream where partition 0 is led; a Carrier."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        source: Source,
+        binding: Binding,
+        *,
+        partition_count: Callable[[], int],
+        cluster_id: str,
+        producer: ForeignProducer,  # closed with it
+        dead_letter: Send | None = None,
+        ack_wait_s: float = ACK_WAIT_S,
+    ) -> None:
+        super().__init__(runtime, source, binding)
+        self._partition_count = partition_count
+        self._cluster_id = cluster_id
+        self._producer = producer
+        self._dead_letter = dead_letter
+        self._ack_wait_s = ack_wait_s
+        self._intake = Intake(binding, self.stats, cluster_id)
+        self._intake.on_refused = self._refused
+        self._intake.on_committed = self._refill
+        self._deliveries = Deliveries(runtime, source.client)
+        self._owned_epoch = -1
+        self._attempts: dict[int, int] = {}  # by sequence: how often it was refused for good
+        self._failures_in_row = 0
+        self._failing = ""  # why nothing is taken now
+        self._give_back_timer: Timer | None = None
+        self._progress_timer: Timer | None = None
+        self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
+        self._careful = 0  # so many messages are appended one by one
+        self._foreign_bytes = 0  # under way to other brokers
+        self._tail_max = 0
+        # what came since the last `on_read`
+        self._gathered: dict[int, list[Delivered]] = {}  # by partition
+        self._foreign: dict[int, BatchBuilder] = {}
+        self._needless: list[Delivered] = []
+        self._count = self._bytes = 0
+        self._last_reply = b""
+        # of the run
+        self._subscription: Subscription | None = None
+        self._puller: Puller | None = None
+        self._stream = self._consumer = ""
+        self._prefix = _NO_PREFIX
+        self._numbers_start = 0
+
+    @property
+    def state(self) -> str:
+        if self._is_started and OWNING_PARTITION not in self.leading:
+            return f"standing by: the leader of partition {OWNING_PARTITION} reads the stream"
+        return f"waiting: {self._failing}" if self._failing else super().state
+
+    # -- roles
+
+    def start(self, leading: Mapping[int, Partition]) -> None:
+        self._serve(leading)
+        super().start(leading)
+        self._progress_timer = self._runtime.call_later(self._ack_wait_s / 3, self._in_progress)
+
+    def roles_changed(self, leading: Mapping[int, Partition]) -> None:
+        self._close()
+        before = self._owned_epoch
+        self._serve(leading)
+        if self._owned_epoch != before:
+            super().roles_changed(leading)
+        else:
+            self.leading = dict(leading)
+
+    def _serve(self, leading: Mapping[int, Partition]) -> None:
+        self._intake.serve(leading, self._partition_count())
+        owning = leading.get(OWNING_PARTITION)
+        self._owned_epoch = -1 if owning is None else owning.leader_epoch
+
+    def connected(self, info: ServerInfo) -> None:
+        self._deliveries.connected()
+        super().connected(info)
+
+    def _stopped(self) -> None:
+        self._deliveries.stop()
+        self._producer.close()
+        if self._progress_timer is not None:
+            self._progress_timer.cancel()
+
+    # -- a run's beginning
+
+    async def _set_up(self) -> None:
+        if OWNING_PARTITION not in self.leading:
+            return
+        info = await find_stream(self._api, self.binding)
+        durable = await open_durable(self._api, info, self.binding, self._cluster_id, self._ack_wait_s)
+        stream, name = info.config.name, durable.info.name
+        config = durable.info.config
+        given_back = self._deliveries.give_back()
+        if durable.info.num_ack_pending:
+            ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS
+            await self._wait_for_lost(stream, name, given_back, ack_wait_s)
+        self._stream, self._consumer = stream, name
+        self._intake.of_stream(stream)
+        self._prefix = _NO_PREFIX
+        self._failing = ""
+        self._read_limits()
+        self.stats.lag = durable.info.num_pending
+        limits = PullLimits(config.max_batch, config.max_bytes, config.max_expires, config.max_waiting)
+        limits.expires_ns = min(limits.expires_ns, int(EXPIRES_S * NANOSECONDS))
+        inbox = self._client.new_inbox()
+        self._subscription = self._client.subscribe(inbox.decode(), self._take)
+        self._puller = Puller(
+            self._runtime,
+            self._client,
+            self._api.next_subject(stream, name),
+            inbox,
+            self.binding.buffer_bytes,
+            limits,
+            self._pull_failed,
+        )
+        self._refill()
+
+    def _read_limits(self) -> None:
+        smallest = min(each.log.config.max_message_bytes for each in self.leading.values())
+        self._tail_max = smallest - RECORD_OVERHEAD_BYTES
+
+    async def _wait_for_lost(self, stream: str, name: str, given_back: int, ack_wait_s: float) -> None:
+        """The server waits for acknowledgements. What it waits for without us having it was lost on the way here, or is
+        a dead broker's: it delivers that again when its time is up, and then first of all."""
+        await Answer[bool](lambda done: self._client.flush(lambda error: done(error is None, error)))
+        await pause(self._runtime, SETTLES_S)
+        info = await Answer[ConsumerInfo](lambda done: self._api.consumer_info(stream, name, done))
+        lost = info.num_ack_pending - given_back - len(self._deliveries.open)
+        if lost > 0:
+            log.info(
+                "%s: up to %d messages of consumer %s are not here and not acknowledged; they are waited for (%.0f s)",
+                self._name,
+                lost,
+                name,
+                ack_wait_s,
+            )
+            await pause(self._runtime, ack_wait_s + 4 * SETTLES_S)
+
+    # -- messages
+
+    def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+        if not reply.startswith(self._prefix):
+            self._take_other(subject, reply, header_block, payload)
+            return
+        try:
+            numbers = reply[self._numbers_start :].split(b".")
+            sequence, timestamp = int(numbers[1]), numbers[3]
+            timestamp_ms = int(timestamp[:-6])
+        except (ValueError, IndexError):
+            log.warning("%s: a reply subject can't be read: %r", self._name, reply[:200])
+            return
+        self._count += 1
+        self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)
+        self._last_reply = reply
+        if numbers[0] != b"1":
+            self.stats.redelivered += 1
+        if not self._deliveries.came(sequence, reply):
+            return
+        delivered = sequence, reply
+        if self._failing:
+            self._deliveries.fail((delivered,))
+            return
+        why = ""
+        try:
+            encoded = self._intake.encode(subject, header_block, payload, numbers[1], timestamp)
+        except BadPartition as error:
+            why = str(error)
+        else:
+            if encoded is None:
+                self._needless.append(delivered)
+                return
+            partition, special, tail = encoded
+            if special is not None and self._intake.has_looped(header_block):
+                self.stats.looped += 1
+                self._needless.append(delivered)
+                return
+            if len(tail) > self._tail_max:
+                why = f"its record would take {len(tail)} bytes, more than max.message.bytes"
+        if why or self._attempts.get(sequence, 0) >= self.binding.max_deliver > 0:
+            letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
+            self._refuse(letter, delivered)
+            return
+        lane = self._intake.lanes.get(partition)
+        builder = lane.builder if lane is not None else self._foreign.setdefault(partition, BatchBuilder())
+        builder.add_at(tail, timestamp_ms)
+        self._gathered.setdefault(partition, []).append(delivered)
+        if self._careful:
+            self._careful -= 1
+            self._append()
+
+    def _take_other(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+        """The first message, or what is none."""
+        if not reply:
+            if self._puller is not None:
+                self._puller.status(header_block)
+            return
+        delivery = parse_ack_subject(reply)
+        if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
+            log.warning("%s: a message that is not of its consumer came: %r", self._name, reply[:200])
+            return
+        self._numbers_start = numbers_start(reply)
+        self._prefix = reply[: self._numbers_start]
+        self._take(subject, reply, header_block, payload)
+
+    def on_read(self) -> None:
+        self._close()
+        self._refill()
+
+    def _close(self) -> None:
+        count, size = self._count, self._bytes
+        if count:
+            self._count = self._bytes = 0
+            self.stats.messages_in += count
+            self.stats.bytes_in += size
+            pending = self._last_reply[self._numbers_start :].split(b".")[4]
+            self.stats.lag = int(pending) if pending.isdigit() else 0
+            self._append(size)
+            if self._puller is not None:
+                self._puller.received(count, size)
+
+    def _append(self, size: int = 0) -> None:
+        """What was gathered goes its ways."""
+        if self._needless:
+            needless, self._needless = self._needless, []
+            self._deliveries.settled(needless)
+        if self._foreign:
+            foreign, self._foreign = self._foreign, {}
+            for index, builder in sorted(foreign.items()):
+                self._send(index, builder, self._gathered.pop(index))
+        self._intake.close_batches(size, self._appended)
+        self._gathered.clear()
+
+    def _refill(self) -> None:
+        if self._puller is not None:
+            self._puller.refill(self._intake.room - self._foreign_bytes)
+
+    def _pull_failed(self, why: str) -> None:
+        self._runtime.call_soon(lambda: self.restart(why))
+
+    # -- what becomes of them
+
+    def _appended(self, index: int, first: int, count: int, base_offset: int) -> None:
+        delivered = self._gathered[index][first : first + count]
+        self._when_committed(self._intake.lanes[index].partition, base_offset + count, delivered)
+
+    def _when_committed(self, partition: Partition, end_offset: int, delivered: list[Delivered]) -> None:
+        def ended(error: ErrorCode) -> None:
+            if error != ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                self._ended(delivered, error)
+                return
+            # They are there; what is missing are replicas, and the server is told that it goes on.
+            again = partial(self._when_committed, partition, end_offset, delivered)
+            self._runtime.call_later(ISR_AGAIN_S, again)
+
+        partition.when_committed(end_offset, ended)
+
+    def _send(self, index: int, builder: BatchBuilder, delivered: list[Delivered]) -> None:
+        size_max = self._tail_max + RECORD_OVERHEAD_BYTES
+        for batch in builder.finish(0, size_max):
+            if isinstance(batch, TooLarge):
+                self._ended(delivered[batch.first : batch.first + 1], ErrorCode.MESSAGE_TOO_LARGE)
+                continue
+            mine = delivered[batch.first : batch.first + batch.header.record_count]
+            size = len(batch.records)
+            self._foreign_bytes += size
+            self._producer.produce(
+                self.binding.topic, index, batch.records, partial(self._produced, mine, size)
+            )
+
+    def _produced(self, delivered: list[Delivered], size: int, error: ErrorCode) -> None:
+        self._foreign_bytes -= size
+        self._ended(delivered, error)
+        if not error:
+            self.stats.appended += len(delivered)
+            self._refill()
+
+    def _refused(self, index: int, count: int, error: ErrorCode, why: str) -> None:
+        self._ended(self._gathered[index][-count:], error, why)
+
+    def _ended(self, delivered: list[Delivered], error: ErrorCode, why: str = "") -> None:
+        if not error:
+            self._failures_in_row = 0
+            self._deliveries.settled(delivered)
+            self.went_well()
+            if self._attempts:
+                for sequence, _ in delivered:
+                    self._attempts.pop(sequence, None)
+            return
+        if error not in _PASSING:
+            if len(delivered) == 1:
+                self._count_attempt(delivered[0][0])
+            self._wants_care = True
+        self._fail(delivered, f"{error.name}: {why}" if why else error.name)
+
+    def _count_attempt(self, sequence: int) -> None:
+        self._attempts[sequence] = self._attempts.get(sequence, 0) + 1
+
+    def _refuse(self, letter: DeadLetter, delivered: Delivered) -> None:
+        """A message that can't be taken: again later, or never."""
+        sequence, most = letter.sequence, self.binding.max_deliver
+        if letter.why:
+            self._count_attempt(sequence)
+        if most <= 0 or self._attempts[sequence] < most:
+            self._fail([delivered], f"message {sequence} of the stream can't be taken: {letter.why}")
+        elif self._dead_letter is None:
+            log.error(
+                "%s: message %d of the stream %s was refused %d times and is given up: %s",
+                self._name,
+                sequence,
+                self._stream,
+                self._attempts.pop(sequence),
+                letter.why or "its partition does not take it",
+            )
+            self.stats.refused += 1
+            self._deliveries.fail((delivered,))
+            self._deliveries.terminate(sequence)
+        else:
+            letter.why = letter.why or "its partition does not take it"
+            self._dead_letter(letter, partial(self._is_buried, delivered))
+
+    def _is_buried(self, delivered: Delivered, error: ErrorCode) -> None:
+        if error:
+            self._fail([delivered], f"the dead letter topic does not take it: {error.name}")
+            return
+        self.stats.dead_letters += 1
+        self._attempts.pop(delivered[0], None)
+        self._deliveries.settled((delivered,))
+
+    # -- failures
+
+    def _fail(self, delivered: list[Delivered], why: str) -> None:
+        """Take nothing more, until these have been delivered again."""
+        self._deliveries.fail(delivered)
+        if self._failing or not self._is_started:
+            return
+        self._failing = why
+        self.resets += 1
+        longest = min(FIRST_BACKOFF_S * 2 ** min(self._failures_in_row, 10), BACKOFF_MAX_S)
+        if self._failures_in_row == 0:
+            log.warning("%s: what comes of its stream waits: %s", self._name, why)
+        self._failures_in_row += 1
+        if self._puller is not None:
+            self._puller.hold()
+        delay = longest * self._runtime.random.uniform(0.5, 1)
+        self._give_back_timer = self._runtime.call_later(delay, self._give_back)
+
+    def _give_back(self) -> None:
+        """Once the server owes nothing and nothing is open."""
+        self._give_back_timer = None
+        puller = self._puller
+        if puller is None:
+            return  # the next run begins with it
+        if not puller.is_idle or self._deliveries.open:
+            self._give_back_timer = self._runtime.call_later(SETTLES_S, self._give_back)
+            return
+        count = self._deliveries.give_back()
+        self._careful = count if self._wants_care else 0
+        self._wants_care = False
+
+        def flushed(error: NatsError | None) -> None:
+            if error is None:
+                self._give_back_timer = self._runtime.call_later(SETTLES_S, self._go_on)
+
+        self._client.flush(flushed)
+
+    def _go_on(self) -> None:
+        self._give_back_timer = None
+        self._failing = ""
+        self._read_limits()
+        if self._puller is not None:
+            self._puller.let_go()
+            self._refill()
+
+    def _in_progress(self) -> None:
+        after_s = self._ack_wait_s / 3
+        self._progress_timer = self._runtime.call_later(after_s, self._in_progress)
+        if self._client.is_connected:
+            self._deliveries.say_in_progress(after_s)
+
+    # -- a run's end
+
+    def _end_run(self) -> None:
+        puller, subscription = self._puller, self._subscription
+        if puller is None or subscription is None:
+            return
+        puller.stop()
+        subscription.unsubscribe()
+        self._close()
+        self._puller = self._subscription = None
+        if self._give_back_timer is not None:
+            self._give_back_timer.cancel()
+            self._give_back_timer = None

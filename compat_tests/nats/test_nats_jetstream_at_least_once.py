@@ -1,0 +1,118 @@
+"""Messages of a durable consumer: none is lost, and each is acknowledged when its record is committed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.streams import (
+    Streams,
+    check_at_least_once,
+    check_exactly,
+    numbered,
+    read_all,
+)
+
+pytestmark = pytest.mark.barnabas_only
+
+BINDING = {"nats.subjects": "orders.>", "nats.mode": "jetstream", "nats.delivery": "at-least-once"}
+
+
+@pytest.fixture
+def server(nats_server: NatsServerFactory) -> NatsServer:
+    return nats_server(jetstream=True)
+
+
+@pytest.fixture
+def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
+    return fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
+
+
+def test_everything_is_acknowledged_and_in_order(broker: Broker, server: NatsServer) -> None:
+    published = numbered(0, 5000)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+        bind(broker, "orders", {**BINDING, "nats.durable": "taker"}, partitions=4)
+        found = read_all(broker, "orders", 5000)
+        info = streams.acknowledged("ORDERS", "taker")
+    check_exactly(found, published)  # nothing failed, so nothing came again
+    assert info.ack_floor.stream_seq == 5000
+    assert info.config.max_deliver == -1
+
+
+def test_a_work_queue_is_emptied(broker: Broker, server: NatsServer) -> None:
+    published = numbered(0, 1000)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>", retention="workqueue")
+        streams.publish(published)
+        bind(broker, "orders", BINDING, partitions=2)
+        check_exactly(read_all(broker, "orders", 1000), published)
+        deadline = time.monotonic() + 10
+        while streams.run(streams.jetstream.stream_info("ORDERS")).state.messages:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
+def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, kill: bool) -> None:
+    published = numbered(0, 3000)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        bind(broker, "orders", BINDING, partitions=2)
+        streams.publish(published)
+    server.restart(kill=kill)
+    more = numbered(3000, 2000)
+    with Streams(server) as streams:
+        streams.publish(more)
+    found = read_all(broker, "orders", 5000)
+    check_at_least_once(found, published + more)
+
+
+def test_a_broker_that_is_killed(broker: Broker, server: NatsServer) -> None:
+    published = numbered(0, 20_000)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+    bind(broker, "orders", BINDING, partitions=2)
+    broker.kill()
+    broker.start()
+    check_at_least_once(read_all(broker, "orders", len(published)), published)
+
+
+def test_a_message_that_is_refused_stops_what_is_behind_it_until_it_is_taken(
+    broker: Broker, server: NatsServer
+) -> None:
+    published = [*numbered(0, 100), ("orders.0", b"x" * 3000), *numbered(101, 100)]
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+    bind(broker, "orders", {**BINDING, "max.message.bytes": "2000"})
+    assert len(read_all(broker, "orders", 101, seconds=2)) == 100
+    bind(broker, "orders", {"max.message.bytes": "100000"})
+    check_exactly(read_all(broker, "orders", 201), published)
+
+
+def test_a_message_that_is_refused_goes_to_the_dead_letters(broker: Broker, server: NatsServer) -> None:
+    published = [*numbered(0, 100), ("orders.bad", b"x" * 3000), *numbered(101, 100)]
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published[:100])
+        streams.publish(published[100:101], {"Own": "kept"})
+        streams.publish(published[101:])
+    bind(broker, "dead", {})
+    limits = {"max.message.bytes": "2000", "nats.max.deliver": "3", "nats.dead.letter.topic": "dead"}
+    bind(broker, "orders", {**BINDING, **limits}, partitions=2)
+    good = published[:100] + published[101:]
+    found = read_all(broker, "orders", 200)
+    assert sorted(message.value() for message in found) == sorted(value for _, value in good)
+    (letter,) = read_all(broker, "dead", 1)
+    headers = dict(letter.headers())
+    assert (letter.key(), letter.value()) == (b"orders.bad", b"x" * 3000)
+    assert (headers["nats.stream"], headers["nats.seq"], headers["Own"]) == (b"ORDERS", b"101", b"kept")
+    assert b"max.message.bytes" in headers["nats.error"]
