@@ -22,7 +22,7 @@ from barnabas.broker.nats.headers import find_header
 from barnabas.broker.nats.keys import compile_key
 from barnabas.broker.nats.lane import Lane
 from barnabas.broker.nats.partitioners import BadPartition, compile_partitioner
-from barnabas.broker.nats.pending_acks import AckStats, PartitionAcks, Publish
+from barnabas.broker.nats.pending_acks import AckStats, PartitionAcks, Send
 from barnabas.broker.nats.shadow import Shadow
 from barnabas.wire.errors import ErrorCode
 
@@ -52,7 +52,7 @@ def _is_special(name: bytes) -> bool:
 
 
 class Ingest:
-    """Of one binding. `publish` sends acknowledgements. `on_full(bool)` is told when more than the byte budget waits for
+    """Of one binding. `send_acks(data, count)` sends messages that are encoded already. `on_full(bool)` is told when more than the byte budget waits for
     a log, and when it does no longer."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Ingest:
         partition_count: int,
         stats: CarrierStats,
         cluster_id: str,
-        publish: Publish,
+        send_acks: Send,
     ) -> None:
         self.binding = binding
         self.stats = stats
@@ -72,7 +72,7 @@ class Ingest:
         self.on_full: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
         self._partition_count = partition_count
-        self._publish = publish
+        self._send_acks = send_acks
         self._hop = f"{cluster_id}/{binding.topic}".encode()
         self._key_of = compile_key(binding.key)
         self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
@@ -156,10 +156,12 @@ class Ingest:
         now_s = self._runtime.monotonic()
         for index in sorted(wanted):
             if index not in self.shadows:
-                self.shadows[index] = Shadow(wanted[index], now_s, self.binding.buffer_bytes)
+                self.shadows[index] = Shadow(
+                    wanted[index], now_s, self._runtime.time_ms(), self.binding.buffer_bytes
+                )
 
     def _open_lane(self, partition: Partition) -> Lane:
-        acks = PartitionAcks(partition, self._publish, self.ack_stats, self._runtime.monotonic)
+        acks = PartitionAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
         dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
         lane = Lane(partition, self._runtime, self.stats, acks, dedup)
         lane.on_held = self._held

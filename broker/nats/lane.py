@@ -8,11 +8,12 @@ does. When the partition has another leader, what waits here is dropped: the new
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.acks import NO_ACK
-from barnabas.broker.nats.batch_builder import BatchBuilder, TooLarge
+from barnabas.broker.nats.batch_builder import Batch, BatchBuilder, TooLarge
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 RETRY_S: Final = 0.1
+_ANY_SIZE: Final = 1 << 40
 _FOR_NOW: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 # (place of the first record among those gathered, how many, where they are)
@@ -84,16 +86,16 @@ class Lane:
         timestamps = self.builder.timestamps.copy()
         owed, self.owed = self.owed, []
         results: list[tuple[int, int, AppendResult]] = []
-        for batch in self.builder.finish(now_ms, self.partition.log.config.max_message_bytes):
+        config = self.partition.log.config
+        size_max = min(config.max_message_bytes, config.segment_bytes)
+        batches = deque(self.builder.finish(now_ms, size_max))
+        while batches:
+            batch = batches.popleft()
             if isinstance(batch, TooLarge):
-                self._refuse(
-                    owed,
-                    batch.first,
-                    1,
-                    ErrorCode.MESSAGE_TOO_LARGE,
-                    f"the record would take {batch.size} bytes",
-                )
+                why = f"the record would take {batch.size} bytes"
+                self._refuse(owed, batch.first, ErrorCode.MESSAGE_TOO_LARGE, why)
                 continue
+            count = batch.header.record_count
             try:
                 result = self.partition.append(batch.records, batch.header)
             except StorageError as error:
@@ -101,9 +103,16 @@ class Lane:
                     self._settle(results, owed, now_ms, now_s, batch.first)
                     self._hold(tails[batch.first :], timestamps[batch.first :], error)
                     return
-                self._refuse(owed, batch.first, batch.header.record_count, error.error, str(error))
+                if count == 1:
+                    self._refuse(owed, batch.first, error.error, str(error))
+                else:  # for one of them, such as one without a key in a compacted topic
+                    end = batch.first + count
+                    batches.extendleft(
+                        _one(tails[place], timestamps[place] if timestamps else now_ms, place)
+                        for place in range(end - 1, batch.first - 1, -1)
+                    )
                 continue
-            results.append((batch.first, batch.header.record_count, result))
+            results.append((batch.first, count, result))
         self._settle(results, owed, now_ms, now_s, len(tails))
 
     def close(self) -> None:
@@ -111,10 +120,8 @@ class Lane:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
-        if self.builder.tails:
-            self._stats.lost_estimate += len(self.builder.tails)
-            self.builder.tails.clear()
-            self.builder.timestamps.clear()
+        self.builder.tails.clear()
+        self.builder.timestamps.clear()
         if self.acks is not None:
             self.acks.fail_all(self.owed, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.owed = []
@@ -152,12 +159,10 @@ class Lane:
             (place - end, reply, level, again) for place, reply, level, again in owed if place >= end
         ]
 
-    def _refuse(self, owed: list[Owed], first: int, count: int, error: ErrorCode, why: str) -> None:
-        self._stats.refused += count
-        log.warning(
-            "%s: %d messages from NATS are refused, %s: %s", self.partition.log.name, count, error.name, why
-        )
-        mine = [each for each in owed if first <= each[0] < first + count and each[2] != NO_ACK]
+    def _refuse(self, owed: list[Owed], place: int, error: ErrorCode, why: str) -> None:
+        self._stats.refused += 1
+        log.warning("%s: a message from NATS is refused, %s: %s", self.partition.log.name, error.name, why)
+        mine = [each for each in owed if each[0] == place and each[2] != NO_ACK]
         if mine and self.acks is not None:
             self.acks.fail_all(mine, error, why)
 
@@ -190,6 +195,16 @@ class Lane:
         if self.builder.tails:
             self.append(self._runtime.time_ms(), self._runtime.monotonic())
         self.count_held()
+
+
+def _one(tail: bytes, timestamp_ms: int, place: int) -> Batch:
+    """A batch of a single record, which a batch of several has held."""
+    builder = BatchBuilder()
+    builder.add(tail)
+    (batch,) = builder.finish(timestamp_ms, _ANY_SIZE)
+    assert isinstance(batch, Batch)
+    batch.first = place
+    return batch
 
 
 def _settle_ids(

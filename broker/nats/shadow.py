@@ -11,6 +11,7 @@ So moved and crashed leaders are one case, and no broker has to tell another any
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from barnabas.broker.nats.headers import Pairs
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
+LATEST_MS: Final = 5_000
+LATEST_RECORDS_MAX: Final = 20_000
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
@@ -39,13 +42,14 @@ class Shadow:
 
     __slots__ = ("_bytes_max", "_expires_at_s", "ledger", "now_s", "partition")
 
-    def __init__(self, partition: Partition, now_s: float, bytes_max: int) -> None:
+    def __init__(self, partition: Partition, now_s: float, now_ms: int, bytes_max: int) -> None:
         self.partition = partition
         self.ledger: Ledger[Asked | None] = Ledger()
         self.now_s = now_s
         self._bytes_max = bytes_max
         self._expires_at_s = now_s + 1
         partition.observer = self
+        self._remember_latest(now_ms - LATEST_MS)
 
     def close(self) -> None:
         if self.partition.observer is self:
@@ -99,8 +103,30 @@ class Shadow:
         except (OSError, StorageError) as error:
             _complain(log.name, error)
 
-    def _tails(self, data: bytes) -> tuple[list[bytes], int]:
-        """Those of the records that were messages, and the offset behind the last batch that is whole, or -1."""
+    def _remember_latest(self, from_ms: int) -> None:
+        """What has just come into the log may be received yet, where the subscription was there before: this broker may
+        have had more to do than read it. Not of messages that are all alike: which of them are still to come, nobody
+        knows."""
+        log = self.partition.log
+        start = max(log.log_start_offset, log.log_end_offset - LATEST_RECORDS_MAX)
+        counts: Counter[bytes] = Counter()
+        try:
+            while start < log.log_end_offset:
+                found = log.read(start, READ_BYTES)
+                tails, next_offset = self._tails(b"".join(region.read() for region in found.regions), from_ms)
+                if next_offset <= start:
+                    break
+                start = next_offset
+                counts.update(tails)
+        except (OSError, StorageError) as error:
+            _complain(log.name, error)
+        for tail, count in counts.items():
+            if count == 1:
+                self.ledger.stored(tail, self.now_s)
+
+    def _tails(self, data: bytes, from_ms: int = 0) -> tuple[list[bytes], int]:
+        """Those of the records that were messages, of batches that are not older than that, and the offset behind the last
+        batch that is whole, or -1."""
         tails: list[bytes] = []
         position, next_offset = 0, -1
         try:
@@ -109,7 +135,8 @@ class Shadow:
                 header = read_header(batch)
                 if header.size > len(batch):
                     break
-                tails += read_tails(batch[: header.size], DECOMPRESSED_BYTES_MAX)
+                if header.max_timestamp >= from_ms:
+                    tails += read_tails(batch[: header.size], DECOMPRESSED_BYTES_MAX)
                 position += header.size
                 next_offset = header.next_offset
         except RecordBatchError as error:

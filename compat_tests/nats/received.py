@@ -43,15 +43,17 @@ def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout:
 
 def check(found: Sent, sent: Sent) -> None:
     """All of it, once, in each subject's order."""
+    wrong: list[str] = []
     for subject in sorted({*found, *sent}):
         mine, theirs = found.get(subject, []), sent.get(subject, [])
         if mine != theirs:
             missing = Counter(theirs) - Counter(mine)
             doubled = Counter(mine) - Counter(theirs)
-            raise AssertionError(
+            wrong.append(
                 f"{subject}: {len(theirs)} sent, {len(mine)} found; missing {_some(missing)}, too many "
                 f"{_some(doubled)}{'' if missing or doubled else ', in another order'}"
             )
+    assert not wrong, "\n".join(wrong)
 
 
 def _some(counts: Counter[bytes]) -> str:
