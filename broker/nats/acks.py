@@ -32,9 +32,9 @@ NO_ACK: Final = 0
 ACK_LEADER: Final = 1
 ACK_ALL: Final = 2
 
-AckLevel = Callable[[bytes, bytes], int]
+AckLevel = Callable[[bytes, bytes | None], int]
 
-_LINE: Final = b"\r\nKafka-Ack:"
+KAFKA_ACK: Final = b"Kafka-Ack"
 _LEVELS: Final = {
     b"all": ACK_ALL,
     b"-1": ACK_ALL,
@@ -68,36 +68,30 @@ _CODES: Final = {
 
 
 def ack_level(mode: str) -> AckLevel:
-    """The function (reply subject, header block) -> NO_ACK, ACK_LEADER or ACK_ALL of the nats.acks given; both
-    arguments are b"" when absent."""
+    """The function (reply subject, value of Kafka-Ack or None) -> NO_ACK, ACK_LEADER or ACK_ALL of the nats.acks given;
+    the reply is b"" when absent."""
     return {"header": _asked_by_header, "reply": _asked_by_reply}.get(mode, _never)
 
 
-def _never(_reply: bytes, _header_block: bytes) -> int:
+def _never(_reply: bytes, _asked: bytes | None) -> int:
     return NO_ACK
 
 
-def _asked_by_header(reply: bytes, header_block: bytes) -> int:
-    if not reply:
+def _asked_by_header(reply: bytes, asked: bytes | None) -> int:
+    if asked is None or not reply or reply.startswith(_ACKS_OF_CONSUMERS):
         return NO_ACK
-    start = header_block.find(_LINE)
-    if start < 0 or reply.startswith(_ACKS_OF_CONSUMERS):
-        return NO_ACK
-    return _level(header_block, start)
+    level = _LEVELS.get(asked)
+    return _level(asked) if level is None else level
 
 
-def _asked_by_reply(reply: bytes, header_block: bytes) -> int:
+def _asked_by_reply(reply: bytes, asked: bytes | None) -> int:
     if not reply or reply.startswith(_ACKS_OF_CONSUMERS):
         return NO_ACK
-    start = header_block.find(_LINE)
-    return ACK_ALL if start < 0 else _level(header_block, start)
+    return ACK_ALL if asked is None else _level(asked)
 
 
-def _level(header_block: bytes, line_start: int) -> int:
-    start = line_start + len(_LINE)
-    end = header_block.find(b"\r\n", start)
-    value = header_block[start:] if end < 0 else header_block[start:end]
-    return _LEVELS.get(value.strip().lower(), ACK_ALL)
+def _level(asked: bytes) -> int:
+    return _LEVELS.get(asked.strip().lower(), ACK_ALL)
 
 
 class PubAckBytes:

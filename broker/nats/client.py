@@ -199,6 +199,16 @@ class NatsClient:
         stats.messages_out += 1
         stats.bytes_out += len(data)
 
+    def publish_encoded(self, data: bytes, count: int) -> None:
+        """Send `count` messages that are encoded already (`protocol.pub`), all or none: NotConnected, OutputFull."""
+        connection = self._connection
+        if connection is None or not connection.is_ready:
+            raise NotConnected(f"{self.name} has no connection: {self.last_cause or 'not yet'}")
+        connection.send(data)
+        stats = self._stats
+        stats.messages_out += count
+        stats.bytes_out += len(data)
+
     def request(
         self,
         subject: bytes,

@@ -37,7 +37,9 @@ class CoreBinding(ClientListener):
     ) -> None:
         self.binding = binding
         self.stats = CarrierStats()
-        self.ingest = Ingest(runtime, binding, partition_count, self.stats, cluster_id, intake.client.publish)
+        self.ingest = Ingest(
+            runtime, binding, partition_count, self.stats, cluster_id, intake.client.publish_encoded
+        )
         self.ingest.on_full = self._full
         self._runtime = runtime
         self._intake = intake

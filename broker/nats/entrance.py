@@ -2,7 +2,7 @@
 
 Two things are looked at: whether a message is in the log already, because the leader before was faster with it than the
 server was with us; and whether the ids of the messages that came lately are known yet (dedup_rebuild.py). From the first
-message with an id on, everything waits for that, so that nothing overtakes it; before, nothing has to.
+message with an id or an expectation on, everything waits for that, so that nothing overtakes it; before, nothing has to.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from barnabas.broker.nats.dedup import message_id
+from barnabas.broker.nats.expectations import expects
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.dedup_rebuild import DedupRebuild
@@ -67,7 +68,7 @@ class Entrance:
             self._lane.builder.tails.append(tail)
 
     def pass_on_asking(self, tail: bytes, asked: Asked) -> None:
-        if self._is_blocked or (not self._is_rebuilt and message_id(asked[1])):
+        if self._is_blocked or (not self._is_rebuilt and (message_id(asked[1]) or expects(asked[1]))):
             self._is_blocked = True
             self._wait(tail, asked)
         else:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.acks import ACK_ALL, NO_ACK, ack_level
-from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow, message_id
-from barnabas.broker.nats.dedup_rebuild import DedupRebuild
+from barnabas.broker.nats.acks import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
+from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow, kept_id
+from barnabas.broker.nats.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.broker.nats.encoder import Encoder
 from barnabas.broker.nats.entrance import Entrance
 from barnabas.broker.nats.expectations import concern_topic, expects, refusal, refusal_now
@@ -24,6 +24,7 @@ from barnabas.broker.nats.lane import Lane
 from barnabas.broker.nats.partitioners import BadPartition, compile_partitioner
 from barnabas.broker.nats.pending_acks import AckStats, PartitionAcks, Send
 from barnabas.broker.nats.shadow import Shadow
+from barnabas.controller.nats.keys import SUBJECT_KEY
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ log = logging.getLogger("barnabas.nats")
 
 # Topics that a message has come from, as <cluster>/<topic>, comma-separated: added where records are published.
 HOPS_HEADER: Final = b"Barnabas-Hops"
-_SPECIAL: Final = frozenset(
-    {MESSAGE_ID, b"Kafka-Ack", b"Nats-TTL", b"Nats-Rollup", b"Nats-Incr", HOPS_HEADER}
-)
+_SPECIAL: Final = frozenset({MESSAGE_ID, KAFKA_ACK, b"Nats-TTL", b"Nats-Rollup", b"Nats-Incr", HOPS_HEADER})
 _SPECIAL_PREFIXES: Final = (b"Nats-Expected-", b"Nats-Schedule", b"Nats-Batch-")
 _NOTHING: Final[Mapping[int, Partition]] = {}
 RESUME_SHARE: Final = 0.5  # of the byte budget: below it reading goes on
@@ -81,6 +80,7 @@ class Ingest:
         self._takes: dict[int, Take] = {}
         self._entrances: dict[int, Entrance] = {}  # of partitions whose leadership has just begun
         self._is_full = False
+        self._rebuilds = RebuildQueue()
 
     def encoder(self, wanted: Wanted | None = None) -> Encoder:
         """One for each subscription; `wanted` says of a subject whether this one takes it."""
@@ -193,7 +193,7 @@ class Ingest:
                     lane.partition.log.name,
                     len(missing),
                 )
-        entrance.rebuild.start()
+        self._rebuilds.add(entrance.rebuild)
         lane.append(self._runtime.time_ms(), self._runtime.monotonic())
 
     def _rebuilt(self, index: int, entrance: Entrance) -> None:
@@ -267,15 +267,27 @@ class Ingest:
         acks, dedup = lane.acks, lane.dedup
         assert acks is not None
         assert dedup is not None
-        level = self._level_of(reply, header_block)
-        expecting = bool(found) and expects(header_block)
-        if expecting:
-            expecting = concern_topic(self.binding.acks, level, reply, header_block)
+        identity = asked_level = None
+        expecting = False
+        for name, value in found:  # of each the first counts
+            if name == MESSAGE_ID:
+                if identity is None:
+                    identity = kept_id(value)
+            elif name == KAFKA_ACK:
+                if asked_level is None:
+                    asked_level = value
+            elif name != HOPS_HEADER:
+                expecting = True
+        level = self._level_of(reply, asked_level)
+        expecting = (
+            expecting
+            and expects(header_block)
+            and concern_topic(self.binding.acks, level, reply, header_block)
+        )
         if expecting and (refused := refusal(header_block, self.binding.topic)) is not None:
             self.stats.refused += 1
             acks.refuse(reply if level != NO_ACK else b"", refused)
             return
-        identity = message_id(header_block) if found else b""
         if identity:
             known = dedup.find(identity, self._runtime.time_ms())
             if known is not None:
@@ -289,15 +301,27 @@ class Ingest:
             self.stats.refused += 1
             acks.refuse_for_replicas(reply)
             return
-        place = len(lane.builder.tails)
         if expecting:
+            if lane.builder.tails:  # what stands before it may be refused, too
+                lane.append(self._runtime.time_ms(), self._runtime.monotonic())
+            if lane.is_holding:  # others may append first, so nobody knows where it will stand
+                self.stats.refused += 1
+                if level != NO_ACK:
+                    acks.fail(reply, ErrorCode.KAFKA_STORAGE_ERROR, "the log takes nothing now")
+                return
             end_offset = lane.partition.log.log_end_offset
-            last_id = dedup.last_id(end_offset, place)
-            refused = refusal_now(header_block, end_offset + place, last_id)
+            refused = refusal_now(
+                header_block,
+                end_offset,
+                dedup.last_id(end_offset, 0),
+                keeps_last_by_subject=self.binding.key == SUBJECT_KEY
+                and lane.partition.log.config.is_compacted,
+            )
             if refused is not None:
                 self.stats.refused += 1
                 acks.refuse(reply if level != NO_ACK else b"", refused)
                 return
+        place = len(lane.builder.tails)
         lane.builder.tails.append(tail)
         if identity:
             dedup.open(identity, place)
@@ -313,5 +337,6 @@ class Ingest:
     ) -> None:
         self.stats.refused += 1
         lane = self.lanes.get(error.partition)
-        if lane is not None and lane.acks is not None and self._level_of(reply, header_block) != NO_ACK:
+        level = self._level_of(reply, find_header(header_block, KAFKA_ACK))
+        if lane is not None and lane.acks is not None and level != NO_ACK:
             lane.acks.fail(reply, ErrorCode.INVALID_REQUEST, str(error))

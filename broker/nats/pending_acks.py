@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-Publish = Callable[[bytes, bytes], object]  # (subject, payload); NatsError when it can't
+Send = Callable[
+    [bytes, int], object
+]  # (so many messages, encoded, how many); NatsError when it can't send any
 # (place of its record in the batch, reply subject, ACK_LEADER or ACK_ALL, whether it is a duplicate of what is there)
 Owed = tuple[int, bytes, int, bool]
 
 WAITING_MAX: Final = 500_000
+SENT_TOGETHER: Final = 512
 LOG_EVERY_S: Final = 60.0
 
 
@@ -61,14 +64,12 @@ class AckStats:
 class PartitionAcks:
     """See the module. All calls on the loop's thread."""
 
-    __slots__ = ("_bytes", "_log_again_s", "_now", "_partition", "_publish", "_waiting", "stats")
+    __slots__ = ("_bytes", "_log_again_s", "_now", "_partition", "_send_encoded", "_waiting", "stats")
 
-    def __init__(
-        self, partition: Partition, publish: Publish, stats: AckStats, now: Callable[[], float]
-    ) -> None:
+    def __init__(self, partition: Partition, send: Send, stats: AckStats, now: Callable[[], float]) -> None:
         """`now` in seconds, as that of `received_s`."""
         self._partition = partition
-        self._publish = publish
+        self._send_encoded = send
         self._now = now
         self._bytes = PubAckBytes(partition.topic, partition.partition)
         self._waiting = 0
@@ -129,8 +130,8 @@ class PartitionAcks:
     def fail(self, reply: bytes, error: ErrorCode, message: str = "") -> None:
         """A message was not appended, for a reason of Kafka's. Says so when it has a reply subject that is to be
         answered: b"" has none."""
-        if reply and self._send(reply, self._bytes.failed(error, message)):
-            self.stats.refused += 1
+        if reply:
+            self._tell(reply, self._bytes.failed(error, message))
 
     def fail_all(self, owed: Sequence[Owed], error: ErrorCode, message: str = "") -> None:
         """A batch was not appended. A leader that is one no more says nothing: see the module."""
@@ -139,15 +140,13 @@ class PartitionAcks:
             return
         answer = self._bytes.failed(error, message)
         for _, reply, _, _ in owed:
-            if self._send(reply, answer):
-                self.stats.refused += 1
+            self._tell(reply, answer)
 
     def refuse(self, reply: bytes, refusal: Refusal) -> None:
         """A message was not appended, for a reason of JetStream's. Where there is nobody to tell, the log does, now and
         then."""
         if reply:
-            if self._send(reply, self._bytes.refused(*refusal)):
-                self.stats.refused += 1
+            self._tell(reply, self._bytes.refused(*refusal))
             return
         self.stats.refused_untold += 1
         now_s = self._now()
@@ -201,33 +200,32 @@ class PartitionAcks:
             self.fail_all(owed, error, message)
             return
         stats = self.stats
-        publish = self._publish
         prefix = self._bytes.prefix
         first = base_offset + 1
-        sent = 0
-        try:
-            for place, reply, _, is_duplicate in owed:
-                if is_duplicate:
-                    publish(reply, b'%b%d,"duplicate":true}' % (prefix, first + place))
-                    stats.duplicates += 1
-                else:
-                    publish(reply, b"%b%d}" % (prefix, first + place))
-                sent += 1
-        except (NatsError, ValueError):
-            # No connection, or a reply subject that is none: the others are tried one by one.
-            for place, reply, _, is_duplicate in owed[sent + 1 :]:
-                offset = base_offset + place
-                answer = self._bytes.duplicate(offset) if is_duplicate else self._bytes.stored(offset)
-                sent += self._send(reply, answer)
-                stats.duplicates += is_duplicate
-            stats.unsent += 1
-        stats.sent += sent
+        frames = []
+        for place, reply, _, is_duplicate in owed:
+            if is_duplicate:
+                answer = b'%b%d,"duplicate":true}' % (prefix, first + place)
+                stats.duplicates += 1
+            else:
+                answer = b"%b%d}" % (prefix, first + place)
+            # As protocol.pub, without its checks: the reply is a word of the server's.
+            frames.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(answer), answer))
+        for start in range(0, len(frames), SENT_TOGETHER):
+            together = frames[start : start + SENT_TOGETHER]
+            if self._send(b"".join(together), len(together)):
+                stats.sent += len(together)
         stats.latency_s = self._now() - received_s
 
-    def _send(self, reply: bytes, answer: bytes) -> bool:
+    def _tell(self, reply: bytes, answer: bytes) -> None:
+        """Send an error."""
+        if self._send(b"PUB %b %d\r\n%b\r\n" % (reply, len(answer), answer), 1):
+            self.stats.refused += 1
+
+    def _send(self, data: bytes, count: int) -> bool:
         try:
-            self._publish(reply, answer)
-        except (NatsError, ValueError):
-            self.stats.unsent += 1
+            self._send_encoded(data, count)
+        except NatsError:
+            self.stats.unsent += count
             return False
         return True
