@@ -390,20 +390,20 @@ class NatsClient:
             return
         self._connection = None
         self.last_cause = cause
-        was_ready = connection.ready_at > 0
-        if not was_ready:
+        ready_at = connection.ready_at
+        if ready_at is None:
             self._has_failed(cause)
         else:
             if cause.kind == STOPPED:
                 log.info("%s: %s", self.name, cause)
             else:
                 self._log(f"{self.name}: the connection has ended: {cause}")
-            self._pool.ended(self._runtime.monotonic() - connection.ready_at)
+            self._pool.ended(self._runtime.monotonic() - ready_at)
             if self._is_running:
                 self._attempt()
         if self._requests is not None:
             self._requests.fail_all(NotConnected(str(cause)))
-        if was_ready:
+        if ready_at is not None:
             self._tell("disconnected", cause)
 
     # -- called by the parser

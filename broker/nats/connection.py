@@ -85,7 +85,7 @@ class NatsConnection(BufferedProtocol):
         self.info = ServerInfo()
         self.is_greeted = False  # CONNECT has been sent
         self.is_ready = False  # and was answered
-        self.ready_at = 0.0
+        self.ready_at: float | None = None  # and when
         self.expected_end: Cause | None = None  # what its end means, when that is known before
         self._owner = owner
         self._runtime = runtime
