@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from barnabas.broker.nats.connection import NatsConnection
 from barnabas.broker.nats.errors import (
     LAME_DUCK,
@@ -25,9 +24,11 @@ from barnabas.broker.nats.errors import (
     cause_of,
 )
 from barnabas.broker.nats.greeting import connect_options, tls_context
-from barnabas.broker.nats.protocol import NatsParser, ServerInfo, connect_line, pub, sub_line, unsub_line
+from barnabas.broker.nats.listener import ClientListener, ClientStats
+from barnabas.broker.nats.protocol import NatsParser, ServerInfo, connect_line, pub
 from barnabas.broker.nats.requests import Message, Requests
 from barnabas.broker.nats.server_pool import ServerPool
+from barnabas.broker.nats.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
     import ssl
@@ -45,69 +46,6 @@ LOG_AGAIN_AFTER_S: Final = 60.0  # the same failure
 LAME_DUCK_LEAVE_S: Final = 2.0  # at the latest, when there is another server
 
 
-class ClientListener:
-    """Who is told what becomes of the connection. All calls on the loop's thread."""
-
-    def connected(self, info: ServerInfo) -> None:
-        """The subscriptions are in force."""
-
-    def disconnected(self, cause: Cause) -> None:
-        """A connection that was there has ended."""
-
-    def unreachable(self, cause: Cause) -> None:
-        """An attempt has failed; the next one follows."""
-
-    def slow(self, paused_s: float) -> None:
-        """Nothing has been read for so long, because of `pause`; the server cuts the connection after ten seconds, or
-        when 64 MiB wait."""
-
-    def refused(self, text: str) -> None:
-        """The server has refused a subscription or a message, and goes on."""
-
-    def drained(self) -> None:
-        """Much waited to be written, and has been."""
-
-
-class ClientStats(msgspec.Struct):
-    """Counters since the start."""
-
-    messages_in: int = 0
-    bytes_in: int = 0  # of the protocol
-    messages_out: int = 0
-    bytes_out: int = 0
-    connects: int = 0
-    reconnects: int = 0
-    sink_errors: int = 0
-
-
-class Subscription:
-    """Lives until `unsubscribe`, over as many connections as it takes."""
-
-    __slots__ = ("_client", "id", "queue", "refused", "sink", "subject")
-
-    def __init__(
-        self, client: NatsClient, subscription_id: bytes, subject: str, queue: str, sink: Sink
-    ) -> None:
-        self.id = subscription_id
-        self.subject = subject
-        self.queue = queue
-        self.sink = sink
-        self.refused = ""  # what the server says against it
-        self._client = client
-
-    def line(self) -> bytes:
-        return sub_line(self.subject.encode(), self.id, self.queue.encode())
-
-    def unsubscribe(self) -> None:
-        """Its sink gets nothing any more."""
-        self._client.end_subscription(self)
-
-    def drain(self, done: Callable[[NatsError | None], object]) -> None:
-        """Take leave: the sink gets what the server has sent until it knows, then `done(None)`; `done(error)` when the
-        connection ends before."""
-        self._client.drain_subscription(self, done)
-
-
 class NatsClient:
     """See the module. `name` is shown in logs and to the server."""
 
@@ -121,8 +59,7 @@ class NatsClient:
         self._runtime = runtime
         self._stats = ClientStats()
         self._pool = ServerPool(settings.servers, runtime.random)
-        self._subscriptions: dict[bytes, Subscription] = {}
-        self._subscription_count = 0
+        self._subscriptions = Subscriptions(self, runtime)
         self._requests: Requests | None = None
         self._connecting: Connecting | None = None
         self._connection: NatsConnection | None = None
@@ -146,6 +83,12 @@ class NatsClient:
     def server(self) -> str:
         """host:port of the server we are connected to, or ""."""
         return str(self._connection.server) if self._connection is not None and self.is_connected else ""
+
+    @property
+    def greeted(self) -> NatsConnection | None:
+        """The connection, once the server has been told of the subscriptions."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_greeted else None
 
     @property
     def stats(self) -> ClientStats:
@@ -178,14 +121,7 @@ class NatsClient:
     def subscribe(self, subject: str, sink: Sink, *, queue: str = "") -> Subscription:
         """Have `sink` called with the messages of a subject pattern, from now on or from when there is a connection.
         ValueError for a subject or queue group with blanks."""
-        self._subscription_count += 1
-        subscription = Subscription(self, b"%d" % self._subscription_count, subject, queue, sink)
-        line = subscription.line()
-        self._subscriptions[subscription.id] = subscription
-        self.parser.add_sink(subscription.id, sink)
-        if self._connection is not None and self._connection.is_greeted:
-            self._connection.send_line(line)
-        return subscription
+        return self._subscriptions.add(subject, queue, sink)
 
     def publish(self, subject: bytes, payload: bytes, *, reply: bytes = b"", headers: bytes = b"") -> None:
         """Send a message. NotConnected; OutputFull when too much waits to be written; ValueError for a subject that is
@@ -252,36 +188,6 @@ class NatsClient:
         self._is_paused = False
         if self._connection is not None:
             self._connection.resume()
-
-    # -- subscriptions
-
-    def end_subscription(self, subscription: Subscription) -> None:
-        """Called by the subscription."""
-        if self._subscriptions.pop(subscription.id, None) is not None:
-            self.parser.remove_sink(subscription.id)
-            if self._connection is not None and self._connection.is_greeted:
-                self._connection.send_line(unsub_line(subscription.id))
-
-    def drain_subscription(
-        self, subscription: Subscription, done: Callable[[NatsError | None], object]
-    ) -> None:
-        """Called by the subscription."""
-        connection = self._connection
-        if (
-            self._subscriptions.pop(subscription.id, None) is None
-            or connection is None
-            or not connection.is_greeted
-        ):
-            self.parser.remove_sink(subscription.id)
-            self._runtime.call_soon(lambda: done(None))
-            return
-
-        def drained(error: NatsError | None) -> None:
-            self.parser.remove_sink(subscription.id)
-            done(error)
-
-        connection.send_line(unsub_line(subscription.id))
-        connection.ping(drained)
 
     # -- making the connection
 
@@ -355,7 +261,7 @@ class NatsClient:
     def greeting(self, connection: NatsConnection, info: ServerInfo) -> bytes:
         """CONNECT and all subscriptions."""
         options = connect_options(self.settings, connection.server, info, self.name)
-        return connect_line(options) + b"".join(one.line() for one in self._subscriptions.values())
+        return connect_line(options) + self._subscriptions.lines()
 
     def ready(self, connection: NatsConnection) -> None:
         stats = self._stats
@@ -448,9 +354,7 @@ class NatsClient:
                 connection.end(cause)
             return
         log.warning("%s: the server has refused something: %s", self.name, text)
-        for subscription in self._subscriptions.values():
-            if f'Subscription to "{subscription.subject}"'.lower() in text.lower():
-                subscription.refused = text
+        self._subscriptions.refused(text)
         self._tell("refused", text)
 
     def on_sink_error(self, subject: bytes, error: Exception) -> None:
