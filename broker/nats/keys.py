@@ -27,6 +27,7 @@ SUBJECT, REPLY, HEADER_BLOCK, PAYLOAD = range(4)
 
 # What a JSON decoder may say to bytes from anywhere; nesting without end is a RecursionError.
 _NO_JSON: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+_QUOTE: Final = ord('"')
 
 
 class KeyFunction:
@@ -101,6 +102,8 @@ def _json(path: tuple[str | int, ...]) -> KeyOfPart:
     Null when the payload is no JSON, the path leads nowhere, or to an object, an array or JSON's null. Of a member
     that comes twice the last counts.
     """
+    if len(path) == 1 and isinstance(path[0], str):
+        return _json_member(path[0])
     first, *others = _json_steps(path)
 
     def read_from(payload: bytes) -> bytes | None:
@@ -112,14 +115,33 @@ def _json(path: tuple[str | int, ...]) -> KeyOfPart:
                 found = step(found)
         except _NO_JSON:
             return None
-        if found is None:
-            return None
-        text = bytes(found)
-        if text[:1] == b'"':
-            return text[1:-1] if b"\\" not in text else _unescaped(text)
-        return None if text[:1] in (b"{", b"[") or text == b"null" else text
+        return None if found is None else _scalar(bytes(found))
 
     return read_from
+
+
+def _json_member(name: str) -> KeyOfPart:
+    """As `_json` of a path that is one name: the usual one, without a call more than it takes."""
+    decode: Callable[[bytes], Any] = msgspec.json.Decoder(_holder(msgspec.Raw, name)).decode
+    join = b"".join
+
+    def read_from(payload: bytes) -> bytes | None:
+        try:
+            found = decode(payload).value
+        except _NO_JSON:
+            return None
+        if found is None:
+            return None
+        text = join((found,))  # bytes(found), in two thirds of its time
+        return text[1:-1] if text[0] == _QUOTE and b"\\" not in text else _scalar(text)
+
+    return read_from
+
+
+def _scalar(text: bytes) -> bytes | None:
+    if text[0] == _QUOTE:
+        return text[1:-1] if b"\\" not in text else _unescaped(text)
+    return None if text[0] in b"{[" or text == b"null" else text
 
 
 def _unescaped(text: bytes) -> bytes | None:
@@ -146,11 +168,15 @@ def _json_steps(path: tuple[str | int, ...]) -> list[JsonStep]:
     return steps
 
 
+def _holder(kind: type, name: str) -> type:
+    """A class with one field: all other members are stepped over without becoming objects."""
+    return msgspec.defstruct("Holder", [("value", kind, None)], rename={"value": name}, gc=False)
+
+
 def _member(names: list[str]) -> JsonStep:
-    # Classes with one field each: all other members are stepped over without becoming objects.
     kind: type = msgspec.Raw
     for name in reversed(names):
-        kind = msgspec.defstruct("Holder", [("value", kind, None)], rename={"value": name}, gc=False)
+        kind = _holder(kind, name)
     decode: Callable[[JsonText], Any] = msgspec.json.Decoder(kind).decode
     deeper = range(len(names) - 1)
 
