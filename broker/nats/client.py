@@ -11,12 +11,11 @@ called after each piece of data that was read, so that what came together can be
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.connection import NatsConnection
 from barnabas.broker.nats.errors import (
     LAME_DUCK,
-    SERVER_GONE,
     STOPPED,
     Cause,
     NatsError,
@@ -26,23 +25,22 @@ from barnabas.broker.nats.errors import (
 from barnabas.broker.nats.greeting import connect_options, tls_context
 from barnabas.broker.nats.listener import ClientListener, ClientStats
 from barnabas.broker.nats.protocol import NatsParser, ServerInfo, connect_line, pub
+from barnabas.broker.nats.reconnect import FailureLog, Reconnect
 from barnabas.broker.nats.requests import Message, Requests
-from barnabas.broker.nats.server_pool import ServerPool
 from barnabas.broker.nats.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from barnabas.broker.nats.connection_settings import ConnectionSettings
+    from barnabas.broker.nats.connection_settings import ConnectionSettings, ServerAddress
     from barnabas.broker.nats.protocol import Sink
-    from barnabas.storage.runtime import Connecting, Runtime, Timer
+    from barnabas.storage.runtime import Runtime
 
 __all__ = ["ClientListener", "ClientStats", "Message", "NatsClient", "Subscription"]
 
 log = logging.getLogger("barnabas.nats")
 
-LOG_AGAIN_AFTER_S: Final = 60.0  # the same failure
 LAME_DUCK_LEAVE_S: Final = 2.0  # at the latest, when there is another server
 
 
@@ -58,15 +56,13 @@ class NatsClient:
         self.last_cause: Cause | None = None  # why there is no connection, or was none
         self._runtime = runtime
         self._stats = ClientStats()
-        self._pool = ServerPool(settings.servers, runtime.random)
+        self._reconnect = Reconnect(runtime, settings, self._new_connection, self._has_failed)
+        self._failures = FailureLog(name, runtime)
         self._subscriptions = Subscriptions(self, runtime)
         self._requests: Requests | None = None
-        self._connecting: Connecting | None = None
         self._connection: NatsConnection | None = None
-        self._timer: Timer | None = None  # until the next attempt
         self._is_running = False
         self._is_paused = False
-        self._logged = ("", 0.0)
 
     # -- state
 
@@ -104,15 +100,12 @@ class NatsClient:
         """Have a connection made, and made again whenever it ends, until `stop`."""
         if not self._is_running:
             self._is_running = True
-            self._attempt()
+            self._reconnect.attempt()
 
     def stop(self) -> None:
         """End it; what was published is still written. Subscriptions are kept for another start."""
         self._is_running = False
-        for pending in (self._timer, self._connecting):
-            if pending is not None:
-                pending.cancel()
-        self._timer = self._connecting = None
+        self._reconnect.cancel()
         if self._connection is not None:
             self._connection.finish(Cause(STOPPED))
 
@@ -191,55 +184,22 @@ class NatsClient:
 
     # -- making the connection
 
-    def _attempt(self) -> None:
-        server, delay_s = self._pool.next()
-
-        def connect() -> None:
-            self._timer = None
-            self._connecting = self._runtime.connect(
-                server.host,
-                server.port,
-                lambda: NatsConnection(self, self._runtime, self.settings, server),
-                failed,
-            )
-            self._timer = self._runtime.call_later(self.settings.connect_timeout_s, too_late)
-
-        def failed(error: OSError) -> None:
-            self._connecting = None
-            self._cancel_timer()
-            self._has_failed(Cause(SERVER_GONE, f"no connection to {server}: {error}"))
-
-        def too_late() -> None:
-            if self._connecting is not None:
-                self._connecting.cancel()
-                failed(TimeoutError(f"nothing for {self.settings.connect_timeout_s:g} s"))
-
-        self._timer = self._runtime.call_later(delay_s, connect)
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _new_connection(self, server: ServerAddress) -> NatsConnection:
+        return NatsConnection(self, self._runtime, self.settings, server)
 
     def _has_failed(self, cause: Cause) -> None:
         self.last_cause = cause
-        self._log(f"{self.name}: {cause}")
-        self._pool.failed()
-        if self._is_running:
-            self._attempt()
-        self._tell("unreachable", cause)
+        if not self._is_running:
+            return
+        self._failures.write(str(cause))
+        self._reconnect.pool.failed()
+        self._reconnect.attempt()
+        self._tell(lambda listener: listener.unreachable(cause))
 
-    def _log(self, text: str) -> None:
-        """A failure, unless it has been told a moment ago."""
-        now = self._runtime.monotonic()
-        if text != self._logged[0] or now - self._logged[1] >= LOG_AGAIN_AFTER_S:
-            self._logged = text, now
-            log.warning("%s", text)
-
-    def _tell(self, method: str, *arguments: Any) -> None:
+    def _tell(self, call: Callable[[ClientListener], object]) -> None:
         for listener in tuple(self.listeners):
             try:
-                getattr(listener, method)(*arguments)
+                call(listener)
             except Exception:
                 log.exception("%s: a listener has failed", self.name)
 
@@ -247,8 +207,7 @@ class NatsClient:
 
     def made(self, connection: NatsConnection) -> bool:
         """It is there; False when nobody wants it any more."""
-        self._connecting = None
-        self._cancel_timer()
+        self._reconnect.made()
         if not self._is_running or self._connection is not None:
             return False
         self._connection = connection
@@ -267,13 +226,13 @@ class NatsClient:
         stats = self._stats
         stats.connects += 1
         stats.reconnects = stats.connects - 1
-        self._logged = ("", 0.0)
+        self._failures.clear()
         info = connection.info
         self._pool_hears(connection)
         log.info("%s: connected to %s, nats-server %s", self.name, connection.server, info.version)
         if self._is_paused:
             connection.pause()
-        self._tell("connected", info)
+        self._tell(lambda listener: listener.connected(info))
 
     def has_read(self, byte_count: int) -> None:
         self._stats.bytes_in += byte_count
@@ -283,13 +242,13 @@ class NatsClient:
             log.exception("%s: what was read could not be dealt with", self.name)
 
     def drained(self) -> None:
-        self._tell("drained")
+        self._tell(lambda listener: listener.drained())
 
     def slow(self, paused_s: float) -> None:
         log.warning(
             "%s: nothing has been read for %.0f s; the server cuts slow readers off", self.name, paused_s
         )
-        self._tell("slow", paused_s)
+        self._tell(lambda listener: listener.slow(paused_s))
 
     def ended(self, connection: NatsConnection, cause: Cause) -> None:
         if self._connection is not connection:
@@ -303,14 +262,14 @@ class NatsClient:
             if cause.kind == STOPPED:
                 log.info("%s: %s", self.name, cause)
             else:
-                self._log(f"{self.name}: the connection has ended: {cause}")
-            self._pool.ended(self._runtime.monotonic() - ready_at)
+                self._failures.write(f"the connection has ended: {cause}")
+            self._reconnect.pool.ended(self._runtime.monotonic() - ready_at)
             if self._is_running:
-                self._attempt()
+                self._reconnect.attempt()
         if self._requests is not None:
             self._requests.fail_all(NotConnected(str(cause)))
         if ready_at is not None:
-            self._tell("disconnected", cause)
+            self._tell(lambda listener: listener.disconnected(cause))
 
     # -- called by the parser
 
@@ -323,7 +282,7 @@ class NatsClient:
         self._pool_hears(connection)
         if info.ldm and connection.expected_end is None:
             connection.expected_end = Cause(LAME_DUCK, f"{connection.server} shuts down")
-            if len(self._pool) > 1:
+            if len(self._reconnect.pool) > 1:
                 delay_s = self._runtime.random.uniform(0, LAME_DUCK_LEAVE_S)
                 self._runtime.call_later(delay_s, lambda: self._leave(connection))
 
@@ -333,7 +292,7 @@ class NatsClient:
 
     def _pool_hears(self, connection: NatsConnection) -> None:
         if connection.info.connect_urls:
-            self._pool.discovered(connection.info.connect_urls, connection.server)
+            self._reconnect.pool.discovered(connection.info.connect_urls, connection.server)
 
     def on_ping(self) -> None:
         if self._connection is not None:
@@ -355,7 +314,7 @@ class NatsClient:
             return
         log.warning("%s: the server has refused something: %s", self.name, text)
         self._subscriptions.refused(text)
-        self._tell("refused", text)
+        self._tell(lambda listener: listener.refused(text))
 
     def on_sink_error(self, subject: bytes, error: Exception) -> None:
         self._stats.sink_errors += 1
