@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from barnabas.broker.nats.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
+from kafka import KafkaConsumer
 
 from barnabas.testing.nats_server import NatsServer
 
@@ -195,3 +198,105 @@ def test_tombstones_and_headers_travel(bench: ReverseBench, subscribe: Callable[
         "Barnabas-Hops": f"c/other,{cluster}/orders",
         "Nats-Msg-Id": f"{cluster}/orders/0/0",
     }
+
+
+def jetstream_to(subject: str) -> dict[str, str]:
+    return {"nats.publish.subject": subject, "nats.publish.jetstream": "true"}
+
+
+def test_a_stream_that_is_full_loses_nothing_of_what_comes(bench: ReverseBench, server: NatsServer) -> None:
+    add_stream(server, "S", "out", max_msgs=10, discard="new")
+    bench.create("orders")
+    bench.append("orders", records(25))
+    reverse = bench.publish("orders", jetstream_to("out"))
+    published: list[bytes] = []
+    for end in (10, 20, 25):
+        bench.until(lambda end=end: reverse.publishers[0].confirmed == end)  # type: ignore[misc]
+        if end < 25:
+            bench.until(lambda: "maximum messages exceeded" in reverse.state)
+        published += [data for _, data, _ in stored(server, "S")]
+        in_jetstream(server, lambda _, js: js.purge_stream("S"))
+    assert published == [b"v%d" % number for number in range(25)]
+
+
+def test_who_answers_without_being_a_stream_acknowledges_nothing(
+    bench: ReverseBench, server: NatsServer
+) -> None:
+    bench.create("orders")
+    bench.append("orders", records(3))
+
+    async def answer(client: Any, _jetstream: Any) -> str:
+        async def respond(message: Any) -> None:
+            await message.respond(b"thanks")
+
+        await client.subscribe("out", cb=respond)
+        await client.flush()
+        reverse = bench.publish("orders", jetstream_to("out"))
+        await asyncio.to_thread(bench.until, lambda: reverse.publishers[0].problem)
+        assert bench.on_loop(lambda: reverse.publishers[0].confirmed) == 0
+        return bench.on_loop(lambda: reverse.state)
+
+    assert "what has answered is no stream: b'thanks'" in in_jetstream(server, answer)
+
+
+def test_silence_is_no_acknowledgement(
+    bench: ReverseBench,
+    subscribe: Callable[[str], Subscriber],
+    monkeypatch: pytest.MonkeyPatch,
+    server: NatsServer,
+) -> None:
+    monkeypatch.setattr("barnabas.broker.nats.reverse_partition.PATIENCE_S", 0.5)
+    bench.create("orders")
+    bench.append("orders", records(3))
+    listener = subscribe("out")  # somebody hears it, so nobody says that there is no stream
+    reverse = bench.publish("orders", jetstream_to("out"))
+    bench.until(lambda: reverse.publishers[0].problem)
+    assert "no acknowledgement of offset 0" in bench.on_loop(lambda: reverse.state)
+    assert bench.on_loop(lambda: reverse.publishers[0].confirmed) == 0
+    listener.wait_for(6)  # and again
+    add_stream(server, "S", "out")
+    bench.until(lambda: reverse.publishers[0].confirmed == 3)
+    assert [data for _, data, _ in stored(server, "S")] == [b"v0", b"v1", b"v2"]
+
+
+def test_a_group_with_members_is_reported(
+    bench: ReverseBench, subscribe: Callable[[str], Subscriber]
+) -> None:
+    bench.create("orders")
+    consumer = KafkaConsumer(
+        "orders", bootstrap_servers=f"127.0.0.1:{bench.node.port}", group_id="nats-orders"
+    )
+    deadline = time.monotonic() + 15
+    while not consumer.assignment():
+        assert time.monotonic() < deadline
+        consumer.poll(100)
+    reverse = bench.publish("orders", {"nats.publish.subject": "out"})
+    bench.until(lambda: "has members of its own" in reverse.state)
+    consumer.close()
+    bench.until(lambda: reverse.state == "running")
+
+
+def test_records_that_retention_has_taken_are_told_of(
+    bench: ReverseBench, subscribe: Callable[[str], Subscriber]
+) -> None:
+    bench.create("orders")
+    bench.append("orders", records(10))
+    assert bench.commit("nats-orders", "orders", 2) == 0
+    bench.on_loop(lambda: bench.partition("orders").log.increment_log_start_offset(6))
+    subscriber = subscribe("out")
+    reverse = bench.publish("orders", {"nats.publish.subject": "out"})
+    assert [data for _, data, _ in subscriber.wait_for(4)] == [b"v6", b"v7", b"v8", b"v9"]
+    assert reverse.stats.lost_estimate == 4
+
+
+def test_a_position_behind_the_end_is_brought_back(
+    bench: ReverseBench, subscribe: Callable[[str], Subscriber]
+) -> None:
+    bench.create("orders")
+    bench.append("orders", records(3))
+    assert bench.commit("nats-orders", "orders", 1000) == 0
+    subscriber = subscribe("out")
+    bench.publish("orders", {"nats.publish.subject": "out"})
+    bench.until(lambda: bench.bindings[0].publishers[0].is_begun)
+    bench.append("orders", records(2, 3))
+    assert [data for _, data, _ in subscriber.wait_for(2)] == [b"v3", b"v4"]
