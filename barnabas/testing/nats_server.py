@@ -46,7 +46,8 @@ def installed_executables() -> dict[str, Path]:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -95,8 +96,8 @@ class NatsServer:
         for _ in range(10):
             is_first = self.port == 0
             if is_first:
-                self.port = _free_port()
-                self.monitoring_port = _free_port() if self._monitoring else 0
+                self.port = free_port()
+                self.monitoring_port = free_port() if self._monitoring else 0
             self._spawn()
             try:
                 self._await_ready()

@@ -94,7 +94,7 @@ class NatsClient:
     @property
     def output_bytes(self) -> int:
         """What waits to be written."""
-        return self._connection.output_bytes if self._connection is not None else 0
+        return self._connection.output.waiting_bytes if self._connection is not None else 0
 
     def start(self) -> None:
         """Have a connection made, and made again whenever it ends, until `stop`."""
@@ -123,7 +123,7 @@ class NatsClient:
         if connection is None or not connection.is_ready:
             raise NotConnected(f"{self.name} has no connection: {self.last_cause or 'not yet'}")
         data = pub(subject, payload, reply, headers)
-        connection.send(data)
+        connection.output.send(data)
         stats = self._stats
         stats.messages_out += 1
         stats.bytes_out += len(data)
@@ -133,7 +133,7 @@ class NatsClient:
         connection = self._connection
         if connection is None or not connection.is_ready:
             raise NotConnected(f"{self.name} has no connection: {self.last_cause or 'not yet'}")
-        connection.send(data)
+        connection.output.send(data)
         stats = self._stats
         stats.messages_out += count
         stats.bytes_out += len(data)
@@ -296,7 +296,7 @@ class NatsClient:
 
     def on_ping(self) -> None:
         if self._connection is not None:
-            self._connection.send_line(b"PONG\r\n")
+            self._connection.output.send_line(b"PONG\r\n")
 
     def on_pong(self) -> None:
         if self._connection is not None:

@@ -3,8 +3,7 @@
 - The server speaks first, one INFO line; it is read here and not by the parser, so that nothing that somebody slips in
   behind it, before TLS begins, is ever taken for a message.
 - CONNECT, all subscriptions and a PING leave together: when the PONG is there, the subscriptions are in force.
-- Reading goes into one large buffer, since every read has its price. What is written is collected until the turn of the
-  loop ends, up to a size, and is bounded with what the socket has not taken yet.
+- Reading goes into one large buffer, since every read has its price.
 - Anything that comes is a sign of life. After two pings without any the connection is stale; not while we do not read.
 """
 
@@ -25,8 +24,8 @@ from barnabas.broker.nats.errors import (
     NatsError,
     NatsSettingsError,
     NotConnected,
-    OutputFull,
 )
+from barnabas.broker.nats.output import Output
 from barnabas.broker.nats.protocol import LINE_BYTES_MAX, NatsProtocolError, ServerInfo, read_info
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-WRITE_AT_ONCE_BYTES: Final = 256 * 1024  # so much does not wait for the end of the turn
 PINGS_MAX: Final = 2  # without any sign of life
 SLOW_AFTER_S: Final = 2.0  # the owner is told of a pause so long, and again each time
 # The server cuts a reader off after 10 s without progress, or for 64 MiB that wait. An end so soon after a pause is that.
@@ -87,6 +85,7 @@ class NatsConnection(BufferedProtocol):
         self.is_ready = False  # and was answered
         self.ready_at: float | None = None  # and when
         self.expected_end: Cause | None = None  # what its end means, when that is known before
+        self.output = Output(runtime, settings.output_bytes_max)
         self._owner = owner
         self._runtime = runtime
         self._settings = settings
@@ -96,10 +95,6 @@ class NatsConnection(BufferedProtocol):
         self._closing = False
         self._has_info = False
         self._upgrading = False  # to TLS
-        self._out: list[bytes] = []
-        self._out_bytes = 0
-        self._out_room = settings.output_bytes_max  # for `_out`, as of the last write
-        self._write_is_due = False
         self._pongs: deque[Callable[[NatsError | None], object] | None] = deque()
         self._heard = False
         self._silent_pings = 0
@@ -109,34 +104,10 @@ class NatsConnection(BufferedProtocol):
 
     # -- the owner's side
 
-    def send(self, data: bytes) -> None:
-        """Write a message. OutputFull when too much waits already."""
-        waiting = self._out_bytes + len(data)
-        if waiting > self._out_room:
-            self._out_room = self._settings.output_bytes_max - self._transport.get_write_buffer_size()
-            if waiting > self._out_room:
-                raise OutputFull(f"{self.output_bytes} bytes wait to be written to {self.server}")
-        self.send_line(data)
-
-    def send_line(self, data: bytes) -> None:
-        """Write what must not be refused, such as SUB and PONG."""
-        self._out.append(data)
-        self._out_bytes += len(data)
-        if self._out_bytes >= WRITE_AT_ONCE_BYTES:
-            self._write()
-        elif not self._write_is_due:
-            self._write_is_due = True
-            self._runtime.call_soon(self._write_later)
-
-    @property
-    def output_bytes(self) -> int:
-        """What waits to be written."""
-        return self._out_bytes + (0 if self._transport is None else self._transport.get_write_buffer_size())
-
     def ping(self, done: Callable[[NatsError | None], object] | None = None) -> None:
         """`done(None)` when the server has dealt with all that was sent before, `done(error)` when the connection ends."""
         self._pongs.append(done)
-        self.send_line(b"PING\r\n")
+        self.output.send_line(b"PING\r\n")
 
     def pong(self) -> None:
         """Called by the parser's handler."""
@@ -146,7 +117,7 @@ class NatsConnection(BufferedProtocol):
 
     def pause(self) -> None:
         """Read no more, until `resume`; what has been read already still arrives."""
-        if self._paused_at is None and not self._closing and self._transport is not None:
+        if self._paused_at is None and not self._closing and not self._transport.is_closing():
             self._paused_at = self._runtime.monotonic()
             self._transport.pause_reading()
             self._timers["slow"] = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
@@ -156,7 +127,8 @@ class NatsConnection(BufferedProtocol):
             self._resumed_at = self._runtime.monotonic()
             self._paused_at = None
             self._cancel("slow")
-            self._transport.resume_reading()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def end(self, cause: Cause) -> None:
         """End it at once; the owner is told."""
@@ -170,7 +142,7 @@ class NatsConnection(BufferedProtocol):
             self.end(cause)
         if self._closing:
             return
-        self._write()
+        self.output.write()
         transport = self._transport
         transport.close()
         self._runtime.call_later(1.0, transport.abort)
@@ -180,6 +152,7 @@ class NatsConnection(BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self.output.open(transport)
         if not self._owner.made(self):
             self._closing = True
             transport.abort()
@@ -215,7 +188,7 @@ class NatsConnection(BufferedProtocol):
         self._ended(cause)
 
     def pause_writing(self) -> None:
-        """`send` bounds what waits."""
+        """Output bounds what waits."""
 
     def resume_writing(self) -> None:
         if not self._closing:
@@ -261,7 +234,7 @@ class NatsConnection(BufferedProtocol):
         parser = self._owner.parser
         parser.reset()
         parser.size_max = self.info.size_max
-        self.send_line(self._owner.greeting(self, self.info))
+        self.output.send_line(self._owner.greeting(self, self.info))
         self.ping(self._answered)
         if rest:
             self._feed(memoryview(rest))
@@ -294,26 +267,14 @@ class NatsConnection(BufferedProtocol):
         self._upgrading = False
         if transport is not None:
             self._transport = transport
+            self.output.open(transport)
         if self._closing:
+            self.output.close()
             self._transport.abort()
         elif error is not None:
             self.end(Cause(SERVER_GONE, f"no TLS with {self.server}: {error}"))
         elif self._has_info:
             self._protected(self._greet)
-
-    # -- writing
-
-    def _write_later(self) -> None:
-        self._write_is_due = False
-        if not self._closing:
-            self._write()
-
-    def _write(self) -> None:
-        if self._out:
-            out = self._out
-            self._out, self._out_bytes = [], 0
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-            self._out_room = self._settings.output_bytes_max - self._transport.get_write_buffer_size()
 
     # -- life and end
 
@@ -370,7 +331,7 @@ class NatsConnection(BufferedProtocol):
         self.is_ready = False
         for name in tuple(self._timers):
             self._cancel(name)
-        self._out, self._out_bytes = [], 0
+        self.output.close()
         pongs, self._pongs = self._pongs, deque()
         self._owner.ended(self, cause)
         for done in pongs:

@@ -72,7 +72,7 @@ class Subscriptions:
         self._client.parser.add_sink(subscription.id, sink)
         connection = self._client.greeted
         if connection is not None:
-            connection.send_line(line)
+            connection.output.send_line(line)
         return subscription
 
     def remove(self, subscription: Subscription) -> None:
@@ -81,7 +81,7 @@ class Subscriptions:
             self._client.parser.remove_sink(subscription.id)
             connection = self._client.greeted
             if connection is not None:
-                connection.send_line(unsub_line(subscription.id))
+                connection.output.send_line(unsub_line(subscription.id))
 
     def drain(self, subscription: Subscription, done: Callable[[NatsError | None], object]) -> None:
         """See Subscription.drain."""
@@ -96,7 +96,7 @@ class Subscriptions:
             parser.remove_sink(subscription.id)
             done(error)
 
-        connection.send_line(unsub_line(subscription.id))
+        connection.output.send_line(unsub_line(subscription.id))
         connection.ping(drained)
 
     def lines(self) -> bytes:

@@ -24,7 +24,7 @@ from barnabas.broker.nats.errors import (
 )
 from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, into, outcome, until
 
-from barnabas.testing.nats_server import NatsServer, installed_executables
+from barnabas.testing.nats_server import NatsServer, free_port, installed_executables
 
 BLOCK = b"NATS/1.0\r\nA: 1\r\na: 2\r\nA: \xff\r\n\r\n"
 QUIET: Any = {"allow_reconnect": False, "error_cb": None}
@@ -392,12 +392,13 @@ def test_a_server_that_stands_still_is_left(world: ClientWorld, nats_server: Any
 
 def clustered(nats_server: Any, more: str = "") -> tuple[NatsServer, NatsServer]:
     """Two servers that know of each other."""
-    first = nats_server(config='server_name: one\ncluster { name: c, listen: "127.0.0.1:-1" }\n' + more)
-    routes = [line for line in first.log_text().splitlines() if "Listening for route connections" in line]
-    route = routes[0].rpartition(":")[2]
-    second = nats_server(
-        config='server_name: two\ncluster { name: c, listen: "127.0.0.1:-1", '
-        f'routes: ["nats://127.0.0.1:{route}"] }}\n' + more
+    ports = free_port(), free_port()
+    routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+    first, second = (
+        nats_server(
+            config=f'server_name: {name}\ncluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n{more}'
+        )
+        for name, port in zip(("one", "two"), ports, strict=True)
     )
     return first, second
 
