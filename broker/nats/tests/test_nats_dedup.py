@@ -40,6 +40,7 @@ _STEPS = st.lists(
         st.tuples(st.just("drop"), st.just(0)),
         st.tuples(st.just("wait"), st.integers(0, 60)),
     ),
+    min_size=20,
     max_size=80,
 )
 

@@ -183,7 +183,7 @@ _MESSAGES = st.lists(
     st.lists(st.sampled_from(list(VALUES)).flatmap(_pair), max_size=3).filter(
         lambda pairs: together({name for name, _ in pairs})
     ),
-    min_size=1,
+    min_size=6,
     max_size=12,
 )
 
