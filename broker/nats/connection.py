@@ -3,7 +3,7 @@
 - The server speaks first, one INFO line; it is read here and not by the parser, so that nothing that somebody slips in
   behind it, before TLS begins, is ever taken for a message.
 - CONNECT, all subscriptions and a PING leave together: when the PONG is there, the subscriptions are in force.
-- Reading goes into one large buffer, since every read has its price.
+- Reading goes into one large buffer, since every read has its price; after a full one it is others' turn.
 - Anything that comes is a sign of life. After two pings without any the connection is stale; not while we do not read.
 """
 
@@ -127,8 +127,7 @@ class NatsConnection(BufferedProtocol):
             self._resumed_at = self._runtime.monotonic()
             self._paused_at = None
             self._cancel("slow")
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+            self._read_on()
 
     def end(self, cause: Cause) -> None:
         """End it at once; the owner is told."""
@@ -170,7 +169,18 @@ class NatsConnection(BufferedProtocol):
             return
         self._heard = True
         data = self._view[:count]
-        self._protected(lambda: self._first_bytes(data)) if not self.is_greeted else self._feed(data)
+        if not self.is_greeted:
+            self._protected(lambda: self._first_bytes(data))
+            return
+        self._feed(data)
+        if count == len(self._view) and self._paused_at is None and not self._closing:
+            # There is more, and the loop would read on and on: let the others come in between.
+            self._transport.pause_reading()
+            self._runtime.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._paused_at is None and not self._closing and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False

@@ -317,6 +317,33 @@ def test_paused_nothing_is_read_and_nothing_lost(
     both_loops.run(work())
 
 
+def test_others_have_their_turn_while_much_is_read(
+    both_loops: ClientWorld, shared_nats_server: NatsServer
+) -> None:
+    async def work() -> None:
+        ours, _ = await both_loops.connected(shared_nats_server.url, read_buffer_bytes=16384)
+        sender, _ = await both_loops.connected(shared_nats_server.url)
+        got: list[Any] = []
+        ours.subscribe("flood", into(got))
+        await flushed(ours)
+        ours.pause()
+        for _ in range(2000):
+            sender.publish(b"flood", b"x" * 1000)
+        await flushed(sender)
+        await asyncio.sleep(0.05)
+        turn = 0
+        reads: list[int] = []
+        ours.on_read = lambda: reads.append(turn)
+        ours.resume()
+        while len(got) < 2000:
+            turn += 1
+            await asyncio.sleep(0)
+        assert len(reads) > 100
+        assert max(reads.count(one) for one in set(reads)) <= 2
+
+    both_loops.run(work())
+
+
 def test_who_reads_too_slowly_is_told_why_the_connection_ended(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         server = nats_server(config='write_deadline: "500ms"\nmax_pending: 2MB\n')
