@@ -86,6 +86,10 @@ class Entrance:
             else:
                 self.pass_on_asking(tail, asked)
 
+    def learn_anew(self) -> None:
+        """The ids are not known any more."""
+        self._is_rebuilt = False
+
     def close(self) -> list[tuple[bytes, Asked | None]]:
         """The leadership has ended; what still waits."""
         if self.rebuild is not None:

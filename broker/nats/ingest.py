@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.acks import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
+from barnabas.broker.nats.budget import Budget
 from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow, kept_id
 from barnabas.broker.nats.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.broker.nats.encoder import Encoder
@@ -43,16 +44,34 @@ HOPS_HEADER: Final = b"Barnabas-Hops"
 _SPECIAL: Final = frozenset({MESSAGE_ID, KAFKA_ACK, b"Nats-TTL", b"Nats-Rollup", b"Nats-Incr", HOPS_HEADER})
 _SPECIAL_PREFIXES: Final = (b"Nats-Expected-", b"Nats-Schedule", b"Nats-Batch-")
 _NOTHING: Final[Mapping[int, Partition]] = {}
-RESUME_SHARE: Final = 0.5  # of the byte budget: below it reading goes on
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 def _is_special(name: bytes) -> bool:
     return name in _SPECIAL or name.startswith(_SPECIAL_PREFIXES)
 
 
+class Coming:
+    """What has come for a partition that is about to be opened."""
+
+    __slots__ = ("size", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[bytes, Asked | None]] = []
+        self.size = 0
+
+    def take(self, tail: bytes) -> None:
+        self.waiting.append((tail, None))
+        self.size += len(tail)
+
+    def take_asking(self, tail: bytes, asked: Asked) -> None:
+        self.waiting.append((tail, asked))
+        self.size += len(tail)
+
+
 class Ingest:
-    """Of one binding. `send_acks(data, count)` sends messages that are encoded already. `on_full(bool)` is told when more than the byte budget waits for
-    a log, and when it does no longer."""
+    """Of one binding. `send_acks(data, count)` sends messages that are encoded already. `on_full(bool)` is told when more
+    than the byte budget waits, and when it does no longer, unless several share a `budget`, whose owner is told."""
 
     def __init__(
         self,
@@ -62,6 +81,7 @@ class Ingest:
         stats: CarrierStats,
         cluster_id: str,
         send_acks: Send,
+        budget: Budget | None = None,
     ) -> None:
         self.binding = binding
         self.stats = stats
@@ -70,17 +90,35 @@ class Ingest:
         self.shadows: dict[int, Shadow] = {}
         self.on_full: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
-        self._partition_count = partition_count
         self._send_acks = send_acks
+        self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
         self._hop = f"{cluster_id}/{binding.topic}".encode()
-        self._key_of = compile_key(binding.key)
-        self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
-        self._level_of = ack_level(binding.acks)
+        self._compile(partition_count)
         self._encoders: list[Encoder] = []
         self._takes: dict[int, Take] = {}
         self._entrances: dict[int, Entrance] = {}  # of partitions whose leadership has just begun
-        self._is_full = False
+        self._coming: dict[int, Coming] = {}  # of those that are about to be opened
         self._rebuilds = RebuildQueue()
+
+    def _compile(self, partition_count: int) -> None:
+        binding = self.binding
+        self._partition_count = partition_count
+        self._key_of = compile_key(binding.key)
+        self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
+        self._level_of = ack_level(binding.acks)
+
+    def rebind(self, binding: Binding, partition_count: int) -> None:
+        """From the next message on this counts, and what `encoder` makes from now on; earlier encoders are of no use any
+        more. Its partitions, what waits for them and who waits for answers stay."""
+        self.close()
+        window_ms = self.binding.dedup_window_ms
+        self.binding = binding
+        self._compile(partition_count)
+        self._encoders.clear()
+        if binding.dedup_window_ms != window_ms:
+            for index in sorted(self.lanes):
+                self._learn_ids_anew(index)
+            self._serve_encoders()
 
     def encoder(self, wanted: Wanted | None = None) -> Encoder:
         """One for each subscription; `wanted` says of a subject whether this one takes it."""
@@ -98,9 +136,14 @@ class Ingest:
         self._encoders.append(encoder)
         return encoder
 
-    def serve(self, leading: Mapping[int, Partition], following: Mapping[int, Partition] = _NOTHING) -> None:
+    def serve(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,
+        coming: frozenset[int] = _NONE,
+    ) -> None:
         """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
-        in sync."""
+        in sync; what is for those in `coming` waits until they are one or the other."""
         for index in [
             index for index, lane in self.lanes.items() if leading.get(index) is not lane.partition
         ]:
@@ -109,9 +152,16 @@ class Ingest:
         begun = [index for index in sorted(leading) if index not in self.lanes]
         for index in begun:
             self.lanes[index] = self._open_lane(leading[index])
+        come = {index: self._coming.pop(index) for index in sorted(self._coming) if index not in coming}
+        for index in sorted(coming - self._coming.keys()):
+            self._coming[index] = Coming()
         self._serve_encoders()
         for index in begun:
             self._take_over(index)
+        if come:
+            self._let_in(come)
+            self._held()
+            self.close()
 
     def close(self) -> None:
         """Append what was gathered."""
@@ -128,6 +178,8 @@ class Ingest:
                 shadow.tick(now_s)
         if self._entrances:
             self._open_wide()
+        if self._coming:
+            self._held()
 
     def end(self) -> None:
         """For good: append what is gathered, and drop what waits."""
@@ -135,6 +187,9 @@ class Ingest:
         for index in sorted(self.lanes):
             self._close_lane(index)
         self._keep_shadows({})
+        self.stats.lost_estimate += sum(len(each.waiting) for each in self._coming.values())
+        self._coming.clear()
+        self._budget.note(self, 0)
 
     def subscribed_anew(self) -> None:
         """What was published before is not delivered any more."""
@@ -175,10 +230,6 @@ class Ingest:
             lane, shadow.ledger.ahead if shadow is not None else None, partial(self._store_asking, index)
         )
         self._entrances[index] = entrance
-        assert lane.dedup is not None
-        entrance.rebuild = DedupRebuild(
-            self._runtime, lane.partition, lane.dedup, lambda _error: self._rebuilt(index, entrance)
-        )
         self._serve_encoders()
         if shadow is not None:
             missing = shadow.ledger.pending.drain()
@@ -193,8 +244,44 @@ class Ingest:
                     lane.partition.log.name,
                     len(missing),
                 )
-        self._rebuilds.add(entrance.rebuild)
+        self._rebuild_ids(index, entrance)
         lane.append(self._runtime.time_ms(), self._runtime.monotonic())
+
+    def _let_in(self, come: Mapping[int, Coming]) -> None:
+        """What has waited for these partitions goes its way, as if it were received now."""
+        for index, coming in come.items():
+            take = self._takes.get(index)
+            if take is None:
+                continue  # they are another broker's
+            for tail, asked in coming.waiting:
+                if asked is None:
+                    take(tail)
+                else:
+                    self._take_asking(index, tail, asked)
+
+    def _learn_ids_anew(self, index: int) -> None:
+        """The window has another length: what is in it, the log knows."""
+        lane = self.lanes[index]
+        before = lane.dedup
+        assert before is not None
+        lane.dedup = DedupWindow(self.binding.dedup_window_ms, before.name)
+        for identity, place in before.dropped().items():
+            lane.dedup.open(identity, place)
+        entrance = self._entrances.get(index)
+        if entrance is None or entrance.rebuild is None:
+            entrance = self._entrances[index] = Entrance(lane, None, partial(self._store_asking, index))
+        else:
+            entrance.rebuild.cancel()
+            entrance.learn_anew()
+        self._rebuild_ids(index, entrance)
+
+    def _rebuild_ids(self, index: int, entrance: Entrance) -> None:
+        lane = self.lanes[index]
+        assert lane.dedup is not None
+        entrance.rebuild = DedupRebuild(
+            self._runtime, lane.partition, lane.dedup, lambda _error: self._rebuilt(index, entrance)
+        )
+        self._rebuilds.add(entrance.rebuild)
 
     def _rebuilt(self, index: int, entrance: Entrance) -> None:
         if self._entrances.get(index) is entrance:
@@ -230,6 +317,8 @@ class Ingest:
         for index, lane in self.lanes.items():
             entrance = self._entrances.get(index)
             takes[index] = lane.builder.tails.append if entrance is None else entrance.take
+        for index, coming in self._coming.items():
+            takes[index] = coming.take
         self._takes = takes
         for encoder in self._encoders:
             encoder.serve(takes)
@@ -237,13 +326,8 @@ class Ingest:
     def _held(self) -> None:
         held = sum(lane.held_bytes for lane in self.lanes.values())
         held += sum(entrance.size for entrance in self._entrances.values())
-        budget = self.binding.buffer_bytes
-        if not self._is_full and held > budget:
-            self._is_full = True
-            self.on_full(True)
-        elif self._is_full and held <= budget * RESUME_SHARE:
-            self._is_full = False
-            self.on_full(False)
+        held += sum(coming.size for coming in self._coming.values())
+        self._budget.note(self, held)
 
     # -- messages that ask for something
 
@@ -251,12 +335,16 @@ class Ingest:
         if found and self._has_been_here(header_block):
             self.stats.looped += 1
             return
+        self._take_asking(index, tail, (reply, header_block, found))
+
+    def _take_asking(self, index: int, tail: bytes, asked: Asked) -> None:
         entrance = self._entrances.get(index)
-        asked = (reply, header_block, found)
         if entrance is not None:
             entrance.take_asking(tail, asked)
         elif index in self.lanes:
             self._store_asking(index, tail, asked)
+        elif index in self._coming:
+            self._coming[index].take_asking(tail, asked)
         else:
             self.shadows[index].receive_asking(tail, asked)
 
