@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from barnabas.broker.nats.headers import Pairs
-from barnabas.broker.nats.keys import KeyFunction
+from barnabas.broker.nats.keys import PAYLOAD, KeyFunction
 from barnabas.broker.nats.partitioners import (
     PARTITION_HEADER,
     BadPartition,
@@ -46,8 +46,12 @@ Refused: TypeAlias = Callable[[bytes, bytes, bytes, bytes, BadPartition], object
 Encoded: TypeAlias = "tuple[int, Pairs | None, bytes]"
 
 
-# (route, subject, reply, header block, payload or None for null, parts of further headers)
-EncodeRoute: TypeAlias = Callable[[Route, bytes, bytes, bytes, bytes | None, tuple[bytes, ...]], Encoded]
+# (partition, key's part, subject's part, reply, header block, payload or None for null, parts of further headers)
+EncodeParts: TypeAlias = Callable[
+    [int, bytes, bytes, bytes, bytes, "bytes | None", tuple[bytes, ...]], Encoded
+]
+# (route, subject, reply, header block, payload) -> partition and key's part of a message whose subject does not tell them
+Locate: TypeAlias = Callable[[Route, bytes, bytes, bytes, bytes], "tuple[int, bytes]"]
 
 
 # A record's parts begin with the key, the value's size, the value, the number of headers and the first header, one part
@@ -65,7 +69,7 @@ class Encoder:
     `take(subject, reply, header_block, payload)` is the sink.
     """
 
-    __slots__ = ("_encode", "routes", "take")
+    __slots__ = ("_encode", "_locate", "routes", "take")
 
     def __init__(
         self,
@@ -81,8 +85,11 @@ class Encoder:
         reply_is_special: bool = False,
     ) -> None:
         self.routes = Routes(key_of, partition_of, takes, wanted)
-        self._encode = _make_encode(key_of, partition_of, partition_count, is_special)
-        self.take: Sink = _make_take(self.routes, self._encode, special, refused, reply_is_special)
+        self._locate = _make_locate(key_of, partition_of)
+        self._encode = _make_encode(partition_count, is_special)
+        self.take: Sink = _make_take(
+            self.routes, self._locate, self._encode, special, refused, reply_is_special
+        )
 
     def encode(
         self,
@@ -98,52 +105,59 @@ class Encoder:
         `header_parts`). Raises BadPartition.
         """
         route = self.routes.by_subject.get(subject) or self.routes.learn(subject)
-        if route.partition == NOWHERE:
+        partition, key_part = route.partition, route.key_part
+        if partition == NOWHERE:
             return None
-        return self._encode(route, subject, reply, header_block, payload, extra)
+        if partition == FROM_MESSAGE:
+            partition, key_part = self._locate(route, subject, reply, header_block, payload or b"")
+        return self._encode(partition, key_part, route.subject_part, reply, header_block, payload, extra)
 
     def serve(self, takes: Mapping[int, Take]) -> None:
         """From now on these partitions are served here, and no others."""
         self.routes.serve(takes)
 
 
-def _make_encode(
-    key_of: KeyFunction, partition_of: Partitioner, partition_count: int, is_special: IsSpecial
-) -> EncodeRoute:
-    add_headers = make_header_adder(lambda name: name == PARTITION_HEADER or is_special(name))
+def _make_locate(key_of: KeyFunction, partition_of: Partitioner) -> Locate:
     part = key_of.part
+    is_of_payload = part == PAYLOAD
     of_part = key_of.of_part
     follows_key = partition_of.follows_key
     by_key: Mapping[bytes, tuple[int, bytes]] = KeyRoutes(partition_of) if follows_key else {}
+
+    def locate(
+        route: Route, subject: bytes, reply: bytes, header_block: bytes, payload: bytes
+    ) -> tuple[int, bytes]:
+        key = of_part(payload if is_of_payload else (subject, reply, header_block, payload)[part])
+        if key is None:
+            return route.null_partition, NULL_PART
+        if follows_key:
+            return by_key[key]
+        return partition_of(subject, key), sized(key)
+
+    return locate
+
+
+def _make_encode(partition_count: int, is_special: IsSpecial) -> EncodeParts:
+    add_headers = make_header_adder(lambda name: name == PARTITION_HEADER or is_special(name))
     reply_name = sized(REPLY_HEADER)
 
     def encode(
-        route: Route,
-        subject: bytes,
+        partition: int,
+        key_part: bytes,
+        subject_part: bytes,
         reply: bytes,
         header_block: bytes,
         payload: bytes | None,
         extra: tuple[bytes, ...],
     ) -> Encoded:
-        partition = route.partition
-        key_part = route.key_part
-        if partition == FROM_MESSAGE:
-            key = of_part((subject, reply, header_block, payload or b"")[part])
-            if key is None:
-                partition, key_part = route.null_partition, NULL_PART
-            elif follows_key:
-                partition, key_part = by_key[key]
-            else:
-                partition, key_part = partition_of(subject, key), sized(key)
         if payload is None:
-            parts = [key_part, NULL_PART, b"", b"", route.subject_part]
+            parts = [key_part, NULL_PART, b"", b"", subject_part]
         else:
             size = len(payload)
             value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
-            parts = [key_part, value_size, payload, b"", route.subject_part]
+            parts = [key_part, value_size, payload, b"", subject_part]
         if reply:
-            size = len(reply)
-            parts += reply_name, VARINTS[size] if size < VARINT_COUNT else varint(size), reply
+            parts += reply_name, varint(len(reply)), reply
         if extra:
             parts += extra
         found = add_headers(header_block, parts) if header_block else None
@@ -170,11 +184,17 @@ def _as_requested(partition: int, found: Pairs, tail: bytes, partition_count: in
 
 
 def _make_take(
-    routes: Routes, encode: EncodeRoute, special: Special, refused: Refused, reply_is_special: bool
+    routes: Routes,
+    locate: Locate,
+    encode: EncodeParts,
+    special: Special,
+    refused: Refused,
+    reply_is_special: bool,
 ) -> Sink:
     by_subject = routes.by_subject
     learn = routes.learn
     takes = routes.takes
+    taker_of = takes.get
 
     def take(subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         try:
@@ -182,17 +202,23 @@ def _make_take(
         except KeyError:
             route = learn(subject)
         take_tail = route.take
+        partition = route.partition
+        key_part = route.key_part
+        if partition == FROM_MESSAGE:
+            partition, key_part = locate(route, subject, reply, header_block, payload)
+            take_tail = taker_of(partition)
         if take_tail is None:  # not for here, unless the message itself says so
-            partition = route.partition
-            if partition != FROM_MESSAGE and (partition == NOWHERE or PARTITION_HEADER not in header_block):
+            if partition == NOWHERE or PARTITION_HEADER not in header_block:
                 return
         elif not (header_block or reply):
             size = len(payload)
             value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
-            take_tail(b"".join((route.key_part, value_size, payload, route.header_part)))
+            take_tail(b"".join((key_part, value_size, payload, route.header_part)))
             return
         try:
-            partition, found, tail = encode(route, subject, reply, header_block, payload, ())
+            partition, found, tail = encode(
+                partition, key_part, route.subject_part, reply, header_block, payload, ()
+            )
         except BadPartition as error:
             if error.partition in takes:
                 refused(subject, reply, header_block, payload, error)

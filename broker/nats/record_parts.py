@@ -39,8 +39,7 @@ NULL_PART: Final = varint(-1)
 
 NAMES_KEPT_MAX: Final = 4096
 NAME_KEPT_BYTES_MAX: Final = 256
-_FIRST_LINE: Final = b"NATS/1.0\r\n"
-_END: Final = b"\r\n\r\n"
+_FIRST_LINE: Final = b"NATS/1.0"
 
 # Appends a block's headers to a record's parts, three parts each, and returns the special ones: names and values.
 AddHeaders: TypeAlias = Callable[[bytes, list[bytes]], Pairs | None]
@@ -93,10 +92,11 @@ def make_header_adder(is_special: IsSpecial = NOTHING_SPECIAL) -> AddHeaders:
     def add_headers(block: bytes, parts: list[bytes]) -> Pairs | None:
         found: Pairs | None = None
         start = len(parts)
-        if block[:10] != _FIRST_LINE or block[-4:] != _END:
+        lines = block.split(b"\r\n")
+        if lines[0] != _FIRST_LINE or lines[-1] or lines[-2]:  # the last line is empty, and ended
             return _add_carefully(block, parts, is_special)
         try:
-            for line in block[10:-4].split(b"\r\n"):
+            for line in lines[1:-2]:
                 name, colon, value = line.partition(b": ")
                 part = usual.get(name)
                 if part is None or not colon:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -117,6 +118,16 @@ def test_json(document: object, path: list[str | int], ascii_only: bool) -> None
 )
 def test_json_as_it_stands_in_the_payload(payload: bytes, expected: bytes | None) -> None:
     assert key("json:$.a", payload=payload) == expected
+
+
+def test_strings_and_others_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strings are looked for first; for a while after something else they are not."""
+    monkeypatch.setattr("barnabas.broker.nats.keys._OTHERS_EXPECTED", 2)
+    kinds = {b'"s"': b"s", b"7": b"7", b'"\xff"': b"\xff", b"null": None, b"{": None, b'"\\n"': b"\n"}
+    of_payload = compile_key("json:$.a").of_part
+    for first, second, third in itertools.product(kinds, repeat=3):
+        for text in (first, second, third):
+            assert of_payload(b'{"a":%b}' % text) == kinds[text]
 
 
 @given(st.binary(max_size=60), paths)
