@@ -130,6 +130,7 @@ class ConsumerInfo(msgspec.Struct, frozen=True):
     ack_floor: SequencePair = SequencePair()
     num_ack_pending: int = 0
     num_redelivered: int = 0
+    num_waiting: int = 0  # pulls
     num_pending: int = 0
 
 

@@ -24,11 +24,16 @@ from barnabas.broker.nats.batch_builder import BatchBuilder, TooLarge
 from barnabas.broker.nats.errors import NatsError
 from barnabas.broker.nats.jetstream_acks import numbers_start, parse_ack_subject
 from barnabas.broker.nats.jetstream_api import NANOSECONDS, ConsumerInfo
-from barnabas.broker.nats.jetstream_carrier import BACKOFF_MAX_S, FIRST_BACKOFF_S, StreamCarrier
+from barnabas.broker.nats.jetstream_carrier import (
+    BACKOFF_MAX_S,
+    FIRST_BACKOFF_S,
+    Source,
+    StreamCarrier,
+)
 from barnabas.broker.nats.jetstream_dead_letters import DeadLetter, Send
 from barnabas.broker.nats.jetstream_deliveries import Delivered, Deliveries
 from barnabas.broker.nats.jetstream_durable import ACK_WAIT_S, open_durable
-from barnabas.broker.nats.jetstream_intake import RECORD_OVERHEAD_BYTES, Intake
+from barnabas.broker.nats.jetstream_intake import RECORD_OVERHEAD_BYTES, Intake, batch_bytes_max
 from barnabas.broker.nats.jetstream_pull import Puller, PullLimits
 from barnabas.broker.nats.jetstream_setup import find_stream
 from barnabas.broker.nats.jetstream_steps import Answer, pause
@@ -37,7 +42,6 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.client import Subscription
-    from barnabas.broker.nats.connections import Intake as Source
     from barnabas.broker.nats.foreign import ForeignProducer
     from barnabas.broker.nats.protocol import ServerInfo
     from barnabas.broker.partition import Partition
@@ -103,6 +107,7 @@ class AtLeastOnce(StreamCarrier):
         self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
         self._careful = 0  # so many messages are appended one by one
         self._foreign_bytes = 0  # under way to other brokers
+        self._foreign_batches: dict[int, int] = {}  # by partition: those under way
         self._tail_max = 0
         # what came since the last `on_read`
         self._gathered: dict[int, list[Delivered]] = {}  # by partition
@@ -134,10 +139,23 @@ class AtLeastOnce(StreamCarrier):
         self._close()
         before = self._owned_epoch
         self._serve(leading)
-        if self._owned_epoch != before:
-            super().roles_changed(leading)
-        else:
+        if self._owned_epoch == before:
             self.leading = dict(leading)
+        elif self._owned_epoch < 0 and self._puller is not None:
+            self.leading = dict(leading)
+            self._puller.hold()
+            self._retire()
+        else:
+            super().roles_changed(leading)
+
+    def _retire(self) -> None:
+        """Another broker owns the durable: take what has been asked for, then end. It waits for that."""
+        if self._owned_epoch >= 0 or self._puller is None:
+            return
+        if self._puller.is_idle:
+            self._end_run()
+        else:
+            self._runtime.call_later(SETTLES_S, self._retire)
 
     def _serve(self, leading: Mapping[int, Partition]) -> None:
         self._intake.serve(leading, self._partition_count())
@@ -163,10 +181,8 @@ class AtLeastOnce(StreamCarrier):
         durable = await open_durable(self._api, info, self.binding, self._cluster_id, self._ack_wait_s)
         stream, name = info.config.name, durable.info.name
         config = durable.info.config
-        given_back = self._deliveries.give_back()
-        if durable.info.num_ack_pending:
-            ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS
-            await self._wait_for_lost(stream, name, given_back, ack_wait_s)
+        ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS
+        await self._wait_for_others(stream, name, ack_wait_s)
         self._stream, self._consumer = stream, name
         self._intake.of_stream(stream)
         self._prefix = _NO_PREFIX
@@ -189,25 +205,34 @@ class AtLeastOnce(StreamCarrier):
         self._refill()
 
     def _read_limits(self) -> None:
-        smallest = min(each.log.config.max_message_bytes for each in self.leading.values())
-        self._tail_max = smallest - RECORD_OVERHEAD_BYTES
+        limits = [batch_bytes_max(each) for each in self.leading.values()]
+        self._tail_max = min(limits, default=0) - RECORD_OVERHEAD_BYTES
 
-    async def _wait_for_lost(self, stream: str, name: str, given_back: int, ack_wait_s: float) -> None:
-        """The server waits for acknowledgements. What it waits for without us having it was lost on the way here, or is
-        a dead broker's: it delivers that again when its time is up, and then first of all."""
-        await Answer[bool](lambda done: self._client.flush(lambda error: done(error is None, error)))
-        await pause(self._runtime, SETTLES_S)
-        info = await Answer[ConsumerInfo](lambda done: self._api.consumer_info(stream, name, done))
-        lost = info.num_ack_pending - given_back - len(self._deliveries.open)
-        if lost > 0:
-            log.info(
-                "%s: up to %d messages of consumer %s are not here and not acknowledged; they are waited for (%.0f s)",
-                self._name,
-                lost,
-                name,
-                ack_wait_s,
-            )
-            await pause(self._runtime, ack_wait_s + 4 * SETTLES_S)
+    async def _wait_for_others(self, stream: str, name: str, ack_wait_s: float) -> None:
+        """Until nobody else asks for messages, and none is delivered that is not here.
+
+        The owner before may be about to finish. What it leaves, as a broker that died does, and what was lost on its
+        way here, the server delivers again when its time is up, and then first of all.
+        """
+        given_back = self._deliveries.give_back()
+        until = self._runtime.monotonic() + ack_wait_s + 4 * SETTLES_S
+        is_told = False
+        while True:
+            await Answer[bool](lambda done: self._client.flush(lambda error: done(error is None, error)))
+            await pause(self._runtime, SETTLES_S)
+            info = await Answer[ConsumerInfo](lambda done: self._api.consumer_info(stream, name, done))
+            lost = info.num_ack_pending - given_back - len(self._deliveries.open)
+            if lost <= 0 and not info.num_waiting:
+                return
+            if self._runtime.monotonic() >= until:
+                if info.num_waiting:
+                    log.warning("%s: somebody else takes messages of consumer %s, too", self._name, name)
+                return
+            if not is_told:
+                is_told = True
+                text = "%s: consumer %s has %d messages delivered that are not here; they are waited for, up to %.0f s"
+                log.info(text, self._name, name, max(lost, 0), ack_wait_s)
+            await pause(self._runtime, 2 * SETTLES_S)
 
     # -- messages
 
@@ -253,7 +278,8 @@ class AtLeastOnce(StreamCarrier):
             letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
             self._refuse(letter, delivered)
             return
-        lane = self._intake.lanes.get(partition)
+        # What is under way to the leader before must not be overtaken by what comes after.
+        lane = self._intake.lanes.get(partition) if partition not in self._foreign_batches else None
         builder = lane.builder if lane is not None else self._foreign.setdefault(partition, BatchBuilder())
         builder.add_at(tail, timestamp_ms)
         self._gathered.setdefault(partition, []).append(delivered)
@@ -336,12 +362,16 @@ class AtLeastOnce(StreamCarrier):
             mine = delivered[batch.first : batch.first + batch.header.record_count]
             size = len(batch.records)
             self._foreign_bytes += size
+            self._foreign_batches[index] = self._foreign_batches.get(index, 0) + 1
             self._producer.produce(
-                self.binding.topic, index, batch.records, partial(self._produced, mine, size)
+                self.binding.topic, index, batch.records, partial(self._produced, index, mine, size)
             )
 
-    def _produced(self, delivered: list[Delivered], size: int, error: ErrorCode) -> None:
+    def _produced(self, index: int, delivered: list[Delivered], size: int, error: ErrorCode) -> None:
         self._foreign_bytes -= size
+        self._foreign_batches[index] -= 1
+        if not self._foreign_batches[index]:
+            del self._foreign_batches[index]
         self._ended(delivered, error)
         if not error:
             self.stats.appended += len(delivered)

@@ -11,8 +11,7 @@ from barnabas.broker.nats.jetstream_dead_letters import dead_letters_to
 from barnabas.broker.nats.jetstream_exact import ExactlyOnce
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.connections import Intake as Source
-    from barnabas.broker.nats.jetstream_carrier import StreamCarrier
+    from barnabas.broker.nats.jetstream_carrier import Source, StreamCarrier
     from barnabas.broker.nats.jetstream_intake import ValueOf
     from barnabas.broker.nats.keys import KeyFunction
     from barnabas.broker.nats.positions import Positions

@@ -12,19 +12,19 @@ nothing is tried. What only people can mend is `Blocked`: it is tried again too,
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.client import ClientListener
 from barnabas.broker.nats.errors import NatsError
 from barnabas.broker.nats.jetstream_api import JetStreamApi, JetStreamError
 from barnabas.broker.nats.jetstream_setup import Blocked
 from barnabas.broker.nats.jetstream_steps import Steps
+from barnabas.broker.nats.listener import ClientListener
 from barnabas.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.connections import Intake
+    from barnabas.broker.nats.client import NatsClient
     from barnabas.broker.nats.errors import Cause
     from barnabas.broker.nats.protocol import ServerInfo
     from barnabas.broker.partition import Partition
@@ -44,10 +44,17 @@ STARTING: Final = "starting"
 RUNNING: Final = "running"
 
 
+class Source(Protocol):
+    """The connection that messages come on. `closers` are called after each piece of data that was read."""
+
+    client: NatsClient
+    closers: list[Callable[[], object]]
+
+
 class StreamCarrier(ClientListener):
     """See the module. A subclass sets a run up (`_set_up`) and ends it (`_end_run`). All calls on the loop's thread."""
 
-    def __init__(self, runtime: Runtime, source: Intake, binding: Binding) -> None:
+    def __init__(self, runtime: Runtime, source: Source, binding: Binding) -> None:
         """`source` calls `on_read` after each piece of data that was read."""
         client = source.client
         self.binding = binding

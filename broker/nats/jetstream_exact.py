@@ -21,9 +21,14 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.jetstream_acks import numbers_start, parse_ack_subject
 from barnabas.broker.nats.jetstream_api import LIMITS, NANOSECONDS, ConsumerConfig, StreamInfo
-from barnabas.broker.nats.jetstream_carrier import StreamCarrier
+from barnabas.broker.nats.jetstream_carrier import Source, StreamCarrier
 from barnabas.broker.nats.jetstream_checkpoint import Checkpoint
-from barnabas.broker.nats.jetstream_intake import RECORD_OVERHEAD_BYTES, Intake, ValueOf
+from barnabas.broker.nats.jetstream_intake import (
+    RECORD_OVERHEAD_BYTES,
+    Intake,
+    ValueOf,
+    batch_bytes_max,
+)
 from barnabas.broker.nats.jetstream_origin import (
     Reached,
     Stream,
@@ -48,7 +53,6 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.client import Subscription
-    from barnabas.broker.nats.connections import Intake as Source
     from barnabas.broker.nats.jetstream_checkpoint import Checkpoints
     from barnabas.broker.nats.keys import KeyFunction
     from barnabas.broker.partition import Partition
@@ -170,8 +174,7 @@ class ExactlyOnce(StreamCarrier):
             mem_storage=True,
         )
         made = await make_consumer(self._api, info, config, self.binding.patterns)
-        self._note_removed(info, first)
-        self._run(made, first)
+        self._run(made, self._note_removed(info, first))
 
     async def _find_reached(self, stream: Stream) -> None:
         """Fill `_reached` for the partitions of which it is not known."""
@@ -213,20 +216,22 @@ class ExactlyOnce(StreamCarrier):
             return Reached(stream.before_start)
         return reached
 
-    def _note_removed(self, info: StreamInfo, first: int) -> None:
-        """What was removed from the front of the stream before it could be taken."""
-        count = min(info.state.first_seq, info.state.last_seq + 1) - first
-        if first > 1 and count > 0:
-            self.missing += count
-            self.stats.lost_estimate += count
-            log.warning(
-                "%s: the stream %s has removed messages %d to %d before they were taken (up to %d of them were the binding's)",
-                self._name,
-                self._stream,
-                first,
-                first + count - 1,
-                count,
-            )
+    def _note_removed(self, info: StreamInfo, first: int) -> int:
+        """What was removed from the front of the stream before it could be taken; returns the first that is left."""
+        left = min(info.state.first_seq, info.state.last_seq + 1)
+        if first == 1 or left <= first:
+            return first
+        self.missing += left - first
+        self.stats.lost_estimate = self.missing
+        log.warning(
+            "%s: the stream %s has removed messages %d to %d before they were taken (%d at most that were the binding's)",
+            self._name,
+            self._stream,
+            first,
+            left - 1,
+            left - first,
+        )
+        return left
 
     def _run(self, made: Consumer, first: int) -> None:
         client = self._client
@@ -237,9 +242,7 @@ class ExactlyOnce(StreamCarrier):
         self._cursor = first - 1
         self._ahead = max(each.sequence for each in self._reached.values())
         self._trouble = None
-        self._tail_max = (
-            min(each.log.config.max_message_bytes for each in self.leading.values()) - RECORD_OVERHEAD_BYTES
-        )
+        self._tail_max = min(batch_bytes_max(each) for each in self.leading.values()) - RECORD_OVERHEAD_BYTES
         self.stats.lag = made.info.num_pending
         self._subscription = client.subscribe(inbox.decode(), self._take)
         self._puller = Puller(
@@ -315,7 +318,9 @@ class ExactlyOnce(StreamCarrier):
         self._take(subject, reply, header_block, payload)
 
     def _note_gap(self, sequence: int) -> None:
-        self.missing += max(0, sequence - self._cursor - 1)
+        if self._cursor:  # in front of the first that was ever asked for nothing is missing
+            self.missing += max(0, sequence - self._cursor - 1)
+            self.stats.lost_estimate = self.missing
 
     def on_read(self) -> None:
         """Append what came together, and ask for more."""

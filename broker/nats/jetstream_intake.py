@@ -171,7 +171,7 @@ class Intake:
         """Once something is refused, nothing behind it is appended: the order is the stream's."""
         partition, total = lane.partition, len(lane.builder)
         end_offset = -1
-        for batch in lane.builder.finish(0, partition.log.config.max_message_bytes):
+        for batch in lane.builder.finish(0, batch_bytes_max(partition)):
             if isinstance(batch, TooLarge):
                 error, why = ErrorCode.MESSAGE_TOO_LARGE, f"a record would take {batch.size} bytes"
                 self.on_refused(partition.partition, total - batch.first, error, why)
@@ -195,6 +195,12 @@ class Intake:
         if this_round.parts == 0:
             self.in_flight_bytes -= this_round.byte_count
             self.on_committed()
+
+
+def batch_bytes_max(partition: Partition) -> int:
+    """What the partition takes in one batch."""
+    config = partition.log.config
+    return min(config.max_message_bytes, config.segment_bytes)
 
 
 def _nobody(_partition: int, _count: int, _error: ErrorCode, _why: str) -> None:

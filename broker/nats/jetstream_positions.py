@@ -9,8 +9,9 @@ one before, and no further back than `floor`, below which somebody has looked al
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from barnabas.broker.nats.jetstream_steps import in_thread
@@ -29,6 +30,8 @@ FIRST_WINDOW: Final = 512  # offsets
 WINDOW_MAX: Final = 1 << 17
 READ_BYTES: Final = 1 << 20
 TRIES_MAX: Final = 8  # memory so short that what a thread brings in is gone again: then the loop waits
+
+T = TypeVar("T")
 
 _STREAM_NAME: Final = STREAM_HEADER.decode()
 _SEQUENCE_NAME: Final = SEQUENCE_HEADER.decode()
@@ -50,6 +53,14 @@ async def find_position(
 
     StorageError: the log can't be read, or the partition is not led here (any more).
     """
+    name = stream.encode()
+    return await find_last(runtime, partition, name, lambda record: read_position(record, name), floor)
+
+
+async def find_last(
+    runtime: Runtime, partition: Partition, sign: bytes, read: Callable[[Record], T | None], floor: int = 0
+) -> T | None:
+    """What `read` makes of the last record of which it makes something; it holds the bytes `sign`. As `find_position`."""
     end = partition.log.log_end_offset
     epoch = partition.leader_epoch
     window = FIRST_WINDOW
@@ -58,7 +69,7 @@ async def find_position(
         if end <= lowest:
             return None
         start = max(lowest, end - window)
-        found = await _last_within(runtime, partition, epoch, stream, start, end)
+        found = await _last_within(runtime, partition, epoch, sign, read, start, end)
         if found is not None:
             return found
         end = start
@@ -66,10 +77,16 @@ async def find_position(
 
 
 async def _last_within(
-    runtime: Runtime, partition: Partition, epoch: int, stream: str, start: int, end: int
-) -> LogPosition | None:
+    runtime: Runtime,
+    partition: Partition,
+    epoch: int,
+    sign: bytes,
+    read: Callable[[Record], T | None],
+    start: int,
+    end: int,
+) -> T | None:
     """The last one among the offsets from `start` to `end`."""
-    found: LogPosition | None = None
+    found: T | None = None
     tries = 0
     while start < end:
         if not partition.is_leader or partition.leader_epoch != epoch:
@@ -87,8 +104,8 @@ async def _last_within(
         tries = 0
         if not result.regions:
             break
-        searched: tuple[int, LogPosition | None] = await in_thread(
-            runtime, partial(_search, result.regions, stream.encode(), start, end)
+        searched: tuple[int, T | None] = await in_thread(
+            runtime, partial(_search, result.regions, sign, read, start, end)
         )
         next_offset, last = searched
         if next_offset <= start:
@@ -99,9 +116,9 @@ async def _last_within(
 
 
 def _search(
-    regions: tuple[FileRegion, ...], stream: bytes, start: int, end: int
-) -> tuple[int, LogPosition | None]:
-    """(the offset behind the last whole batch, the last message of the stream among those from `start` to `end`)."""
+    regions: tuple[FileRegion, ...], sign: bytes, read: Callable[[Record], T | None], start: int, end: int
+) -> tuple[int, T | None]:
+    """(the offset behind the last whole batch, the last of those that are looked for from `start` to `end`)."""
     try:
         data = b"".join(region.read() for region in regions)
     except OSError as error:
@@ -118,12 +135,12 @@ def _search(
             next_offset = header.next_offset
         for position, header in reversed(batches):
             if header.is_control or (
-                not header.attributes & CODEC_MASK and data.find(stream, position, position + header.size) < 0
+                not header.attributes & CODEC_MASK and data.find(sign, position, position + header.size) < 0
             ):
                 continue
             for record in reversed(list(iterate_records(data[position : position + header.size]))):
                 if start <= record.offset < end:
-                    found = read_position(record, stream)
+                    found = read(record)
                     if found is not None:
                         return next_offset, found
     except RecordBatchError as error:

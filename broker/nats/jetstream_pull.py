@@ -142,6 +142,7 @@ class Puller:
         self._heard_at = self._runtime.monotonic()
         self._asked_messages -= messages
         self._asked_bytes -= byte_count
+        self._one_at_a_time = False
         if (
             self._asked_messages <= 0
         ):  # the server serves no more than was asked for, so all pulls are used up
@@ -151,7 +152,6 @@ class Puller:
 
     def _forget_pulls(self) -> None:
         self._pulls = self._asked_messages = self._asked_bytes = 0
-        self._one_at_a_time = False
 
     def status(self, block: bytes) -> None:
         """The server says something about pulls: this header block, without a payload."""

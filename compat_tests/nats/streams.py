@@ -13,6 +13,7 @@ import nats
 from confluent_kafka import Consumer, TopicPartition
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.nats_server import NatsServer
 
 T = TypeVar("T")
@@ -87,8 +88,11 @@ class Streams:
             time.sleep(0.05)
 
 
-def read_all(broker: Broker, topic: str, count: int, seconds: float = 60) -> list[Any]:
-    """All records of the topic, `count` at least, and whatever else comes within a moment."""
+def read_all(
+    broker: Broker | Cluster, topic: str, count: int, seconds: float = 60, *, distinct: bool = False
+) -> list[Any]:
+    """All records of the topic, `count` at least (of different messages, where `distinct`), and whatever else comes
+    within a moment."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
     )
@@ -97,12 +101,16 @@ def read_all(broker: Broker, topic: str, count: int, seconds: float = 60) -> lis
     found: list[Any] = []
     deadline = time.monotonic() + seconds
     try:
-        while len(found) < count and time.monotonic() < deadline:
+        while _count(found, distinct) < count and time.monotonic() < deadline:
             found += consumer.consume(10_000, 0.2)
         found += consumer.consume(10_000, 0.5)
     finally:
         consumer.close()
     return found
+
+
+def _count(found: list[Any], distinct: bool) -> int:
+    return len({dict(message.headers())["nats.seq"] for message in found}) if distinct else len(found)
 
 
 def records(found: list[Any]) -> list[Record]:

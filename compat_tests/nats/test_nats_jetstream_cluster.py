@@ -1,0 +1,127 @@
+"""Streams in a cluster: leaders move and are killed, nats-server too, and each message is in the topic, once and in order.
+
+Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.fixture_types import ClusterFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.leader_moves import move_leader
+from compat_tests.nats.streams import (
+    Streams,
+    check_at_least_once,
+    check_exactly,
+    numbered,
+    read_all,
+)
+
+pytestmark = pytest.mark.barnabas_only
+
+ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
+TOPIC = "orders"
+PARTITIONS = 3
+EXACTLY_ONCE = {"nats.subjects": "orders.>", "nats.mode": "jetstream"}
+AT_LEAST_ONCE = {**EXACTLY_ONCE, "nats.delivery": "at-least-once"}
+
+
+class Published(list[tuple[str, bytes]]):
+    """What has been stored so far."""
+
+    def await_more(self, count: int) -> None:
+        goal = len(self) + count
+        deadline = time.monotonic() + 60
+        while len(self) < goal:
+            assert time.monotonic() < deadline, "nothing is published any more"
+            time.sleep(0.01)
+
+
+@contextmanager
+def publishing(server: NatsServer) -> Iterator[Published]:
+    """Stores messages, one after the other in their order, until the end."""
+    published = Published()
+    is_over = threading.Event()
+
+    def run() -> None:
+        with Streams(server) as streams:
+            while not is_over.is_set():
+                more = numbered(len(published), 100)
+                streams.publish(more)
+                published.extend(more)
+                time.sleep(0.02)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield published
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@pytest.fixture
+def server(nats_server: NatsServerFactory) -> NatsServer:
+    server = nats_server(jetstream=True)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+    return server
+
+
+def bound_cluster(fresh_cluster: ClusterFactory, server: NatsServer, binding: dict[str, str]) -> Cluster:
+    cluster = fresh_cluster(settings={"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
+    bind(cluster, TOPIC, {**binding, "min.insync.replicas": "2"}, partitions=PARTITIONS, replicas=3)
+    cluster.wait_until_known()
+    return cluster
+
+
+def move(cluster: Cluster, number: int) -> None:
+    move_leader(cluster, TOPIC, number % PARTITIONS, random.sample(sorted(cluster.nodes), 3))
+
+
+def kill(cluster: Cluster, published: Published) -> None:
+    victim = cluster.leader(TOPIC, random.randrange(PARTITIONS))
+    cluster.kill(victim)
+    published.await_more(1000)
+    cluster.start(victim)
+    cluster.wait_until_whole()
+    published.await_more(500)
+
+
+@pytest.mark.timeout(120 + 150 * ROUNDS)
+def test_exactly_once_while_leaders_move_and_are_killed(
+    fresh_cluster: ClusterFactory, server: NatsServer
+) -> None:
+    cluster = bound_cluster(fresh_cluster, server, EXACTLY_ONCE)
+    with publishing(server) as published:
+        for number in range(8 * ROUNDS):
+            published.await_more(200)
+            move(cluster, number)
+        for _ in range(2 * ROUNDS):
+            kill(cluster, published)
+    check_exactly(read_all(cluster, TOPIC, len(published)), published)
+
+
+@pytest.mark.timeout(120 + 150 * ROUNDS)
+def test_at_least_once_while_leaders_move_and_are_killed(
+    fresh_cluster: ClusterFactory, server: NatsServer
+) -> None:
+    cluster = bound_cluster(fresh_cluster, server, AT_LEAST_ONCE)
+    with publishing(server) as published:
+        published.await_more(1000)
+        for number in range(4 * ROUNDS):
+            published.await_more(200)
+            move(cluster, number)
+        for _ in range(ROUNDS):
+            kill(cluster, published)
+    check_at_least_once(read_all(cluster, TOPIC, len(published), distinct=True), published)
