@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -12,15 +14,17 @@ import pytest
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
-from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.leader_moves import move_leader
 
 pytestmark = pytest.mark.barnabas_only
 
 CONFLUENT = CLIENTS[2]
+ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
 
 
 @pytest.fixture
@@ -135,6 +139,49 @@ def test_a_broker_that_is_killed_publishes_each_record_once_to_a_stream(
         broker.start()
     eventually(lambda: len(stored(server)) >= 8000, timeout=30)
     assert [data for _, data in stored(server)] == [b"%d" % number for number in range(8000)]
+
+
+@pytest.mark.timeout(120 + 300 * ROUNDS)
+def test_leaders_that_move_and_die_publish_each_record_once_to_a_stream(
+    server: NatsServer, fresh_cluster: ClusterFactory
+) -> None:
+    """In the order of the partition, and nats-server is killed once as well."""
+    partitions = 2
+    stream_of(server, "out.>")
+    cluster = fresh_cluster(settings={"nats.servers": server.url})
+    configs = {
+        "nats.publish.subject": "out.{partition}",
+        "nats.publish.jetstream": "true",
+        "min.insync.replicas": "2",
+    }
+    bind(cluster, "out", configs, partitions=partitions, replicas=3)
+    cluster.wait_until_known()
+    produced = 0
+
+    def produce(count: int) -> None:
+        nonlocal produced
+        for partition in range(partitions):
+            CONFLUENT.produce(cluster.bootstrap, "out", samples(produced, count), partition=partition)
+        produced += count
+
+    produce(500)
+    for number in range(3 if ROUNDS == 1 else 50 * ROUNDS):
+        move_leader(cluster, "out", number % partitions, random.sample(sorted(cluster.nodes), 3))
+        produce(500)
+    for _ in range(1 if ROUNDS == 1 else 20 * ROUNDS):
+        server.restart(kill=True)
+        produce(500)
+        victim = cluster.leader("out", 0)
+        cluster.kill(victim)
+        produce(500)
+        cluster.start(victim)
+        cluster.wait_until_whole()
+        produce(500)
+    eventually(lambda: len(stored(server)) >= partitions * produced, timeout=60)
+    found = stored(server)
+    for partition in range(partitions):
+        values = [data for subject, data in found if subject == f"out.{partition}"]
+        assert values == [b"%d" % number for number in range(produced)]
 
 
 def test_subjects_to_topics_to_subjects(server: NatsServer, broker: Broker) -> None:
