@@ -308,9 +308,12 @@ class Node:
             self._cleaner.start()
         if any(name.startswith("nats.") for name in self._config.given):
             from barnabas.broker.config_nats import nats_connections
+            from barnabas.broker.nats.attendance import FILE_NAME, Attendance
             from barnabas.broker.nats.bridge import NatsBridge
 
-            self._bridge = NatsBridge(self.services, nats_connections(self._config.given))
+            path = f"{metadata_directory(self._config)}/{FILE_NAME}"
+            attendance = Attendance(self._disk, path, self._runtime)
+            self._bridge = NatsBridge(self.services, nats_connections(self._config.given), attendance)
             self._bridge.start()
 
     def _when_settled(self, answer: Callable[[], object]) -> None:

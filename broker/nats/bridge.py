@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.carriers import make_carriers, make_core
 from barnabas.broker.nats.connections import NatsConnections
+from barnabas.broker.nats.gaps import GapLog
 from barnabas.broker.nats.positions import Positions
 from barnabas.broker.nats.registry import BindingsService, Bound, describe
 from barnabas.controller.config_validators import ConfigError
@@ -21,6 +23,7 @@ from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
 
 if TYPE_CHECKING:
+    from barnabas.broker.nats.attendance import Attendance
     from barnabas.broker.nats.carrier import Carrier
     from barnabas.broker.nats.client import NatsClient
     from barnabas.broker.nats.connection_settings import ConnectionSettings
@@ -28,19 +31,26 @@ if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.image import MetadataImage, TopicChanges
+    from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.nats")
 
 SETTLES_WITHIN_S: Final = (
     2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
 )
+ATTENDANCE_EVERY_S: Final = 1.0
 
 
 class BoundTopic:
-    """A topic with a binding."""
+    """A topic with a binding. `missed`: why messages may be missing that were published before it is carried out, ""
+    when it is new; `since_ms`: since when, if that is known."""
 
-    def __init__(self, topic_id: bytes, binding: Binding) -> None:
+    def __init__(self, topic_id: bytes, binding: Binding, gaps: GapLog, stats: CarrierStats) -> None:
         self.topic_id = topic_id
+        self.gaps = gaps
+        self.core_stats = stats  # of `core`, and of those before it
+        self.missed = ""
+        self.since_ms = 0
         self.binding = binding
         self.partition_count = -1
         self.leading: Mapping[int, Partition] = {}
@@ -52,7 +62,13 @@ class BoundTopic:
     def all(self) -> list[Carrier]:
         return [*self.carriers, self.core] if self.core is not None else self.carriers
 
-    def stop(self) -> None:
+    def stop(self, cause: str = "") -> None:
+        """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""
+        if self.core is not None and self.core.ingest.lanes:
+            if cause:
+                self.gaps.begin(self.core.heard_until_ms, cause)
+            else:
+                self.gaps.end()
         for carrier in self.all():
             carrier.stop()
         self.core = None
@@ -62,7 +78,9 @@ class BoundTopic:
 class NatsBridge:
     """`start` when the partitions have been opened, `stop` before they are closed. All calls on the loop's thread."""
 
-    def __init__(self, services: Services, settings: Mapping[str, ConnectionSettings]) -> None:
+    def __init__(
+        self, services: Services, settings: Mapping[str, ConnectionSettings], attendance: Attendance
+    ) -> None:
         """`settings` by the name of the connection; "" is that of nats.servers."""
         self._services = services
         self.connections = NatsConnections(services.runtime, settings, services.node_id, services.cluster_id)
@@ -71,16 +89,33 @@ class NatsBridge:
         self.topics: dict[str, BoundTopic] = {}
         self.refused: dict[str, str] = {}  # bindings that can't be read, and why
         self._is_stopped = False
+        self._attendance = attendance
+        self._timer: Timer | None = None
 
     def start(self) -> None:
+        """Blocking."""
         controller = self._services.controller
-        self._refresh(_configured(controller.image))
+        names = _configured(controller.image)
+        attended = self._attendance.load()
+        for name in names:
+            bound = self._bind(name)
+            if bound is not None:
+                bound.missed = "the broker was restarted"
+                known_ms = attended.until_ms.get(bound.topic_id, 0)
+                bound.gaps.until_ms = known_ms
+                bound.since_ms = known_ms if attended.is_believed else 0
+        self._refresh(names)
         controller.add_listener(self._metadata_changed)
+        self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
 
     def stop(self) -> None:
         self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        attended = self._attended()
         for name in sorted(self.topics):
             self._end(name)
+        self._attendance.close(attended)
         self._positions.close()
         self.connections.stop()
 
@@ -114,11 +149,24 @@ class NatsBridge:
             if bound is not None and (topic is None or binding is None or bound.topic_id != topic.topic_id):
                 self._end(name)
                 bound = None
-            if topic is None or binding is None:
+            if binding is None:
                 continue
             if bound is None:
-                bound = self.topics[name] = BoundTopic(topic.topic_id, binding)
-            self._update(bound, binding)
+                bound = self._bind(name)
+            if bound is not None:
+                self._update(bound, binding)
+
+    def _bind(self, name: str) -> BoundTopic | None:
+        """Nothing is carried out yet."""
+        image = self._services.controller.image
+        topic = image.topics.get(name)
+        binding = self._read(name, image.topic_configs(name)) if topic is not None else None
+        if topic is None or binding is None:
+            return None
+        stats = CarrierStats()
+        gaps = GapLog(name, stats, self._services.runtime.time_ms)
+        bound = self.topics[name] = BoundTopic(topic.topic_id, binding, gaps, stats)
+        return bound
 
     def _read(self, name: str, configs: Mapping[str, str]) -> Binding | None:
         try:
@@ -136,7 +184,7 @@ class NatsBridge:
     def _update(self, bound: BoundTopic, binding: Binding) -> None:
         partition_count = len(self._services.controller.image.topics[binding.topic].partitions)
         if bound.binding != binding or bound.partition_count != partition_count:
-            bound.stop()
+            bound.stop("the binding is paused" if binding.paused else "the binding was changed")
             bound.binding = binding
             bound.partition_count = partition_count
         partitions = self._services.partitions.of_topic(binding.topic)
@@ -148,15 +196,18 @@ class NatsBridge:
             if index not in leading and node_id in partitions[index].state.isr
         }
         bound.leading = leading
+        if binding.paused and leading and bound.missed and bound.gaps.until_ms:
+            bound.gaps.begin(bound.gaps.until_ms, "the binding is paused")
         if binding.paused or not (leading or following):
             bound.stop()
             return
         if bound.core is not None:
             bound.core.roles_changed(leading, following)
         else:
-            bound.core = make_core(self._services, self.connections, binding)
+            bound.core = make_core(self._services, self.connections, binding, bound.core_stats, bound.gaps)
             if bound.core is not None:
-                bound.core.start(leading, following)
+                bound.core.start(leading, following, missed=bound.missed, since_ms=bound.since_ms)
+            bound.missed, bound.since_ms = "", 0
         if not leading:
             for carrier in bound.carriers:
                 carrier.stop()
@@ -184,6 +235,15 @@ class NatsBridge:
 
     def _end(self, name: str) -> None:
         self.topics.pop(name).stop()
+
+    # -- since when
+
+    def _attended(self) -> dict[bytes, int]:
+        return {bound.topic_id: bound.gaps.until_ms for bound in self.topics.values() if bound.gaps.until_ms}
+
+    def _note_attendance(self) -> None:
+        self._attendance.note(self._attended())
+        self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
 
 
 def _configured(image: MetadataImage) -> list[str]:

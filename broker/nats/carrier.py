@@ -24,6 +24,7 @@ class Gap:
     begin_ms: int
     end_ms: int
     cause: str
+    lost_at_most: int = -1  # an estimate of the messages that were lost, where the server tells; -1: unknown
 
 
 @dataclass(slots=True)
@@ -44,6 +45,8 @@ class CarrierStats:
     lost_estimate: int = 0
     reconnects: int = 0
     ack_latency_ms: float = 0.0  # of the newest acknowledgement
+    gap_count: int = 0
+    gap_ms: int = 0  # of those that have ended
     gaps: deque[Gap] = field(default_factory=lambda: deque(maxlen=GAPS_KEPT))
 
 

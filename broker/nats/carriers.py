@@ -16,6 +16,7 @@ from barnabas.controller.nats.bound import CORE, JETSTREAM, KV
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
     from barnabas.broker.nats.connections import NatsConnections
+    from barnabas.broker.nats.gaps import GapLog
     from barnabas.broker.nats.positions import Positions
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
@@ -39,13 +40,16 @@ class Blocked:
         pass
 
 
-def make_core(services: Services, connections: NatsConnections, binding: Binding) -> CoreBinding | None:
-    """What takes the messages of a core binding; None where there is none, or no such connection."""
+def make_core(
+    services: Services, connections: NatsConnections, binding: Binding, stats: CarrierStats, gaps: GapLog
+) -> CoreBinding | None:
+    """What takes the messages of a core binding; None where there is none, or no such connection. Counters and gaps are
+    those of the binding, whatever took its messages before."""
     intake = connections.intake(binding.connection) if binding.ingests and binding.mode == CORE else None
     if intake is None:
         return None
     partition_count = len(services.controller.image.topics[binding.topic].partitions)
-    return CoreBinding(services.runtime, intake, binding, partition_count, services.cluster_id)
+    return CoreBinding(services.runtime, intake, binding, partition_count, services.cluster_id, stats, gaps)
 
 
 def make_carriers(

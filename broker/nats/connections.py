@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.broker.nats.client import ClientListener, NatsClient
+from barnabas.broker.nats.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.connection_settings import ConnectionSettings
@@ -25,8 +26,9 @@ log = logging.getLogger("barnabas.nats")
 class Intake(ClientListener):
     """The client that messages come in on. `closers` are called after each piece of data that was read."""
 
-    def __init__(self, client: NatsClient) -> None:
+    def __init__(self, runtime: Runtime, client: NatsClient) -> None:
         self.client = client
+        self.heartbeat = Heartbeat(runtime, client)  # the first one to be told of the connection
         self.closers: list[Callable[[], object]] = []
         self.is_unreachable = False
         self._is_behind = False  # the server may not know yet what is subscribed to
@@ -105,16 +107,17 @@ class NatsConnections:
         """Where subscriptions of core bindings live."""
         found = self._intakes.get(name)
         if found is None and name in self._settings:
-            found = self._intakes[name] = Intake(self._client(name, "in"))
+            found = self._intakes[name] = Intake(self._runtime, self._client(name, "in"))
             self.on_intake(name, found.client)
             found.client.start()
+            found.heartbeat.start()
         return found
 
     def streams(self, name: str) -> Intake | None:
         """Where messages of streams come in. Nobody holds it: who has enough asks for no more."""
         found = self._streams.get(name)
         if found is None and name in self._settings:
-            found = self._streams[name] = Intake(self._client(name, "streams"))
+            found = self._streams[name] = Intake(self._runtime, self._client(name, "streams"))
             found.client.start()
         return found
 
@@ -131,6 +134,7 @@ class NatsConnections:
 
     def stop(self) -> None:
         for name in sorted(self._intakes):
+            self._intakes[name].heartbeat.stop()
             self._intakes[name].client.stop()
         for name in sorted(self._streams):
             self._streams[name].client.stop()

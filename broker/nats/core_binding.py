@@ -1,7 +1,13 @@
 """A core binding: subscriptions on subjects, whose messages become records of the partitions led here.
 
-What core NATS does not deliver is gone, so every time in which that may have happened is noted: from the end of a
-connection to the subscriptions of the next one.
+What core NATS does not deliver is gone, so every time in which that may have happened is noted (gaps.py):
+
+- without a connection: from the last answer of the server to the subscriptions of the next connection;
+- before a partition came to be led here that this broker did not follow in sync, ready to lead: from its last message in
+  the log, or from what was written down before a restart;
+- while the server refuses a subscription.
+
+Who leads nothing has no gaps: what others lead is theirs.
 """
 
 from __future__ import annotations
@@ -10,22 +16,28 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.carrier import CarrierStats, Gap
 from barnabas.broker.nats.client import ClientListener
 from barnabas.broker.nats.ingest import Ingest
+from barnabas.broker.nats.jetstream_positions import find_last
+from barnabas.broker.nats.jetstream_steps import Steps
+from barnabas.broker.nats.record_parts import SUBJECT_HEADER
 from barnabas.controller.nats.subjects import compile_subscriptions
 
 if TYPE_CHECKING:
+    from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.client import Subscription
     from barnabas.broker.nats.connections import Intake
-    from barnabas.broker.nats.errors import Cause
+    from barnabas.broker.nats.errors import Cause, NatsError
+    from barnabas.broker.nats.gaps import GapLog
     from barnabas.broker.nats.protocol import ServerInfo
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.bound import Binding
     from barnabas.storage.runtime import Runtime
+    from barnabas.wire.record_batch import Record
 
 log = logging.getLogger("barnabas.nats")
 
+_SUBJECT: Final = SUBJECT_HEADER.decode()
 _NOTHING: Final[Mapping[int, Partition]] = {}
 
 
@@ -33,10 +45,18 @@ class CoreBinding(ClientListener):
     """A Carrier."""
 
     def __init__(
-        self, runtime: Runtime, intake: Intake, binding: Binding, partition_count: int, cluster_id: str
+        self,
+        runtime: Runtime,
+        intake: Intake,
+        binding: Binding,
+        partition_count: int,
+        cluster_id: str,
+        stats: CarrierStats,
+        gaps: GapLog,
     ) -> None:
         self.binding = binding
-        self.stats = CarrierStats()
+        self.stats = stats
+        self.gaps = gaps
         self.ingest = Ingest(
             runtime, binding, partition_count, self.stats, cluster_id, intake.client.publish_encoded
         )
@@ -45,6 +65,11 @@ class CoreBinding(ClientListener):
         self._intake = intake
         self._subscriptions: list[Subscription] = []
         self._is_paused = False
+        self._is_stopped = False
+        self._is_listening = False  # the server has the subscriptions
+        self._absent: tuple[int, str] | None = None  # without a connection: since when, and why
+        self._attended: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
+        self._searches: list[Steps] = []
 
     @property
     def state(self) -> str:
@@ -58,9 +83,26 @@ class CoreBinding(ClientListener):
             return "running"
         return f"connecting: {client.last_cause}" if client.last_cause else "connecting"
 
-    def start(self, leading: Mapping[int, Partition], following: Mapping[int, Partition] = _NOTHING) -> None:
-        """As `roles_changed`; from here on it listens."""
+    @property
+    def heard_until_ms(self) -> int:
+        """What the server had taken by then has come here."""
+        return self._intake.heartbeat.until_ms or self._runtime.time_ms()
+
+    def start(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,
+        *,
+        missed: str = "",
+        since_ms: int = 0,
+    ) -> None:
+        """As `roles_changed`; from here on it listens. `missed`: the binding is older than this, and why nobody has
+        listened; since when, where that is known."""
         binding, intake = self.binding, self._intake
+        client = intake.client
+        if not client.is_connected:
+            self._absent = self._runtime.time_ms(), f"no connection yet{_because(client.last_cause)}"
+        intake.heartbeat.on_beat.append(self._beat)
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
         for pattern, wanted in compile_subscriptions(binding.patterns, binding.unwanted):
@@ -68,8 +110,12 @@ class CoreBinding(ClientListener):
             self._subscriptions.append(
                 intake.client.subscribe(pattern, encoder.take, queue=binding.queue_group)
             )
-        self.ingest.serve(leading, following)
+        if not missed:
+            self._attended = frozenset(leading)
+        self._serve(leading, following, missed, since_ms)
         intake.subscriptions_changed()
+        if client.is_connected:
+            client.flush(self._flushed)
         log.info(
             "topic %s takes %s for its partitions %s",
             binding.topic,
@@ -81,9 +127,14 @@ class CoreBinding(ClientListener):
         self, leading: Mapping[int, Partition], following: Mapping[int, Partition] = _NOTHING
     ) -> None:
         """`following`: the partitions that this broker is in sync with, and may have to lead at any time."""
-        self.ingest.serve(leading, following)
+        self._serve(leading, following, "nobody who was in sync led")
 
     def stop(self) -> None:
+        self._is_stopped = True
+        for search in self._searches:
+            search.cancel()
+            self.gaps.found(None)
+        self._intake.heartbeat.on_beat.remove(self._beat)
         for subscription in self._subscriptions:
             subscription.unsubscribe()
         self.ingest.end()
@@ -108,18 +159,86 @@ class CoreBinding(ClientListener):
 
     def connected(self, _info: ServerInfo) -> None:
         self.ingest.subscribed_anew()
-        if self.stats.gaps and not self.stats.gaps[-1].end_ms:
-            gap = self.stats.gaps[-1]
-            gap.end_ms = self._runtime.time_ms()
+        if self._absent is not None:
+            self._absent = None
             self.stats.reconnects += 1
-            log.warning(
-                "topic %s: messages published within %d ms up to now (%d to %d) may be missing: %s",
-                self.binding.topic,
-                gap.end_ms - gap.begin_ms,
-                gap.begin_ms,
-                gap.end_ms,
-                gap.cause,
-            )
+        self._listening()
 
     def disconnected(self, cause: Cause) -> None:
-        self.stats.gaps.append(Gap(self._runtime.time_ms(), 0, str(cause)))
+        self._is_listening = False
+        self._absent = self.heard_until_ms, str(self._intake.heartbeat.explained(cause))
+        if self.ingest.lanes:
+            self.gaps.begin(*self._absent)
+
+    def refused(self, _text: str) -> None:
+        """The server has refused something; what, the subscriptions know."""
+        refused = next((each.refused for each in self._subscriptions if each.refused), "")
+        if refused and self.ingest.lanes:
+            self.gaps.begin(self.heard_until_ms, refused)
+
+    def _flushed(self, error: NatsError | None) -> None:
+        """The server knows the subscriptions that were made on a connection that was there; else `connected` tells."""
+        if error is None and not self._is_stopped:
+            self._listening()
+
+    def _listening(self) -> None:
+        self._is_listening = True
+        if not any(each.refused for each in self._subscriptions):
+            self.gaps.end()
+
+    def _beat(self, until_ms: int) -> None:
+        """What the server had taken by then has been read."""
+        if self._is_listening and self.gaps.open is None and self.ingest.is_whole:
+            self.gaps.until_ms = until_ms
+
+    # -- partitions
+
+    def _serve(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition],
+        missed: str,
+        since_ms: int = 0,
+    ) -> None:
+        begun = [leading[index] for index in sorted(leading) if index not in self._attended]
+        self._attended = frozenset((*leading, *following))
+        self.ingest.serve(leading, following)
+        if leading and self._absent is not None:
+            self.gaps.begin(*self._absent)
+        begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]
+        if begun:
+            self.gaps.begin(since_ms or self._runtime.time_ms(), missed)
+            if not since_ms:
+                self._search(begun)
+            if self._is_listening:
+                self.gaps.end()
+
+    def _search(self, begun: list[Partition]) -> None:
+        """Each of these has had all messages up to its last one."""
+        found: list[int] = []
+
+        async def search() -> None:
+            for partition in begun:
+                time_ms = await find_last(self._runtime, partition, SUBJECT_HEADER, _time_of)
+                if time_ms is not None:
+                    found.append(time_ms)
+
+        def ended(error: Exception | None) -> None:
+            if error is not None:
+                log.warning(
+                    "topic %s: where its gap begins can't be seen in the log: %s", self.binding.topic, error
+                )
+            self.gaps.found(min(found, default=None))
+
+        self.gaps.search()
+        self._searches.append(Steps(search(), ended))
+
+
+def _time_of(record: Record) -> int | None:
+    """When a message came; None for a record that was none."""
+    is_message = any(name == _SUBJECT for name, _ in record.headers)
+    return record.timestamp if is_message else None
+
+
+def _because(cause: Cause | None) -> str:
+    return f": {cause}" if cause is not None else ""

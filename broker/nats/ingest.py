@@ -191,6 +191,15 @@ class Ingest:
         self._coming.clear()
         self._budget.note(self, 0)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether partitions are led here, and all that came for them is in their logs."""
+        return (
+            bool(self.lanes)
+            and not any(lane.is_holding or lane.builder.tails for lane in self.lanes.values())
+            and not any(entrance.size for entrance in self._entrances.values())
+        )
+
     def subscribed_anew(self) -> None:
         """What was published before is not delivered any more."""
         for shadow in self.shadows.values():

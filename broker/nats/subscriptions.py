@@ -100,7 +100,9 @@ class Subscriptions:
         connection.ping(drained)
 
     def lines(self) -> bytes:
-        """What a connection begins with, after CONNECT."""
+        """What a connection begins with, after CONNECT. Whether the server refuses one is seen anew."""
+        for subscription in self._by_id.values():
+            subscription.refused = ""
         return b"".join(subscription.line() for subscription in self._by_id.values())
 
     def refused(self, text: str) -> None:
