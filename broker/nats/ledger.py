@@ -6,7 +6,7 @@ new leader has to append, and which records it has not received yet: those it mu
 come. Equal tails are as good as each other, so only their numbers count.
 
 Either side forgets what has waited for too long: a message that the leader did not take, or records from before this
-broker listened.
+broker listened. Where counting begins is agreed upon (alignment.py).
 """
 
 from __future__ import annotations
@@ -33,6 +33,11 @@ class Side(Generic[Extra]):
 
     def __len__(self) -> int:
         return self._count
+
+    def oldest_s(self) -> float | None:
+        """When the one came that has waited longest."""
+        self._drop_matched()
+        return self._entries[0][0] if self._entries else None
 
     def add(self, tail: bytes, now_s: float, extra: Extra) -> None:
         self._entries.append((now_s, tail, extra))

@@ -29,6 +29,8 @@ log = logging.getLogger("barnabas.nats")
 
 LATEST_MS: Final = 5_000
 LATEST_RECORDS_MAX: Final = 20_000
+ASK_AGAIN_S: Final = 2.0
+LEFT_OVER_S: Final = 1.0  # nothing is under way for so long
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
@@ -37,16 +39,47 @@ READ_BYTES: Final = 1 << 20
 Asked: TypeAlias = tuple[bytes, bytes, Pairs]
 
 
+class Beginning:
+    """A ledger that begins where a mark stood among the messages, and in the leader's log."""
+
+    __slots__ = ("has_mark", "leader_epoch", "ledger", "number", "records", "start_offset")
+
+    def __init__(self, number: int, leader_epoch: int) -> None:
+        self.number = number
+        self.leader_epoch = leader_epoch
+        self.ledger: Ledger[Asked | None] = Ledger()
+        self.has_mark = False  # it has come by among the messages
+        self.start_offset = -1  # where it was in the leader's log, once that has told
+        self.records: list[tuple[int, bytes]] = []  # that came meanwhile, with their offsets
+
+    def stored(self, offset: int, tail: bytes, now_s: float) -> None:
+        if self.start_offset < 0:
+            self.records.append((offset, tail))
+        elif offset >= self.start_offset:
+            self.ledger.stored(tail, now_s)
+
+    def begins_at(self, offset: int, now_s: float) -> None:
+        self.start_offset = offset
+        records, self.records = self.records, []
+        for at, tail in records:
+            self.stored(at, tail, now_s)
+
+
 class Shadow:
     """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
 
-    __slots__ = ("_bytes_max", "_expires_at_s", "ledger", "now_s", "partition")
+    __slots__ = (
+        "_asked_at_s", "_beginning", "_bytes_max", "_expires_at_s", "_is_aligned", "ledger", "now_s", "partition",
+    )  # fmt: skip
 
     def __init__(self, partition: Partition, now_s: float, now_ms: int, bytes_max: int) -> None:
         self.partition = partition
         self.ledger: Ledger[Asked | None] = Ledger()
         self.now_s = now_s
         self._bytes_max = bytes_max
+        self._beginning: Beginning | None = None
+        self._is_aligned = False
+        self._asked_at_s = now_s - ASK_AGAIN_S
         self._expires_at_s = now_s + 1
         partition.observer = self
         self._remember_latest(now_ms - LATEST_MS)
@@ -58,9 +91,15 @@ class Shadow:
     def receive(self, tail: bytes) -> None:
         """A message of which nothing is asked."""
         self.ledger.received(tail, self.now_s, None)
+        beginning = self._beginning
+        if beginning is not None and beginning.has_mark:
+            beginning.ledger.received(tail, self.now_s, None)
 
     def receive_asking(self, tail: bytes, asked: Asked) -> None:
         self.ledger.received(tail, self.now_s, asked)
+        beginning = self._beginning
+        if beginning is not None and beginning.has_mark:
+            beginning.ledger.received(tail, self.now_s, asked)
 
     def tick(self, now_s: float) -> None:
         """Time goes on."""
@@ -77,19 +116,65 @@ class Shadow:
                         self.partition.log.name,
                     )
 
-    def forget_early(self) -> None:
-        """The subscription has ended, or is new: what is in the log and was not received never will be."""
+    def begin_anew(self) -> None:
+        """The subscription is a new one, or this broker was the leader until now: what is in the log and was not
+        received never will be."""
         self.ledger.ahead.clear()
+        self._beginning = None
+        self._is_aligned = False
+
+    # -- where counting begins
+
+    def wants_mark(self) -> bool:
+        """Whether it is not known from where on to count; or something has been left over, which tells that it was not
+        quite right, or that the leader has refused a message."""
+        if self.now_s - self._asked_at_s < ASK_AGAIN_S:
+            return False
+        sides = (self.ledger.pending.oldest_s(), self.ledger.ahead.oldest_s())
+        return not self._is_aligned or any(
+            oldest_s is not None and oldest_s < self.now_s - LEFT_OVER_S for oldest_s in sides
+        )
+
+    def mark_sent(self, number: int) -> None:
+        self._asked_at_s = self.now_s
+        self._beginning = Beginning(number, self.partition.leader_epoch)
+
+    def mark_received(self, number: int) -> None:
+        """It has come by among the messages."""
+        if self._beginning is not None and self._beginning.number == number:
+            self._beginning.has_mark = True
+            self._begin()
+
+    def mark_found(self, number: int, leader_epoch: int, offset: int) -> None:
+        """The leader of that epoch has received it with its log ending at `offset`."""
+        beginning = self._beginning
+        if (
+            beginning is not None
+            and beginning.number == number
+            and beginning.leader_epoch == leader_epoch == self.partition.leader_epoch
+        ):
+            beginning.begins_at(offset, self.now_s)
+            self._begin()
+
+    def _begin(self) -> None:
+        beginning = self._beginning
+        if beginning is not None and beginning.has_mark and beginning.start_offset >= 0:
+            self.ledger = beginning.ledger
+            self._beginning = None
+            self._is_aligned = True
 
     # -- the partition's log (ReplicaObserver)
 
     def replicated(self, batches: memoryview) -> None:
-        ledger, now_s = self.ledger, self.now_s
-        for tail in self._tails(bytes(batches))[0]:
+        ledger, now_s, beginning = self.ledger, self.now_s, self._beginning
+        for offset, tail in self._tails(bytes(batches))[0]:
             ledger.stored(tail, now_s)
+            if beginning is not None:
+                beginning.stored(offset, tail, now_s)
 
     def cutting(self, log: Log, offset: int) -> None:
         ledger, now_s = self.ledger, self.now_s
+        self._beginning = None
         start = max(offset, log.log_start_offset)
         try:
             while start < log.log_end_offset:
@@ -98,7 +183,7 @@ class Shadow:
                 if next_offset <= start:
                     return
                 start = next_offset
-                for tail in tails:
+                for _, tail in tails:
                     ledger.cut(tail, now_s, None)
         except (OSError, StorageError) as error:
             _complain(log.name, error)
@@ -117,17 +202,17 @@ class Shadow:
                 if next_offset <= start:
                     break
                 start = next_offset
-                counts.update(tails)
+                counts.update(tail for _, tail in tails)
         except (OSError, StorageError) as error:
             _complain(log.name, error)
         for tail, count in counts.items():
             if count == 1:
                 self.ledger.stored(tail, self.now_s)
 
-    def _tails(self, data: bytes, from_ms: int = 0) -> tuple[list[bytes], int]:
-        """Those of the records that were messages, of batches that are not older than that, and the offset behind the last
-        batch that is whole, or -1."""
-        tails: list[bytes] = []
+    def _tails(self, data: bytes, from_ms: int = 0) -> tuple[list[tuple[int, bytes]], int]:
+        """Those of the records that were messages, with their offsets, of batches that are not older than that; and the
+        offset behind the last batch that is whole, or -1."""
+        found: list[tuple[int, bytes]] = []
         position, next_offset = 0, -1
         try:
             while position + HEADER_SIZE <= len(data):
@@ -136,12 +221,17 @@ class Shadow:
                 if header.size > len(batch):
                     break
                 if header.max_timestamp >= from_ms:
-                    tails += read_tails(batch[: header.size], DECOMPRESSED_BYTES_MAX)
+                    tails = read_tails(batch[: header.size], DECOMPRESSED_BYTES_MAX)
+                    found += [
+                        (offset, tail)
+                        for offset, tail in enumerate(tails, header.base_offset)
+                        if SUBJECT_HEADER in tail
+                    ]
                 position += header.size
                 next_offset = header.next_offset
         except RecordBatchError as error:
             _complain(self.partition.log.name, error)
-        return [tail for tail in tails if SUBJECT_HEADER in tail], next_offset
+        return found, next_offset
 
 
 def _complain(name: str, error: Exception) -> None:

@@ -53,7 +53,7 @@ def check(found: Sent, sent: Sent) -> None:
                 f"{subject}: {len(theirs)} sent, {len(mine)} found; missing {_some(missing)}, too many "
                 f"{_some(doubled)}{'' if missing or doubled else ', in another order'}"
             )
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, f"{len(wrong)} subjects:\n" + "\n".join(wrong)
 
 
 def _some(counts: Counter[bytes]) -> str:

@@ -17,7 +17,7 @@ KV: Final = "kv"
 # to requests, those of this broker's own among them.
 INTERNAL: Final = (
     *("$BARNABAS.>", "$SYS.>", "$JS.>", "$JSC.>", "$NRG.>", "$SRV.>", "$KV.>", "$O.>", "$MQTT.>", "$G.>"),
-    *("_INBOX.>", "_R_.>", "_GR_.>"),
+    *("_INBOX.>", "_R_.>", "_GR_.>", "_BARNABAS.>", "$BARNABAS.>"),
 )
 # Of these there are streams, which may be read as any other.
 IN_STREAMS: Final = ("$KV.>", "$O.>", "$MQTT.>", "$SRV.>")
