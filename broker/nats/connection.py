@@ -40,8 +40,10 @@ log = logging.getLogger("barnabas.nats")
 
 PINGS_MAX: Final = 2  # without any sign of life
 SLOW_AFTER_S: Final = 2.0  # the owner is told of a pause so long, and again each time
-# The server cuts a reader off after 10 s without progress, or for 64 MiB that wait. An end so soon after a pause is that.
-CUT_WITHIN_S: Final = 15.0
+# The server cuts a reader off after 10 s without progress, or for 64 MiB that wait, mostly without a word. An end soon
+# after so much of pausing is taken for that.
+SLOW_PAUSE_S: Final = 0.25
+PAUSE_HALVES_S: Final = 5.0
 
 
 class ConnectionOwner(Protocol):
@@ -99,7 +101,8 @@ class NatsConnection(BufferedProtocol):
         self._heard = False
         self._silent_pings = 0
         self._paused_at: float | None = None
-        self._resumed_at: float | None = None
+        self._resumed_at = 0.0
+        self._paused_s = 0.0  # of late, as of then
         self._timers: dict[str, Timer] = {}
 
     # -- the owner's side
@@ -124,6 +127,7 @@ class NatsConnection(BufferedProtocol):
 
     def resume(self) -> None:
         if self._paused_at is not None and not self._closing:
+            self._paused_s = self._paused_of_late_s()
             self._resumed_at = self._runtime.monotonic()
             self._paused_at = None
             self._cancel("slow")
@@ -190,8 +194,9 @@ class NatsConnection(BufferedProtocol):
             return
         if self.expected_end is not None:
             cause = self.expected_end
-        elif self._was_paused():
-            cause = Cause(SLOW_CONSUMER, f"{self.server} has cut the connection while it was not read from")
+        elif (paused_s := self._paused_of_late_s()) >= SLOW_PAUSE_S:
+            detail = f"closed by {self.server}, which was not read from for {paused_s:.1f} s of late"
+            cause = Cause(SLOW_CONSUMER, detail)
         else:
             detail = str(error) if error is not None else "closed by the server"
             cause = Cause(SERVER_GONE, f"{self.server}: {detail}")
@@ -305,10 +310,11 @@ class NatsConnection(BufferedProtocol):
             self._timers["slow"] = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
             self._owner.slow(self._runtime.monotonic() - self._paused_at)
 
-    def _was_paused(self) -> bool:
-        if self._paused_at is not None:
-            return True
-        return self._resumed_at is not None and self._runtime.monotonic() - self._resumed_at < CUT_WITHIN_S
+    def _paused_of_late_s(self) -> float:
+        """For how long it was not read from; what is longer ago counts less and less."""
+        now = self._runtime.monotonic()
+        since_s = now - self._paused_at if self._paused_at is not None else 0.0
+        return float(self._paused_s * 0.5 ** ((now - self._resumed_at) / PAUSE_HALVES_S)) + since_s
 
     def _too_late(self) -> None:
         self.end(
