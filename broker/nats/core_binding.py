@@ -16,6 +16,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.alignment import Alignment
 from barnabas.broker.nats.client import ClientListener
 from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.nats.jetstream_positions import find_last
@@ -61,6 +62,7 @@ class CoreBinding(ClientListener):
             runtime, binding, partition_count, self.stats, cluster_id, intake.client.publish_encoded
         )
         self.ingest.on_full = self._full
+        self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
         self._runtime = runtime
         self._intake = intake
         self._subscriptions: list[Subscription] = []
@@ -68,6 +70,7 @@ class CoreBinding(ClientListener):
         self._is_stopped = False
         self._is_listening = False  # the server has the subscriptions
         self._absent: tuple[int, str] | None = None  # without a connection: since when, and why
+        self._waits_since_ms = 0  # for the first connection
         self._attended: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
         self._searches: list[Steps] = []
 
@@ -101,7 +104,9 @@ class CoreBinding(ClientListener):
         binding, intake = self.binding, self._intake
         client = intake.client
         if not client.is_connected:
-            self._absent = self._runtime.time_ms(), f"no connection yet{_because(client.last_cause)}"
+            self._waits_since_ms = self._runtime.time_ms()
+            if client.last_cause is not None:
+                self._absent = self._waits_since_ms, str(client.last_cause)
         intake.heartbeat.on_beat.append(self._beat)
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
@@ -113,6 +118,8 @@ class CoreBinding(ClientListener):
         if not missed:
             self._attended = frozenset(leading)
         self._serve(leading, following, missed, since_ms)
+        if not binding.queue_group:
+            self._alignment.start()
         intake.subscriptions_changed()
         if client.is_connected:
             client.flush(self._flushed)
@@ -137,6 +144,7 @@ class CoreBinding(ClientListener):
         self._intake.heartbeat.on_beat.remove(self._beat)
         for subscription in self._subscriptions:
             subscription.unsubscribe()
+        self._alignment.stop()
         self.ingest.end()
         self._intake.closers.remove(self.ingest.close)
         self._intake.client.listeners.remove(self)
@@ -159,6 +167,7 @@ class CoreBinding(ClientListener):
 
     def connected(self, _info: ServerInfo) -> None:
         self.ingest.subscribed_anew()
+        self._waits_since_ms = 0
         if self._absent is not None:
             self._absent = None
             self.stats.reconnects += 1
@@ -169,6 +178,13 @@ class CoreBinding(ClientListener):
         self._absent = self.heard_until_ms, str(self._intake.heartbeat.explained(cause))
         if self.ingest.lanes:
             self.gaps.begin(*self._absent)
+
+    def unreachable(self, cause: Cause) -> None:
+        """The first connection takes longer than whoever made the binding has waited for it."""
+        if self._waits_since_ms and self._absent is None:
+            self._absent = self._waits_since_ms, str(cause)
+            if self.ingest.lanes:
+                self.gaps.begin(*self._absent)
 
     def refused(self, _text: str) -> None:
         """The server has refused something; what, the subscriptions know."""
@@ -238,7 +254,3 @@ def _time_of(record: Record) -> int | None:
     """When a message came; None for a record that was none."""
     is_message = any(name == _SUBJECT for name, _ in record.headers)
     return record.timestamp if is_message else None
-
-
-def _because(cause: Cause | None) -> str:
-    return f": {cause}" if cause is not None else ""

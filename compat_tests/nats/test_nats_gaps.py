@@ -1,0 +1,125 @@
+"""What core NATS does not deliver while nobody listens is lost; the broker knows when that was, and it is lost then alone."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections import Counter
+from datetime import datetime
+
+import pytest
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.topics import eventually
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.received import by_subject
+from compat_tests.nats.timed_publisher import Published, TimedPublisher
+
+pytestmark = pytest.mark.barnabas_only
+
+TOPIC = "steady"
+PARTITIONS = 3
+SHORT_S = 3.5  # the longest gap for a second's trouble on a busy machine
+_GAP = re.compile(rf"topic {TOPIC}: messages published from (\S+) to (\S+) \(.* s\) may be missing: (.*)")
+
+
+class Gap:
+    def __init__(self, begin: str, end: str, cause: str) -> None:
+        self.begin_ms, self.end_ms = (
+            datetime.fromisoformat(time).timestamp() * 1000 for time in (begin, end)
+        )
+        self.cause = cause
+
+    def __repr__(self) -> str:
+        return f"{self.begin_ms:.0f} to {self.end_ms:.0f}: {self.cause}"
+
+
+def gaps_of(broker: Broker) -> list[Gap]:
+    return [Gap(*found.groups()) for found in _GAP.finditer(broker.log_text())]
+
+
+def await_gap(broker: Broker, count: int, cause: str) -> Gap:
+    """The one that has been told of last, the `count`th."""
+    eventually(lambda: len(gaps_of(broker)) >= count, 30)
+    gaps = gaps_of(broker)
+    assert len(gaps) == count, gaps
+    assert cause in gaps[-1].cause
+    return gaps[-1]
+
+
+def check(broker: Broker, published: dict[bytes, Published]) -> int:
+    """What is missing was published within a gap, nothing is there twice, and the order is kept; how many are missing."""
+    gaps = gaps_of(broker)
+    newest = max(published.values())
+    assert newest.begin_ms > max(gap.end_ms for gap in gaps)
+    found = by_subject(broker.bootstrap, TOPIC, PARTITIONS, 1)
+    counts = Counter(value for values in found.values() for value in values)
+    assert counts.keys() <= published.keys()
+    assert not [value for value, count in counts.items() if count > 1]
+    missing = [times for value, times in published.items() if value not in counts]
+    unexplained = [
+        times
+        for times in missing
+        if not any(times.begin_ms <= gap.end_ms and times.end_ms >= gap.begin_ms - 1 for gap in gaps)
+    ]
+    assert not unexplained, (len(unexplained), len(missing), unexplained[:5], gaps)
+    for values in found.values():
+        numbers = [int(value.rstrip(b".")) for value in values]
+        assert numbers == sorted(numbers)
+    return len(missing)
+
+
+def bound_broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
+    broker = fresh_broker({"nats.servers": server.url})
+    bind(broker, TOPIC, {"nats.subjects": "s.>"}, partitions=PARTITIONS)
+    return broker
+
+
+def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server()
+    broker = bound_broker(fresh_broker, server)
+    publisher = TimedPublisher(server, "s")
+    time.sleep(1.5)
+
+    server.kill()
+    time.sleep(0.3)
+    server.start()
+    gap = await_gap(broker, 1, "server gone")
+    assert gap.end_ms - gap.begin_ms < SHORT_S * 1000
+    time.sleep(1.2)
+
+    broker.restart()
+    gap = await_gap(broker, 2, "the broker was restarted")
+    assert gap.end_ms - gap.begin_ms < 2 * SHORT_S * 1000
+    time.sleep(1.2)
+
+    broker.restart(kill=True)
+    gap = await_gap(broker, 3, "the broker was restarted")
+    assert gap.end_ms - gap.begin_ms < 2 * SHORT_S * 1000
+    publisher.await_more(100)
+
+    bind(broker, TOPIC, {"nats.paused": "true"})
+    publisher.await_more(100)
+    bind(broker, TOPIC, {"nats.paused": "false"})
+    await_gap(broker, 4, "the binding is paused")
+    publisher.await_more(200)
+    assert check(broker, publisher.finish()) > 100
+
+
+def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server(config='write_deadline: "1s"\n')
+    broker = bound_broker(fresh_broker, server)
+    publisher = TimedPublisher(server, "s", size=20_000)
+    time.sleep(1.2)
+    assert broker.process is not None
+    broker.process.send_signal(signal.SIGSTOP)
+    time.sleep(4)
+    broker.process.send_signal(signal.SIGCONT)
+    gap = await_gap(broker, 1, "slow consumer")
+    assert "stood still" in gap.cause
+    publisher.await_more(200)
+    assert check(broker, publisher.finish()) > 100
+    assert "Slow Consumer Detected" in server.log_text()
