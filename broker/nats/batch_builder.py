@@ -89,8 +89,7 @@ class BatchBuilder:
         assert not timestamps or len(timestamps) == len(tails), "timestamps for some of the records only"
         if timestamps:
             base = timestamps[0]
-            heads: Sequence[bytes] = [_head(time - base, index) for index, time in enumerate(timestamps)]
-            batch = _assemble(tails, heads, base, max(timestamps))
+            batch = _assemble(tails, _heads_at(timestamps, base), base, max(timestamps))
         else:
             batch = _assemble(tails, _heads(len(tails)), timestamp_ms, timestamp_ms)
         if len(batch.records) <= size_max:
@@ -106,6 +105,15 @@ def _heads(count: int) -> Sequence[bytes]:
     if count <= VARINT_COUNT:
         return _HEADS[:count]
     return [*_HEADS, *(_head(0, index) for index in range(VARINT_COUNT, count))]
+
+
+def _heads_at(timestamps: Sequence[int], base: int) -> Sequence[bytes]:
+    if len(timestamps) <= VARINT_COUNT and base <= min(timestamps) and max(timestamps) - base < VARINT_COUNT:
+        return [
+            head if time == base else b"\0" + VARINTS[time - base] + delta
+            for time, head, delta in zip(timestamps, _HEADS, VARINTS, strict=False)
+        ]
+    return [_head(time - base, index) for index, time in enumerate(timestamps)]
 
 
 def _head(timestamp_delta: int, offset_delta: int) -> bytes:

@@ -14,7 +14,7 @@ The functions are closures because their variables are then one instruction away
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from barnabas.broker.nats.headers import Pairs
 from barnabas.broker.nats.keys import PAYLOAD, KeyFunction
@@ -54,6 +54,19 @@ EncodeParts: TypeAlias = Callable[
 Locate: TypeAlias = Callable[[Route, bytes, bytes, bytes, bytes], "tuple[int, bytes]"]
 
 
+class EncodeMessage(Protocol):
+    """See `Encoder`."""
+
+    def __call__(
+        self,
+        subject: bytes,
+        reply: bytes,
+        header_block: bytes,
+        payload: bytes | None,
+        extra: tuple[bytes, ...] = (),
+    ) -> Encoded | None: ...
+
+
 # A record's parts begin with the key, the value's size, the value, the number of headers and the first header, one part
 # each; all other headers are three parts.
 _COUNT_PLACE: Final = 3
@@ -67,9 +80,13 @@ class Encoder:
     asked once a subject, `is_special` once a header's name. `reply_is_special` makes every message with a reply special.
 
     `take(subject, reply, header_block, payload)` is the sink.
+
+    `encode(subject, reply, header_block, payload, extra=())` returns what `take` would make of a message, wherever that
+    partition is served; None for a subject not wanted. A payload None is Kafka's null. `extra` holds parts of headers to add
+    behind nats.reply, three a header (see `header_parts`). Raises BadPartition.
     """
 
-    __slots__ = ("_encode", "_locate", "routes", "take")
+    __slots__ = ("encode", "routes", "take")
 
     def __init__(
         self,
@@ -85,32 +102,10 @@ class Encoder:
         reply_is_special: bool = False,
     ) -> None:
         self.routes = Routes(key_of, partition_of, takes, wanted)
-        self._locate = _make_locate(key_of, partition_of)
-        self._encode = _make_encode(partition_count, is_special)
-        self.take: Sink = _make_take(
-            self.routes, self._locate, self._encode, special, refused, reply_is_special
-        )
-
-    def encode(
-        self,
-        subject: bytes,
-        reply: bytes,
-        header_block: bytes,
-        payload: bytes | None,
-        extra: tuple[bytes, ...] = (),
-    ) -> Encoded | None:
-        """What `take` would make of a message, wherever that partition is served; None for a subject not wanted.
-
-        A payload None is Kafka's null. `extra` holds parts of headers to add behind nats.reply, three a header (see
-        `header_parts`). Raises BadPartition.
-        """
-        route = self.routes.by_subject.get(subject) or self.routes.learn(subject)
-        partition, key_part = route.partition, route.key_part
-        if partition == NOWHERE:
-            return None
-        if partition == FROM_MESSAGE:
-            partition, key_part = self._locate(route, subject, reply, header_block, payload or b"")
-        return self._encode(partition, key_part, route.subject_part, reply, header_block, payload, extra)
+        locate = _make_locate(key_of, partition_of)
+        encode = _make_encode(partition_count, is_special)
+        self.take: Sink = _make_take(self.routes, locate, encode, special, refused, reply_is_special)
+        self.encode: EncodeMessage = _make_encode_message(self.routes, locate, encode)
 
     def serve(self, takes: Mapping[int, Take]) -> None:
         """From now on these partitions are served here, and no others."""
@@ -181,6 +176,35 @@ def _as_requested(partition: int, found: Pairs, tail: bytes, partition_count: in
                 raise
             return requested, [pair for pair in found if pair[0] != PARTITION_HEADER] or None, tail
     return partition, found, tail
+
+
+def _make_encode_message(routes: Routes, locate: Locate, encode: EncodeParts) -> EncodeMessage:
+    route_of = routes.by_subject.get
+    learn = routes.learn
+    join = b"".join
+
+    def encode_message(
+        subject: bytes,
+        reply: bytes,
+        header_block: bytes,
+        payload: bytes | None,
+        extra: tuple[bytes, ...] = (),
+    ) -> Encoded | None:
+        route = route_of(subject) or learn(subject)
+        partition = route.partition
+        key_part = route.key_part
+        if partition < 0:
+            if partition == NOWHERE:
+                return None
+            partition, key_part = locate(route, subject, reply, header_block, payload or b"")
+        if header_block or reply or payload is None:
+            return encode(partition, key_part, route.subject_part, reply, header_block, payload, extra)
+        size = len(payload)
+        value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
+        count = VARINTS[1 + len(extra) // 3]
+        return partition, None, join((key_part, value_size, payload, count, route.subject_part, *extra))
+
+    return encode_message
 
 
 def _make_take(
