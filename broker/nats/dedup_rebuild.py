@@ -129,7 +129,7 @@ class DedupRebuild:
         self._cancelled = True
         if self._loading is not None:
             self._loading.cancel()
-        self.on_end()
+        self._leave()
 
     @property
     def is_cancelled(self) -> bool:
@@ -176,8 +176,13 @@ class DedupRebuild:
             log.warning("%s: the ids of messages that came lately are known in part: %s", name, error)
         elif len(self._window):
             log.info("%s: the log holds %d ids of messages that came lately", name, len(self._window))
-        self.on_end()
+        self._leave()
         self._done(error)
+
+    def _leave(self) -> None:
+        """Let the next one of the queue begin, once."""
+        on_end, self.on_end = self.on_end, lambda: None
+        on_end()
 
 
 class RebuildQueue:
