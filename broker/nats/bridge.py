@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.carriers import make_carriers, make_core
 from barnabas.broker.nats.connections import NatsConnections
 from barnabas.broker.nats.gaps import GapLog
 from barnabas.broker.nats.positions import Positions
 from barnabas.broker.nats.registry import BindingsService, Bound, describe
+from barnabas.broker.nats.roles import roles_of
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
@@ -39,6 +41,11 @@ SETTLES_WITHIN_S: Final = (
     2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
 )
 ATTENDANCE_EVERY_S: Final = 1.0
+# What of a core binding concerns the messages that come in alone.
+_OF_TAKING: Final = (
+    *("subjects", "excludes", "key", "partitioner", "acks", "dedup_window_ms", "buffer_bytes"),
+    *("topic_template", "topic_max", "dead_letter_topic"),
+)
 
 
 class BoundTopic:
@@ -61,6 +68,17 @@ class BoundTopic:
 
     def all(self) -> list[Carrier]:
         return [*self.carriers, self.core] if self.core is not None else self.carriers
+
+    def change(self, binding: Binding, partition_count: int) -> None:
+        """What goes on as it is goes on; what can't stops, to be made anew."""
+        before, count = self.binding, self.partition_count
+        self.binding, self.partition_count = binding, partition_count
+        if self.core is None or binding.paused or not self.core.rebind(binding, partition_count):
+            self.stop("the binding is paused" if binding.paused else "the binding was changed")
+        elif count != partition_count or not _publish_alike(before, binding):
+            for carrier in self.carriers:
+                carrier.stop()
+            self.carriers = []
 
     def stop(self, cause: str = "") -> None:
         """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""
@@ -135,10 +153,10 @@ class NatsBridge:
             return
         partitions = self._services.partitions
         refresh = partial(self._refresh, sorted(names))
-        partitions.when_roles_taken(refresh)
+        partitions.when_roles_taken(lambda: refresh(is_settled=False))
         partitions.when_settled(refresh)  # partitions that are new here have been opened by then
 
-    def _refresh(self, names: Iterable[str]) -> None:
+    def _refresh(self, names: Iterable[str], is_settled: bool = True) -> None:
         if self._is_stopped:
             return
         image = self._services.controller.image
@@ -154,7 +172,7 @@ class NatsBridge:
             if bound is None:
                 bound = self._bind(name)
             if bound is not None:
-                self._update(bound, binding)
+                self._update(bound, binding, is_settled)
 
     def _bind(self, name: str) -> BoundTopic | None:
         """Nothing is carried out yet."""
@@ -181,32 +199,24 @@ class NatsBridge:
         self.refused.pop(name, None)
         return binding
 
-    def _update(self, bound: BoundTopic, binding: Binding) -> None:
-        partition_count = len(self._services.controller.image.topics[binding.topic].partitions)
+    def _update(self, bound: BoundTopic, binding: Binding, is_settled: bool) -> None:
+        topic = self._services.controller.image.topics[binding.topic]
+        partition_count = len(topic.partitions)
         if bound.binding != binding or bound.partition_count != partition_count:
-            bound.stop("the binding is paused" if binding.paused else "the binding was changed")
-            bound.binding = binding
-            bound.partition_count = partition_count
-        partitions = self._services.partitions.of_topic(binding.topic)
-        node_id = self._services.node_id
-        leading = {index: partitions[index] for index in sorted(partitions) if partitions[index].is_leader}
-        following = {
-            index: partitions[index]
-            for index in sorted(partitions)
-            if index not in leading and node_id in partitions[index].state.isr
-        }
-        bound.leading = leading
+            bound.change(binding, partition_count)
+        roles = roles_of(self._services, topic, is_settled=is_settled)
+        leading = bound.leading = roles.leading
         if binding.paused and leading and bound.missed and bound.gaps.until_ms:
             bound.gaps.begin(bound.gaps.until_ms, "the binding is paused")
-        if binding.paused or not (leading or following):
+        if binding.paused or (roles.are_none and binding.topic_template is None):
             bound.stop()
             return
         if bound.core is not None:
-            bound.core.roles_changed(leading, following)
+            bound.core.roles_changed(*roles)
         else:
             bound.core = make_core(self._services, self.connections, binding, bound.core_stats, bound.gaps)
             if bound.core is not None:
-                bound.core.start(leading, following, missed=bound.missed, since_ms=bound.since_ms)
+                bound.core.start(*roles, missed=bound.missed, since_ms=bound.since_ms)
             bound.missed, bound.since_ms = "", 0
         if not leading:
             for carrier in bound.carriers:
@@ -244,6 +254,11 @@ class NatsBridge:
     def _note_attendance(self) -> None:
         self._attendance.note(self._attended())
         self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
+
+
+def _publish_alike(first: Binding, second: Binding) -> bool:
+    """Whether core bindings do the same but for what they take."""
+    return first == msgspec.structs.replace(second, **{name: getattr(first, name) for name in _OF_TAKING})
 
 
 def _configured(image: MetadataImage) -> list[str]:

@@ -22,9 +22,12 @@ from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.nats.jetstream_positions import find_last
 from barnabas.broker.nats.jetstream_steps import Steps
 from barnabas.broker.nats.record_parts import SUBJECT_HEADER
+from barnabas.broker.nats.subscribing import changed_subscriptions
 from barnabas.controller.nats.subjects import compile_subscriptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.client import Subscription
     from barnabas.broker.nats.connections import Intake
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.protocol import ServerInfo
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.bound import Binding
+    from barnabas.controller.nats.subjects import Filter
     from barnabas.storage.runtime import Runtime
     from barnabas.wire.record_batch import Record
 
@@ -40,6 +44,10 @@ log = logging.getLogger("barnabas.nats")
 
 _SUBJECT: Final = SUBJECT_HEADER.decode()
 _NOTHING: Final[Mapping[int, Partition]] = {}
+_NONE: Final[frozenset[int]] = frozenset()
+
+# With another one of these it is another binding.
+_WHAT_IT_IS: Final = ("topic", "mode", "connection", "queue_group")
 
 
 class CoreBinding(ClientListener):
@@ -95,6 +103,7 @@ class CoreBinding(ClientListener):
         self,
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition] = _NOTHING,
+        coming: frozenset[int] = _NONE,
         *,
         missed: str = "",
         since_ms: int = 0,
@@ -110,17 +119,12 @@ class CoreBinding(ClientListener):
         intake.heartbeat.on_beat.append(self._beat)
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
-        for pattern, wanted in compile_subscriptions(binding.patterns, binding.unwanted):
-            encoder = self.ingest.encoder(wanted)
-            self._subscriptions.append(
-                intake.client.subscribe(pattern, encoder.take, queue=binding.queue_group)
-            )
+        self._subscribe(compile_subscriptions(binding.patterns, binding.unwanted))
         if not missed:
             self._attended = frozenset(leading)
-        self._serve(leading, following, missed, since_ms)
+        self._serve(leading, following, coming, missed, since_ms)
         if not binding.queue_group:
             self._alignment.start()
-        intake.subscriptions_changed()
         if client.is_connected:
             client.flush(self._flushed)
         log.info(
@@ -131,10 +135,47 @@ class CoreBinding(ClientListener):
         )
 
     def roles_changed(
-        self, leading: Mapping[int, Partition], following: Mapping[int, Partition] = _NOTHING
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,
+        coming: frozenset[int] = _NONE,
     ) -> None:
-        """`following`: the partitions that this broker is in sync with, and may have to lead at any time."""
-        self._serve(leading, following, "nobody who was in sync led")
+        """`following`: the partitions that this broker is in sync with, and may have to lead at any time; `coming`: those
+        that it is a replica of, and that are about to be opened."""
+        self._serve(leading, following, coming, "nobody who was in sync led")
+
+    def rebind(self, binding: Binding, partition_count: int) -> bool:
+        """The binding or the number of partitions has changed: go on with that from the next message on, without a gap.
+        Whether that can be done; if not, nothing has changed here."""
+        before = self.binding
+        if any(getattr(before, name) != getattr(binding, name) for name in _WHAT_IT_IS) or (
+            (before.topic_template is None) != (binding.topic_template is None)
+        ):
+            return False
+        self.binding = binding
+        self.ingest.rebind(binding, partition_count)
+        patterns = [each.subject for each in self._subscriptions]
+        self._subscribe(changed_subscriptions(patterns, binding.patterns, binding.unwanted))
+        log.info("topic %s takes %s, as its configs are now", binding.topic, ", ".join(binding.patterns))
+        return True
+
+    def _subscribe(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
+        """To these, with these filters. What there is of them stays; what is new comes before what is old goes."""
+        current = {each.subject: each for each in self._subscriptions}
+        subscriptions: list[Subscription] = []
+        for pattern, is_taken in wanted:
+            take = self.ingest.encoder(is_taken).take
+            subscription = current.pop(pattern, None)
+            if subscription is None:
+                client, queue = self._intake.client, self.binding.queue_group
+                subscription = client.subscribe(pattern, take, queue=queue)
+            else:
+                subscription.hand_over(take)
+            subscriptions.append(subscription)
+        for subscription in current.values():
+            subscription.unsubscribe()
+        self._subscriptions = subscriptions
+        self._intake.subscriptions_changed()
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -176,6 +217,10 @@ class CoreBinding(ClientListener):
     def disconnected(self, cause: Cause) -> None:
         self._is_listening = False
         self._absent = self.heard_until_ms, str(self._intake.heartbeat.explained(cause))
+        wanted = compile_subscriptions(self.binding.patterns, self.binding.unwanted)
+        if [each.subject for each in self._subscriptions] != [pattern for pattern, _ in wanted]:
+            self.ingest.rebind(self.binding, self.ingest.partition_count)
+            self._subscribe(wanted)  # what has stayed so as not to miss anything
         if self.ingest.lanes:
             self.gaps.begin(*self._absent)
 
@@ -213,12 +258,13 @@ class CoreBinding(ClientListener):
         self,
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition],
+        coming: frozenset[int],
         missed: str,
         since_ms: int = 0,
     ) -> None:
         begun = [leading[index] for index in sorted(leading) if index not in self._attended]
         self._attended = frozenset((*leading, *following))
-        self.ingest.serve(leading, following)
+        self.ingest.serve(leading, following, coming)
         if leading and self._absent is not None:
             self.gaps.begin(*self._absent)
         begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]

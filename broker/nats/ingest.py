@@ -102,7 +102,7 @@ class Ingest:
 
     def _compile(self, partition_count: int) -> None:
         binding = self.binding
-        self._partition_count = partition_count
+        self.partition_count = partition_count
         self._key_of = compile_key(binding.key)
         self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
         self._level_of = ack_level(binding.acks)
@@ -125,7 +125,7 @@ class Ingest:
         encoder = Encoder(
             self._key_of,
             self._partition_of,
-            self._partition_count,
+            self.partition_count,
             self._takes,
             special=self._special,
             refused=self._bad_partition,
@@ -198,12 +198,21 @@ class Ingest:
             bool(self.lanes)
             and not any(lane.is_holding or lane.builder.tails for lane in self.lanes.values())
             and not any(entrance.size for entrance in self._entrances.values())
+            and not any(coming.size for coming in self._coming.values())
         )
 
     def subscribed_anew(self) -> None:
         """What was published before is not delivered any more."""
         for shadow in self.shadows.values():
-            shadow.forget_early()
+            shadow.begin_anew()
+
+    def end_of(self, index: int) -> tuple[int, int] | None:
+        """Leader epoch and end of a partition that is led here, all that was received appended; None when something
+        waits."""
+        lane = self.lanes[index]
+        if lane.builder.tails or index in self._entrances:
+            return None
+        return lane.partition.leader_epoch, lane.partition.log.log_end_offset
 
     # -- roles
 
@@ -314,6 +323,7 @@ class Ingest:
         if entrance is not None:
             waiting += entrance.close()
         if shadow is not None and shadow.partition is lane.partition:
+            shadow.begin_anew()
             now_s = self._runtime.monotonic()
             for tail, asked in waiting:  # received, and in no log yet
                 shadow.ledger.pending.add(tail, now_s, asked)

@@ -33,6 +33,10 @@ class Subscription:
     def line(self) -> bytes:
         return sub_line(self.subject.encode(), self.id, self.queue.encode())
 
+    def hand_over(self, sink: Sink) -> None:
+        """From the next message on, another one gets them."""
+        self._owner.hand_over(self, sink)
+
     def unsubscribe(self) -> None:
         """Its sink gets nothing any more."""
         self._owner.remove(self)
@@ -74,6 +78,12 @@ class Subscriptions:
         if connection is not None:
             connection.output.send_line(line)
         return subscription
+
+    def hand_over(self, subscription: Subscription, sink: Sink) -> None:
+        """See Subscription.hand_over."""
+        subscription.sink = sink
+        if subscription.id in self._by_id:
+            self._client.parser.add_sink(subscription.id, sink)
 
     def remove(self, subscription: Subscription) -> None:
         """Also one that has been removed before."""
