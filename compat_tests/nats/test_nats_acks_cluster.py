@@ -1,0 +1,82 @@
+"""Publishers that try again until they are answered, while leaders move and one is killed: each message is in the topic
+once, where its acknowledgement says."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import nats
+import nats.errors
+import pytest
+from nats.js.client import JetStreamContext
+from nats.js.errors import APIError, NoStreamResponseError
+
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.fixture_types import ClusterFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.leader_moves import move_leader
+from compat_tests.nats.test_nats_core import read
+
+pytestmark = pytest.mark.barnabas_only
+
+TOPIC = "acknowledged"
+WRITERS = 20
+MOVES = 5
+
+
+async def store(stream: JetStreamContext, identity: str) -> int:
+    """The sequence in the acknowledgement, whatever it takes."""
+    headers = {"Nats-Msg-Id": identity}
+    for _ in range(80):
+        try:
+            return (await stream.publish("a.b", identity.encode(), timeout=0.5, headers=headers)).seq
+        except (nats.errors.TimeoutError, NoStreamResponseError, APIError):
+            await asyncio.sleep(0.02)
+    raise AssertionError(f"{identity} was never acknowledged")
+
+
+async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, int]:
+    """The sequences by id."""
+    client = await nats.connect(server.url)
+    stream = client.jetstream()
+    sequences: dict[str, int] = {}
+    is_over = False
+
+    async def write(writer: int) -> None:
+        number = 0
+        while not is_over:
+            identity = f"{writer}-{number}"
+            sequences[identity] = await store(stream, identity)
+            number += 1
+
+    writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
+    await asyncio.sleep(0.5)
+    for _ in range(MOVES):
+        replicas = random.sample(sorted(cluster.nodes), 3)
+        await asyncio.to_thread(move_leader, cluster, TOPIC, 0, replicas)
+        await asyncio.sleep(random.random() / 2)
+    victim = await asyncio.to_thread(cluster.leader, TOPIC, 0)
+    await asyncio.to_thread(cluster.kill, victim)
+    before = len(sequences)
+    while len(sequences) < before + 300 and not any(writer.done() for writer in writers):
+        await asyncio.sleep(0.05)
+    is_over = True
+    await asyncio.gather(*writers)
+    await client.close()
+    return sequences
+
+
+@pytest.mark.timeout(120)
+def test_what_is_tried_again_is_stored_once(
+    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory
+) -> None:
+    server = nats_server()
+    cluster = fresh_cluster(settings={"nats.servers": server.url})
+    configs = {"nats.subjects": "a.>", "nats.acks": "reply", "min.insync.replicas": "2"}
+    bind(cluster, TOPIC, configs, replicas=3)
+    cluster.wait_until_known()
+    sequences = asyncio.run(publish_meanwhile(server, cluster))
+    records = read(cluster, TOPIC, len(sequences))
+    assert {record.value.decode(): record.offset + 1 for record in records} == sequences
