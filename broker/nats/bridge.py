@@ -17,8 +17,9 @@ from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.carriers import make_carriers, make_core
 from barnabas.broker.nats.connections import NatsConnections
 from barnabas.broker.nats.gaps import GapLog
+from barnabas.broker.nats.overview import overview, refused_overview
 from barnabas.broker.nats.positions import Positions
-from barnabas.broker.nats.registry import BindingsService, Bound, describe
+from barnabas.broker.nats.registry import BindingsService, describe
 from barnabas.broker.nats.roles import roles_of
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
@@ -27,9 +28,9 @@ from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
 if TYPE_CHECKING:
     from barnabas.broker.nats.attendance import Attendance
     from barnabas.broker.nats.carrier import Carrier
-    from barnabas.broker.nats.client import NatsClient
     from barnabas.broker.nats.connection_settings import ConnectionSettings
     from barnabas.broker.nats.core_binding import CoreBinding
+    from barnabas.broker.nats.overview import Overview
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.image import MetadataImage, TopicChanges
@@ -102,7 +103,6 @@ class NatsBridge:
         """`settings` by the name of the connection; "" is that of nats.servers."""
         self._services = services
         self.connections = NatsConnections(services.runtime, settings, services.node_id, services.cluster_id)
-        self.connections.on_intake = self._answer_on
         self._positions = Positions(services)  # of what is published
         self.topics: dict[str, BoundTopic] = {}
         self.refused: dict[str, str] = {}  # bindings that can't be read, and why
@@ -122,6 +122,8 @@ class NatsBridge:
                 known_ms = attended.until_ms.get(bound.topic_id, 0)
                 bound.gaps.until_ms = known_ms
                 bound.since_ms = known_ms if attended.is_believed else 0
+        for connection in self.connections.names():
+            self._answer_on(connection)
         self._refresh(names)
         controller.add_listener(self._metadata_changed)
         self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
@@ -230,16 +232,37 @@ class NatsBridge:
             for carrier in bound.carriers:
                 carrier.start(leading)
 
-    def _answer_on(self, connection: str, client: NatsClient) -> None:
-        """Whoever asks there is told what is bound there."""
+    # -- what is told
 
-        def tell(payload: bytes) -> bytes:
-            bindings = [
-                Bound(bound.binding, list(bound.leading), ", ".join(each.state for each in bound.all()))
-                for bound in self.topics.values()
-                if bound.binding.connection == connection
-            ]
-            return describe(bindings, self._services.node_id, self._services.cluster_id, payload)
+    def overviews(self) -> list[Overview]:
+        """The bindings of topics of which partitions are led here, and of those that can't be read."""
+        found = [
+            overview(bound.binding, list(bound.leading), bound.all(), bound.core_stats)
+            for bound in self.topics.values()
+            if bound.leading
+        ]
+        for name in self.refused:
+            partitions = self._services.partitions.of_topic(name)
+            leading = [index for index in sorted(partitions) if partitions[index].is_leader]
+            if leading:
+                found.append(refused_overview(name, self.refused[name], leading))
+        return found
+
+    def _answer_on(self, connection: str) -> None:
+        """Whoever asks there is told, whether anything is bound there or not."""
+        client = self.connections.outlet(connection)
+        assert client is not None
+        services = self._services
+
+        def tell(subject: bytes, bytes_max: int) -> bytes:
+            return describe(
+                self.overviews(),
+                services.node_id,
+                services.cluster_id,
+                subject,
+                connection=connection,
+                bytes_max=bytes_max,
+            )
 
         BindingsService(client, tell)
 

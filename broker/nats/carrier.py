@@ -36,6 +36,7 @@ class CarrierStats:
     messages_out: int = 0
     bytes_out: int = 0
     appended: int = 0  # records
+    appended_bytes: int = 0  # batches, as they are in the log
     duplicates: int = 0  # by Nats-Msg-Id
     refused: int = 0  # answered with an error, or logged where nobody waits for an answer
     dead_letters: int = 0

@@ -92,6 +92,11 @@ class NatsClient:
         return self._stats
 
     @property
+    def is_paused(self) -> bool:
+        """Whether it is told to read nothing."""
+        return self._is_paused
+
+    @property
     def output_bytes(self) -> int:
         """What waits to be written."""
         return self._connection.output.waiting_bytes if self._connection is not None else 0

@@ -98,7 +98,6 @@ class NatsConnections:
         self._settings = settings
         self._node_id = node_id
         self.cluster_id = cluster_id
-        self.on_intake: Callable[[str, NatsClient], object] = lambda _name, _client: None  # one has been made
         self._intakes: dict[str, Intake] = {}
         self._streams: dict[str, Intake] = {}
         self._outlets: dict[str, NatsClient] = {}
@@ -108,7 +107,6 @@ class NatsConnections:
         found = self._intakes.get(name)
         if found is None and name in self._settings:
             found = self._intakes[name] = Intake(self._runtime, self._client(name, "in"))
-            self.on_intake(name, found.client)
             found.client.start()
             found.heartbeat.start()
         return found

@@ -94,6 +94,13 @@ class CoreBinding(ClientListener):
             return "running"
         return f"connecting: {client.last_cause}" if client.last_cause else "connecting"
 
+    def count(self) -> None:
+        """Bring `stats` up to date with what is kept elsewhere: nothing is counted for each message."""
+        stats = self.stats
+        stats.messages_in = stats.appended + stats.duplicates + stats.refused + stats.looped
+        stats.bytes_in = stats.appended_bytes
+        stats.ack_latency_ms = self.ingest.ack_stats.latency_s * 1000
+
     @property
     def heard_until_ms(self) -> int:
         """What the server had taken by then has come here."""

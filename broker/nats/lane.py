@@ -112,6 +112,7 @@ class Lane:
                         for place in range(end - 1, batch.first - 1, -1)
                     )
                 continue
+            self._stats.appended_bytes += len(batch.records)
             results.append((batch.first, count, result))
         self._settle(results, owed, now_ms, now_s, len(tails))
 

@@ -59,6 +59,7 @@ class AckStats:
     withheld: int = 0  # the leadership went first
     unsent: int = 0  # there was no connection, or too many were waiting
     latency_s: float = 0.0  # of the newest, from the receipt of the first message of its batch
+    latency_sum_s: float = 0.0  # of all that were sent
 
 
 class PartitionAcks:
@@ -216,6 +217,7 @@ class PartitionAcks:
             if self._send(b"".join(together), len(together)):
                 stats.sent += len(together)
         stats.latency_s = self._now() - received_s
+        stats.latency_sum_s += stats.latency_s * len(owed)
 
     def _tell(self, reply: bytes, answer: bytes) -> None:
         """Send an error."""

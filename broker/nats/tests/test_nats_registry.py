@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from barnabas.broker.nats.registry import Bound, describe
+from barnabas.broker.nats.carrier import CarrierStats, Gap
+from barnabas.broker.nats.overview import Overview, Way, overview, refused_overview
+from barnabas.broker.nats.registry import describe
 from barnabas.controller.nats.binding import read_binding
 
 
-def bound(topic: str, partitions: list[int] | None = None, state: str = "running", **configs: str) -> Bound:
+def bound(
+    topic: str, partitions: list[int] | None = None, state: str = "running", **configs: str
+) -> Overview:
     binding = read_binding(
         topic, {"nats." + name.replace("_", "."): value for name, value in configs.items()}
     )
     assert binding is not None
-    return Bound(binding, partitions or [0], state)
+    ways = [Way(binding.mode, state, CarrierStats(messages_in=3))]
+    return Overview(topic, binding, partitions or [0], ways)
 
 
 BINDINGS = [
@@ -24,6 +29,8 @@ BINDINGS = [
     bound("stored", subjects="a.b", mode="jetstream", stream="S"),
     bound("outward", publish_subject="out.{key}"),
     bound("all", subjects=">"),
+    bound("elsewhere", subjects=">", connection="east"),
+    refused_overview("broken", "nats.key: no key", [1]),
 ]
 
 
@@ -35,12 +42,24 @@ def answer(subject: bytes) -> Any:
     return json.loads(describe(BINDINGS, 7, "cluster-x", subject))
 
 
-def test_all_bindings_that_take_messages() -> None:
+def test_all_bindings() -> None:
     told = answer(b"")
     assert (told["broker"], told["cluster"]) == (7, "cluster-x")
-    assert [each["topic"] for each in told["bindings"]] == ["all", "first", "second", "silent", "stored"]
-    assert told["bindings"][1] == {
+    by_topic = {each["topic"]: each for each in told["bindings"]}
+    assert list(by_topic) == [
+        *("all", "broken", "elsewhere", "first", "outward", "second", "silent", "stored"),
+    ]
+    assert by_topic["broken"] == {
+        "topic": "broken",
+        "partitions": [1],
+        "state": "refused: nats.key: no key",
+    }
+    assert by_topic["outward"]["publish"] == "out.>"
+    (way,) = by_topic["first"].pop("ways")
+    assert (way["mode"], way["state"], way["messages_in"], way["gaps"]) == ("core", "running", 3, [])
+    assert by_topic["first"] == {
         "topic": "first",
+        "connection": "",
         "subjects": ["a.>"],
         "exclude": ["a.secret"],
         "mode": "core",
@@ -49,9 +68,13 @@ def test_all_bindings_that_take_messages() -> None:
         "expected_acks": 1,
         "state": "running",
     }
-    expected = {each["topic"]: (each["acks"], each["expected_acks"]) for each in told["bindings"]}
+    expected = {
+        name: (each["acks"], each["expected_acks"]) for name, each in by_topic.items() if "acks" in each
+    }
     assert expected == {
         "all": ("header", 1),
+        "elsewhere": ("header", 1),
+        "outward": ("off", 0),
         "first": ("header", 1),
         "second": ("reply", 0),
         "silent": ("off", 0),
@@ -73,3 +96,38 @@ def test_what_is_no_subject_matches_nothing() -> None:
         assert topics(payload) in ([], ["all"]), payload
     assert topics(b"a.*") == []
     assert topics(b"a." + b"x" * 5000) == []
+
+
+def test_what_becomes_too_large_is_told_in_short() -> None:
+    many = [bound(f"t-{number:04}", subjects="a.b") for number in range(100)]
+    whole = json.loads(describe(many, 7, "c"))
+    assert len(whole["bindings"]) == 100
+    assert whole["bindings"][0]["ways"]
+    short = json.loads(describe(many, 7, "c", bytes_max=30_000))
+    assert len(short["bindings"]) == 100
+    assert "ways" not in short["bindings"][0]
+    some = describe(many, 7, "c", bytes_max=5000)
+    assert 4500 < len(some) <= 5000
+    assert json.loads(some)["truncated"] is True
+
+
+def test_gaps_and_states_of_several_ways() -> None:
+    binding = read_binding("both", {"nats.subjects": "a.b", "nats.publish.subject": "c.d"})
+    assert binding is not None
+    stats = CarrierStats(gap_count=2, gap_ms=1500)
+    stats.gaps += [Gap(1000, 2500, "server gone", 7), Gap(9000, 0, "slow consumer")]
+    ways = [Way("core", "running", stats), Way("publish", "connecting", CarrierStats())]
+    (told,) = json.loads(describe([Overview("both", binding, [0], ways)], 1, "c"))["bindings"]
+    assert told["state"] == "core: running, publish: connecting"
+    assert told["ways"][0]["gap_seconds"] == 1.5
+    assert told["ways"][0]["gaps"] == [
+        {"begin_ms": 1000, "end_ms": 2500, "cause": "server gone", "lost_at_most": 7},
+        {"begin_ms": 9000, "end_ms": 0, "cause": "slow consumer", "lost_at_most": None},
+    ]
+
+
+def test_a_paused_binding_keeps_its_counters() -> None:
+    binding = read_binding("t", {"nats.subjects": "a.b", "nats.paused": "true"})
+    assert binding is not None
+    (way,) = overview(binding, [0], [], CarrierStats(appended=5)).ways
+    assert (way.mode, way.state, way.stats.appended) == ("core", "paused", 5)
