@@ -31,6 +31,9 @@ LINE_BYTES_MAX: Final = (
 )  # INFO of a large cluster; the lines of messages are at most a few kilobytes
 KNOWN_LINES_MAX: Final = 16_384
 KNOWN_LINE_BYTES_MAX: Final = 512  # a longer one is not kept
+NOT_REMEMBERED: Final = (
+    16 * KNOWN_LINES_MAX
+)  # lines, after so few have come twice that keeping them is a waste
 SIZE_DIGITS_MAX: Final = 10
 # A message can be larger than the server's max_payload: one that passed a server with another limit, or got headers
 # from JetStream.
@@ -107,7 +110,17 @@ class NatsParser:
     """Reads what a server sends. `sinks` says who takes the messages of a subscription id; change it by `add_sink` and
     `remove_sink`, at any time, also from within a sink. `messages` counts those that were read."""
 
-    __slots__ = ("_handler", "_held", "_known", "_needed", "messages", "sinks", "size_max")
+    __slots__ = (
+        "_handler",
+        "_held",
+        "_known",
+        "_messages_then",
+        "_needed",
+        "_not_remembered",
+        "messages",
+        "sinks",
+        "size_max",
+    )
 
     def __init__(self, handler: ParserHandler) -> None:
         self.sinks: dict[bytes, Sink] = {}
@@ -115,6 +128,8 @@ class NatsParser:
         self.messages = 0
         self._handler = handler
         self._known: dict[bytes, _Message] = {}
+        self._messages_then = 0  # `messages`, when the known lines were forgotten
+        self._not_remembered = 0  # how many more lines are not kept
         self._held = bytearray()  # the beginning of a line, or a line and the beginning of its payload
         self._needed = 0  # length of `_held` from which it is complete; 0: its line is not
 
@@ -200,12 +215,17 @@ class NatsParser:
             raise NatsProtocolError(f"a line of {len(line)} bytes: {_shown(line[:100])}")
         if line[:4] == b"MSG ":
             fields = line.split()
-            if len(fields) == 5:
-                _, subject, subscription_id, reply, size = fields
-                total_bytes = _USUAL_SIZES.get(size)
-                sink = self.sinks.get(subscription_id)
-                if sink is not None and total_bytes is not None:
-                    return sink, subject, reply, 0, total_bytes
+            total_bytes = _USUAL_SIZES.get(fields[-1])
+            if len(fields) == 4 and total_bytes is not None:
+                sink = self.sinks.get(fields[2])
+                if sink is not None:
+                    message = sink, fields[1], b"", 0, total_bytes
+                    self._remember(line, message)
+                    return message
+            elif len(fields) == 5 and total_bytes is not None:
+                sink = self.sinks.get(fields[2])
+                if sink is not None:
+                    return sink, fields[1], fields[3], 0, total_bytes
         elif line[:5] == b"HMSG ":
             fields = line.split()
             if len(fields) == 6:
@@ -218,7 +238,7 @@ class NatsParser:
         return self._read_any_line(line)
 
     def _read_any_line(self, line: bytes) -> _Message | None:
-        """As `_read_line`, which has a quick way for messages with a reply."""
+        """As `_read_line`, which has a quick way for usual messages."""
         verb = line[:5].upper()
         if verb[:4] in (b"MSG ", b"MSG\t"):
             return self._message(line, header_fields=0)
@@ -242,11 +262,24 @@ class NatsParser:
         if sink is None:
             return _nobody, b"", b"", 0, total_bytes
         message = sink, fields[1], reply, header_bytes, total_bytes
-        if not reply and len(line) <= KNOWN_LINE_BYTES_MAX:
-            if len(self._known) >= KNOWN_LINES_MAX:
-                self._known.clear()
-            self._known[line] = message
+        if not reply:
+            self._remember(line, message)
         return message
+
+    def _remember(self, line: bytes, message: _Message) -> None:
+        """Have a line known, unless lines seldom come twice."""
+        if self._not_remembered:
+            self._not_remembered -= 1
+            return
+        if len(line) > KNOWN_LINE_BYTES_MAX:
+            return
+        known = self._known
+        if len(known) >= KNOWN_LINES_MAX:
+            known.clear()
+            if self.messages - self._messages_then < 2 * KNOWN_LINES_MAX:
+                self._not_remembered = NOT_REMEMBERED
+            self._messages_then = self.messages
+        known[line] = message
 
     def _size(self, field: bytes, line: bytes) -> int:
         if not field.isdigit() or len(field) > SIZE_DIGITS_MAX:

@@ -10,6 +10,7 @@ import pytest
 from barnabas.broker.nats.protocol import (
     KNOWN_LINES_MAX,
     LINE_BYTES_MAX,
+    NOT_REMEMBERED,
     NatsParser,
     NatsProtocolError,
     ServerInfo,
@@ -19,7 +20,7 @@ from barnabas.broker.nats.protocol import (
     sub_line,
     unsub_line,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 Event: TypeAlias = tuple[Any, ...]
@@ -77,7 +78,7 @@ def model(stream: bytes) -> tuple[list[Event], bool]:
             return events, len(line) <= LINE_BYTES_MAX
         verb, *fields = line.split() if line[:1].strip() else [b""]
         verb = verb.upper()
-        if verb in (b"MSG", b"HMSG"):
+        if verb in (b"MSG", b"HMSG") and line[len(verb) : len(verb) + 1] in (b" ", b"\t"):
             sizes = fields[-1 - (verb == b"HMSG") :]
             names = fields[: len(fields) - len(sizes)]
             if len(names) not in (2, 3) or not all(size.isdigit() and len(size) <= 10 for size in sizes):
@@ -180,6 +181,7 @@ def test_a_stream_cut_anywhere_means_what_it_says(pieces: list[bytes], views: bo
 
 
 @given(cut(damaged | st.binary(max_size=300)))
+@example([b"MSG\na 1 0\r\n\r\n"])
 def test_what_is_no_protocol_is_refused_where_it_begins(pieces: list[bytes]) -> None:
     assert Heard().read(pieces) == model(b"".join(pieces))
 
@@ -269,6 +271,29 @@ def test_known_lines_are_bounded() -> None:
         heard.parser.feed(b"MSG subject 1 reply.%d 0\r\n\r\n" % number)
     assert len(heard.parser._known) <= KNOWN_LINES_MAX
     assert len(heard.events) == 2 * (KNOWN_LINES_MAX + 100)
+
+
+def test_lines_that_never_come_twice_are_not_kept_for_a_while() -> None:
+    heard = Heard()
+    heard.parser.add_sink(b"1", lambda *message: None)
+    unique = iter(range(10_000_000))
+
+    def feed_unique(count: int) -> None:
+        for _ in range(count // 1000):
+            heard.parser.feed(b"".join(b"MSG subject.%d 1 0\r\n\r\n" % next(unique) for _ in range(1000)))
+
+    feed_unique(KNOWN_LINES_MAX + 2000)
+    heard.parser.feed(b"MSG again 1 0\r\n\r\n" * 2)
+    assert b"MSG again 1 0" not in heard.parser._known
+    feed_unique(NOT_REMEMBERED)
+    heard.parser.feed(b"MSG again 1 0\r\n\r\n" * 2)
+    assert b"MSG again 1 0" in heard.parser._known
+    # those that come again and again stay welcome beside others
+    for _ in range(3 * KNOWN_LINES_MAX // 1000):
+        heard.parser.feed(b"MSG again 1 0\r\n\r\n" * 3000)
+        feed_unique(1000)
+    heard.parser.feed(b"MSG again 1 0\r\n\r\n")
+    assert b"MSG again 1 0" in heard.parser._known
 
 
 def test_a_large_payload_in_pieces_is_neither_held_before_it_comes_nor_copied_again_and_again() -> None:
