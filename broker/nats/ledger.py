@@ -34,11 +34,6 @@ class Side(Generic[Extra]):
     def __len__(self) -> int:
         return self._count
 
-    def oldest_s(self) -> float | None:
-        """When the one came that has waited longest."""
-        self._drop_matched()
-        return self._entries[0][0] if self._entries else None
-
     def add(self, tail: bytes, now_s: float, extra: Extra) -> None:
         self._entries.append((now_s, tail, extra))
         self._unmatched[tail] = self._unmatched.get(tail, 0) + 1

@@ -30,7 +30,7 @@ log = logging.getLogger("barnabas.nats")
 LATEST_MS: Final = 5_000
 LATEST_RECORDS_MAX: Final = 20_000
 ASK_AGAIN_S: Final = 2.0
-LEFT_OVER_S: Final = 1.0  # nothing is under way for so long
+UNEVEN_S: Final = 1.0  # nothing is under way for so long, or much is all the time
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
@@ -69,7 +69,7 @@ class Shadow:
     """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
 
     __slots__ = (
-        "_asked_at_s", "_beginning", "_bytes_max", "_expires_at_s", "_is_aligned", "ledger", "now_s", "partition",
+        "_asked_at_s", "_beginning", "_bytes_max", "_even_at_s", "_expires_at_s", "_is_aligned", "ledger", "now_s", "partition",
     )  # fmt: skip
 
     def __init__(self, partition: Partition, now_s: float, now_ms: int, bytes_max: int) -> None:
@@ -79,6 +79,7 @@ class Shadow:
         self._bytes_max = bytes_max
         self._beginning: Beginning | None = None
         self._is_aligned = False
+        self._even_at_s = now_s
         self._asked_at_s = now_s - ASK_AGAIN_S
         self._expires_at_s = now_s + 1
         partition.observer = self
@@ -126,14 +127,13 @@ class Shadow:
     # -- where counting begins
 
     def wants_mark(self) -> bool:
-        """Whether it is not known from where on to count; or something has been left over, which tells that it was not
-        quite right, or that the leader has refused a message."""
+        """Whether it is not known from where on to count, or something has been left over: the mark was not quite right
+        then, or the leader has refused a message."""
+        if not self.ledger.pending and not self.ledger.ahead:
+            self._even_at_s = self.now_s
         if self.now_s - self._asked_at_s < ASK_AGAIN_S:
             return False
-        sides = (self.ledger.pending.oldest_s(), self.ledger.ahead.oldest_s())
-        return not self._is_aligned or any(
-            oldest_s is not None and oldest_s < self.now_s - LEFT_OVER_S for oldest_s in sides
-        )
+        return not self._is_aligned or self.now_s - self._even_at_s > UNEVEN_S
 
     def mark_sent(self, number: int) -> None:
         self._asked_at_s = self.now_s
@@ -158,7 +158,10 @@ class Shadow:
 
     def _begin(self) -> None:
         beginning = self._beginning
-        if beginning is not None and beginning.has_mark and beginning.start_offset >= 0:
+        if beginning is None or not beginning.has_mark or beginning.start_offset < 0:
+            return
+        # What the leader had appended before the mark must be here: until then it is the old ledger that knows of it.
+        if self.partition.log.log_end_offset >= beginning.start_offset:
             self.ledger = beginning.ledger
             self._beginning = None
             self._is_aligned = True
@@ -171,6 +174,8 @@ class Shadow:
             ledger.stored(tail, now_s)
             if beginning is not None:
                 beginning.stored(offset, tail, now_s)
+        if beginning is not None:
+            self._begin()
 
     def cutting(self, log: Log, offset: int) -> None:
         ledger, now_s = self.ledger, self.now_s
