@@ -3,7 +3,7 @@
 - The server speaks first, one INFO line; it is read here and not by the parser, so that nothing that somebody slips in
   behind it, before TLS begins, is ever taken for a message.
 - CONNECT, all subscriptions and a PING leave together: when the PONG is there, the subscriptions are in force.
-- Reading goes into one large buffer, since every read has its price; after a full one it is others' turn.
+- Reading goes into one large buffer, since every read has its price; after a large piece it is others' turn.
 - Anything that comes is a sign of life. After two pings without any the connection is stale; not while we do not read.
 """
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
+YIELD_BYTES: Final = 128 * 1024  # of one read; under TLS none is larger than 256 KiB
 PINGS_MAX: Final = 2  # without any sign of life
 SLOW_AFTER_S: Final = 2.0  # the owner is told of a pause so long, and again each time
 # The server cuts a reader off after 10 s without progress, or for 64 MiB that wait, mostly without a word. An end soon
@@ -93,6 +94,7 @@ class NatsConnection(BufferedProtocol):
         self._settings = settings
         self._transport: Any = None
         self._view = memoryview(bytearray(settings.read_buffer_bytes))
+        self._yield_bytes = min(settings.read_buffer_bytes, YIELD_BYTES)
         self._first = bytearray()  # what has come of the first line
         self._closing = False
         self._has_info = False
@@ -177,7 +179,7 @@ class NatsConnection(BufferedProtocol):
             self._protected(lambda: self._first_bytes(data))
             return
         self._feed(data)
-        if count == len(self._view) and self._paused_at is None and not self._closing:
+        if count >= self._yield_bytes and self._paused_at is None and not self._closing:
             # There is more, and the loop would read on and on: let the others come in between.
             self._transport.pause_reading()
             self._runtime.call_soon(self._read_on)
