@@ -21,7 +21,12 @@ from typing import Final
 
 from barnabas.broker.config_sources import parse_properties, parse_settings, properties_from_environment
 from barnabas.broker.config_warnings import check_value, warnings_about
-from barnabas.broker.listener_config import ListenerConfig, parse_protocol_map, resolve_listeners
+from barnabas.broker.listener_config import (
+    ListenerConfig,
+    parse_address,
+    parse_protocol_map,
+    resolve_listeners,
+)
 from barnabas.broker.quorum_config import VOTERS, QuorumConfig, check_own_address, quorum_config
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_def import READ_ONLY, Value
@@ -59,6 +64,7 @@ class _Values:
     background_threads: int
     barnabas_controller_secret_file: str | None
     barnabas_event_loop: str
+    barnabas_metrics_listener: str
     barnabas_validate_records: bool
     broker_heartbeat_interval_ms: int
     broker_rack: str | None
@@ -188,6 +194,7 @@ class BrokerConfig(_Values):
     quorum: QuorumConfig
     log_dirs: list[str]
     notes: list[tuple[str, str]]
+    metrics_address: tuple[str, int] | None  # where they are served; None: nowhere
 
     def __init__(self, given: Mapping[str, str]) -> None:
         """`given` are the properties somebody set, by name, as text. ConfigError names the one that is wrong."""
@@ -210,6 +217,8 @@ class BrokerConfig(_Values):
         )
         self.log_dirs = self._log_dirs()
         self.listeners = self._listeners()
+        address = self.barnabas_metrics_listener
+        self.metrics_address = parse_address("barnabas.metrics.listener", address) if address else None
         own = check_own_address(self.quorum, self.node_id, self.listeners, self.controller_listeners)
         self.notes.extend(("warning", text) for text in own)
 

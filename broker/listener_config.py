@@ -35,6 +35,19 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def parse_address(property_name: str, text: str) -> tuple[str, int]:
+    """The host ("" is every interface) and port of HOST:PORT or [V6]:PORT. ConfigError names the property."""
+    match = _ENDPOINT.match(f"ADDRESS://{text.strip()}")
+    if match is None:
+        raise ConfigError.invalid(
+            property_name, text, "it must look like HOST:PORT, for example 127.0.0.1:9404"
+        )
+    port = int(match["port"])
+    if not 0 <= port <= 65535:
+        raise ConfigError.invalid(property_name, text, "the port must lie between 0 and 65535")
+    return match["v6"] or match["host"] or "", port
+
+
 def _parse_endpoints(property_name: str, entries: list[str]) -> dict[str, tuple[str, int]]:
     endpoints: dict[str, tuple[str, int]] = {}
     ports: dict[tuple[str, int], str] = {}

@@ -28,6 +28,7 @@ from barnabas.broker.producer_ids import ProducerIdAllocator, ask_controller_for
 from barnabas.broker.purgatory import FetchPurgatory
 from barnabas.broker.services import Endpoint, Services
 from barnabas.broker.topic_creation import have_topic_created
+from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.controller import Controller
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.local_log import LocalMetadataLog
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from barnabas.broker.lifecycle import BrokerLifecycle
     from barnabas.broker.listener_config import ListenerConfig
     from barnabas.broker.member import ClusterMember
+    from barnabas.broker.metrics_http import MetricsListener
     from barnabas.broker.nats.bridge import NatsBridge
     from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
     from barnabas.controller.image import MetadataImage
@@ -90,6 +92,7 @@ class Node:
         self._lifecycle: BrokerLifecycle | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._bridge: NatsBridge | None = None  # where nats.* is configured
+        self._metrics: MetricsListener | None = None
         self._is_ready = False
         self._has_loaded = False
         self._directories: Directories
@@ -104,12 +107,15 @@ class Node:
         once where this node is alone, otherwise when the cluster has taken it in."""
         self._log_manager.open()
         try:
+            self._listen_for_metrics()
             self._kafka_metadata.enter()
             if self._config.quorum.is_alone:
                 self._start_alone()
             else:
                 self._start_member()
         except BaseException:
+            if self._metrics is not None:
+                self._metrics.close()
             self._close_metadata()
             self._log_manager.close()
             raise
@@ -369,6 +375,8 @@ class Node:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""
         for server in self._servers:
             server.close()
+        if self._metrics is not None:
+            self._metrics.close()
         if self._lifecycle is not None:
             self._lifecycle.stop()
         if (
@@ -388,6 +396,34 @@ class Node:
             self.services.partitions.replication.stop()
             self._cleaner.stop()
         self._log_manager.close()
+
+    def _listen_for_metrics(self) -> None:
+        """ConfigError when the address is not to be had."""
+        address = self._config.metrics_address
+        if address is None:
+            return
+        from barnabas.broker.metrics_http import MetricsListener
+
+        try:
+            self._metrics = MetricsListener(self._runtime, *address, self._metrics_page)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {format_address(*address)}: {error.strerror or error}; free it or choose another in "
+                f"barnabas.metrics.listener"
+            ) from error
+
+    def _metrics_page(self) -> bytes | None:
+        from barnabas.broker.metrics_http import make_page
+        from barnabas.broker.metrics_node import node_metrics
+
+        if self._partitions is None:
+            return None
+        sources = [partial(node_metrics, self.services)]
+        if self._bridge is not None:
+            from barnabas.broker.nats.metrics import nats_metrics
+
+            sources.append(partial(nats_metrics, self._bridge))
+        return make_page(sources)
 
     def _close_metadata(self) -> None:
         """Nothing changes afterwards. Also after a start that has failed behind it: Kafka may start instead."""

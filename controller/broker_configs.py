@@ -23,6 +23,8 @@ replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 [0,...] 
 OWN_TABLE: Final = """
 barnabas.controller.secret.file string - * high
 barnabas.event.loop string auto in:auto,uvloop,asyncio low
+barnabas.metrics.listener string "" * low
+barnabas.metrics.listener string "" * low
 barnabas.validate.records boolean false * medium cluster
 """
 

@@ -234,6 +234,9 @@ class NatsBridge:
 
     # -- what is told
 
+    def now_ms(self) -> int:
+        return self._services.runtime.time_ms()
+
     def overviews(self) -> list[Overview]:
         """The bindings of topics of which partitions are led here, and of those that can't be read."""
         found = [

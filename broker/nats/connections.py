@@ -127,6 +127,13 @@ class NatsConnections:
             found.start()
         return found
 
+    def clients(self) -> list[tuple[str, str, NatsClient]]:
+        """All that there are: the connection's name, what it is for (in, streams, out), the client."""
+        found = [(name, "in", each.client) for name, each in self._intakes.items()]
+        found += [(name, "streams", each.client) for name, each in self._streams.items()]
+        found += [(name, "out", each) for name, each in self._outlets.items()]
+        return sorted(found, key=lambda each: each[:2])
+
     def names(self) -> list[str]:
         return sorted(self._settings)
 

@@ -52,7 +52,7 @@ def overview(
 ) -> Overview:
     """`core_stats` are shown while nothing carries the binding out: it is paused."""
     if carriers:
-        ways = [_way(binding, carrier) for carrier in carriers]
+        ways = sorted((_way(binding, carrier) for carrier in carriers), key=lambda way: way.mode == PUBLISH)
     else:
         state = PAUSED if binding.paused else "idle"
         modes = [binding.mode] if binding.ingests else []

@@ -1,0 +1,167 @@
+"""GET /metrics over HTTP/1.1, one request a connection, on a listener of its own (barnabas.metrics.listener).
+
+It serves one page to scrapers, so this is not an HTTP server: the head of a request is read up to a size and within a time,
+its first line is looked at, and the connection is closed behind the answer. Whatever is not a GET of that page gets an
+error and is closed as well.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.listener_config import format_address
+from barnabas.broker.metrics import CONTENT_TYPE, Source, exposition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.storage.runtime import Runtime, Server, Timer
+
+log = logging.getLogger("barnabas.metrics")
+
+PATH: Final = "/metrics"
+HEAD_BYTES_MAX: Final = 8192
+CONNECTIONS_MAX: Final = 64
+REQUEST_S_MAX: Final = 10.0
+ANSWER_S_MAX: Final = 30.0  # until the reader has taken it
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class MetricsListener:
+    """`page()` makes the text at each request, or None while there is nothing to tell yet. OSError when the address can't
+    be listened on."""
+
+    def __init__(self, runtime: Runtime, host: str, port: int, page: Callable[[], bytes | None]) -> None:
+        self.runtime = runtime
+        self.page = page
+        self.connections: set[_Request] = set()
+        self._server: Server = runtime.listen(host, port, partial(_Request, self))
+        self.port = self._server.port
+        log.info("metrics are at http://%s%s", format_address(host or "0.0.0.0", self.port), PATH)
+
+    def close(self) -> None:
+        self._server.close()
+        for connection in tuple(self.connections):
+            connection.abort()
+
+
+def make_page(sources: Sequence[Source]) -> bytes:
+    """All families of these sources. One that fails is logged and left out: the others are worth having."""
+    families = []
+    for source in sources:
+        try:
+            families += list(source())
+        except Exception:
+            log.exception("some metrics can't be had")
+    return exposition(families)
+
+
+class _Request:
+    """One connection; called by the event loop as asyncio's protocols are."""
+
+    def __init__(self, listener: MetricsListener) -> None:
+        self._listener = listener
+        self._transport: Any = None
+        self._head = b""
+        self._timer: Timer | None = None
+        self._is_answered = False
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        connections = self._listener.connections
+        if len(connections) >= CONNECTIONS_MAX:
+            self._is_answered = True
+            transport.abort()
+            return
+        connections.add(self)
+        self._timer = self._listener.runtime.call_later(REQUEST_S_MAX, lambda: self._refuse(408))
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_answered:
+            return
+        self._head += data
+        head, end, _ = self._head.replace(b"\r\n", b"\n").partition(b"\n\n")
+        if end and len(head) <= HEAD_BYTES_MAX:
+            self._answer(head)
+        elif len(self._head) > HEAD_BYTES_MAX:
+            self._refuse(431)
+
+    def eof_received(self) -> bool:
+        return self._is_answered  # the answer may still be on its way
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's shape
+        self._is_answered = True
+        self._cancel()
+        self._listener.connections.discard(self)
+
+    def pause_writing(self) -> None:
+        """One page is all that is written."""
+
+    def resume_writing(self) -> None:
+        """See pause_writing."""
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def _answer(self, head: bytes) -> None:
+        try:
+            method, target, version = head.partition(b"\n")[0].decode("ascii").split(" ")
+        except ValueError:
+            self._refuse(400)
+            return
+        if not version.startswith("HTTP/1."):
+            self._refuse(400)
+        elif target.partition("?")[0] != PATH:
+            self._refuse(404)
+        elif method != "GET":
+            self._refuse(405)
+        else:
+            self._page()
+
+    def _page(self) -> None:
+        try:
+            page = self._listener.page()
+        except Exception:
+            log.exception("the metrics can't be had")
+            self._refuse(500)
+            return
+        if page is None:
+            self._refuse(503)
+        else:
+            self._write(200, CONTENT_TYPE, page)
+
+    def _refuse(self, status: int) -> None:
+        text = f"{status} {_REASONS[status]}: GET {PATH} is all there is\n"
+        self._write(status, _PLAIN, text.encode())
+
+    def _write(self, status: int, content_type: str, body: bytes) -> None:
+        if self._is_answered:
+            return
+        self._is_answered = True
+        self._cancel()
+        allow = "Allow: GET\r\n" if status == 405 else ""
+        head = (
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Length: {len(body)}\r\n{allow}Connection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() + body)
+        self._transport.close()
+        self._timer = self._listener.runtime.call_later(ANSWER_S_MAX, self._transport.abort)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
