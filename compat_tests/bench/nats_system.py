@@ -81,18 +81,18 @@ class Prober:
 
     def __init__(self, server: NatsServer) -> None:
         self._socket = connect("127.0.0.1", server.port)
-        self._socket.sendall(b"SUB %b 1\r\nPING\r\n" % _INBOX)
-        self._read_until(b"PONG\r\n")
+        self._data = b""  # what has come and is no whole message yet
+        self._socket.sendall(b"SUB %b 1\r\n" % _INBOX)
 
     def ask(self, subject: bytes, payload: bytes, *, headers: bytes = _ASK) -> bytes:
-        """What comes back: a whole MSG or HMSG."""
+        """The headers and payload that come back."""
         size = len(headers) + len(payload)
         if headers:
             line = b"HPUB %b %b %d %d\r\n" % (subject, _INBOX, len(headers), size)
         else:
             line = b"PUB %b %b %d\r\n" % (subject, _INBOX, size)
         self._socket.sendall(b"%b%b%b\r\n" % (line, headers, payload))
-        return self._read_until(b"\r\n", lines=2)
+        return self._receive()
 
     def wait_until_bound(self, prefix: str) -> None:
         """Return when a message below the prefix is acknowledged."""
@@ -101,17 +101,21 @@ class Prober:
             assert time.monotonic() < deadline, "nobody acknowledges"
             time.sleep(0.01)
 
-    def _read_until(self, end: bytes, lines: int = 1) -> bytes:
-        data = b""
-        while not (data.endswith(end) and data.count(b"\n") >= lines):
+    def _receive(self) -> bytes:
+        while True:
+            line, end, rest = self._data.partition(b"\r\n")
+            if end and line.startswith((b"MSG ", b"HMSG ")):
+                size = int(line.rpartition(b" ")[2])
+                if len(rest) >= size + 2:
+                    self._data = rest[size + 2 :]
+                    return rest[:size]
+            elif end:  # INFO, or a PING that can wait
+                self._data = rest
+                continue
             received = self._socket.recv(65536)
             if not received:
                 raise ConnectionError("the server has closed the connection")
-            if received == b"PING\r\n":
-                self._socket.sendall(b"PONG\r\n")
-            else:
-                data += received
-        return data
+            self._data += received
 
     def __enter__(self) -> Prober:
         return self
