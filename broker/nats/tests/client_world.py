@@ -96,6 +96,12 @@ async def flushed(client: NatsClient) -> None:
     await outcome(client.flush)
 
 
+async def settled(theirs: Any) -> None:
+    """Until the server knows what nats-py has subscribed to: its flush lets the first PING overtake what waits."""
+    await theirs.flush()
+    await theirs.flush()
+
+
 async def outcome(call: Callable[[Callable[..., object]], object]) -> tuple[Any, ...]:
     """What `call(done)` gives to `done`."""
     future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()

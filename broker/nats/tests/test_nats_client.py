@@ -22,7 +22,7 @@ from barnabas.broker.nats.errors import (
     OutputFull,
     RequestTimedOut,
 )
-from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, into, outcome, until
+from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, into, outcome, settled, until
 
 from barnabas.testing.nats_server import NatsServer, free_port, installed_executables
 
@@ -60,7 +60,7 @@ def test_messages_come_and_go_as_they_are(both_loops: ClientWorld, shared_nats_s
         ]
 
         heard = await theirs.subscribe("go.*")
-        await theirs.flush()
+        await settled(theirs)
         ours.publish(b"go.a", b"")
         ours.publish(b"go.b", large, reply=b"back")
         ours.publish(b"go.c", b"c", headers=b"NATS/1.0\r\nName: value\r\n\r\n")
@@ -92,7 +92,7 @@ def test_requests(world: ClientWorld, shared_nats_server: NatsServer) -> None:
                 await message.respond(b"re: " + message.data)
 
         await theirs.subscribe("service", cb=answer)
-        await theirs.flush()
+        await settled(theirs)
         ours, _ = await world.connected(shared_nats_server.url)
 
         async def ask(subject: bytes, payload: bytes, timeout_s: float = 5) -> tuple[Any, ...]:
@@ -120,7 +120,7 @@ def test_a_request_that_waits_hears_of_the_end_of_the_connection(
         server = nats_server()
         theirs = await nats_py(server)
         await theirs.subscribe("service")
-        await theirs.flush()
+        await settled(theirs)
         ours, _ = await world.connected(server.url)
         asking = asyncio.ensure_future(
             outcome(lambda done: ours.request(b"service", b"", timeout_s=30, done=done))
@@ -258,7 +258,7 @@ def test_output_is_bounded_and_goes_on(world: ClientWorld, nats_server: Any) -> 
         ours, events = await world.connected(server.url, output_bytes_max=8_000_000, ping_interval_s=60)
         theirs = await nats_py(server)
         heard = await theirs.subscribe("much", pending_msgs_limit=-1, pending_bytes_limit=-1)
-        await theirs.flush()
+        await settled(theirs)
         server.send_signal(signal.SIGSTOP)
         sent = 0
 
@@ -525,7 +525,7 @@ def test_stopped_is_stopped_and_can_start_again(world: ClientWorld, shared_nats_
     async def work() -> None:
         theirs = await nats_py(shared_nats_server)
         heard = await theirs.subscribe("stop")
-        await theirs.flush()
+        await settled(theirs)
         ours, events = await world.connected(shared_nats_server.url)
         got: list[Any] = []
         ours.subscribe("again", into(got))
