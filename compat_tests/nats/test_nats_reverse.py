@@ -75,7 +75,8 @@ def subscribed(server: NatsServer, subject: str, count: int, meanwhile: Callable
     async def run() -> list[Any]:
         client = await nats.connect(server.url)
         subscription = await client.subscribe(subject)
-        await client.flush()
+        await client.flush()  # lets PING overtake what waits:
+        await client.flush()  # ... so once more
         await asyncio.get_running_loop().run_in_executor(None, meanwhile)
         found = [await subscription.next_msg(timeout=15) for _ in range(count)]
         await client.close()
