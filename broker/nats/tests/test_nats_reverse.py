@@ -230,7 +230,8 @@ def test_who_answers_without_being_a_stream_acknowledges_nothing(
             await message.respond(b"thanks")
 
         await client.subscribe("out", cb=respond)
-        await client.flush()
+        await client.flush()  # lets PING overtake what waits:
+        await client.flush()  # ... so once more
         reverse = bench.publish("orders", jetstream_to("out"))
         await asyncio.to_thread(bench.until, lambda: reverse.publishers[0].problem)
         assert bench.on_loop(lambda: reverse.publishers[0].confirmed) == 0
