@@ -155,7 +155,8 @@ def test_another_client_writes_what_is_read_and_reads_what_is_written(shared_nat
         await client.publish("blocks", b"", headers=headers)
         block = await read_block(reader)
         subscription = await client.subscribe("blocks")
-        await client.flush()
+        await client.flush()  # lets PING overtake what waits:
+        await client.flush()  # ... so once more
         writer.write(hpub(format_headers(pairs)))
         read = (await subscription.next_msg(5)).headers
         writer.close()
