@@ -32,7 +32,7 @@ _NUMBER_DIGITS_MAX: Final = 20
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """Of one partition: all messages of the stream up to `sequence` (stored at `timestamp_ns`; 0 when it is not known)
-    are dealt with, the records below `offset`. The topic had so many partitions then."""
+    are dealt with, the records below `offset`. The topic had so many partitions when this one began."""
 
     offset: int
     stream: str

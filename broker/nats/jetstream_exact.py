@@ -22,22 +22,14 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.nats.jetstream_acks import numbers_start, parse_ack_subject
 from barnabas.broker.nats.jetstream_api import LIMITS, NANOSECONDS, ConsumerConfig, StreamInfo
 from barnabas.broker.nats.jetstream_carrier import Source, StreamCarrier
-from barnabas.broker.nats.jetstream_checkpoint import Checkpoint
 from barnabas.broker.nats.jetstream_intake import (
     RECORD_OVERHEAD_BYTES,
     Intake,
     ValueOf,
     batch_bytes_max,
 )
-from barnabas.broker.nats.jetstream_origin import (
-    Reached,
-    Stream,
-    before_of_new,
-    later_of,
-    look_at,
-    still_counts,
-)
-from barnabas.broker.nats.jetstream_positions import find_position
+from barnabas.broker.nats.jetstream_origin import look_at
+from barnabas.broker.nats.jetstream_progress import Progress
 from barnabas.broker.nats.jetstream_pull import Puller, PullLimits
 from barnabas.broker.nats.jetstream_setup import (
     Blocked,
@@ -93,15 +85,13 @@ class ExactlyOnce(StreamCarrier):
         super().__init__(runtime, source, binding)
         self.missing = 0  # messages that the stream had lost (or removed) before they were taken
         self._partition_count = partition_count
-        self._checkpoints = checkpoints
         self._intake = Intake(binding, self.stats, cluster_id, key_of=key_of, value_of=value_of)
         self._intake.on_refused = self._refused
         self._intake.on_committed = self._refill
-        self._reached: dict[int, Reached] = {}  # by partition, where it is known
-        self._created = ""  # when the stream was
+        self._progress = Progress(runtime, binding, checkpoints)
+        self._reached = self._progress.reached
         self._stream = ""
         self._checkpoint_timer: Timer | None = None
-        self._checkpointed = -1
         # of the run
         self._subscription: Subscription | None = None
         self._puller: Puller | None = None
@@ -111,8 +101,9 @@ class ExactlyOnce(StreamCarrier):
         self._numbers_start = 0
         self._next = 1  # of the consumer's own numbers
         self._cursor = 0  # the last message that was dealt with
-        self._cursor_time = b"0"
+        self._cursor_time = 0  # when it was stored, ns
         self._ahead = 0  # up to here some partition has come already
+        self._is_behind = True  # there may be messages that some partition has
         self._count = self._bytes = 0  # that came since the last `on_read`
         self._last_reply = b""
         self._tail_max = 0
@@ -127,19 +118,17 @@ class ExactlyOnce(StreamCarrier):
     def roles_changed(self, leading: Mapping[int, Partition]) -> None:
         self._end_run()  # what was taken counts for those that stay
         for index in self._intake.serve(leading, self._partition_count()):
-            self._reached.pop(index, None)
+            self._progress.forget(index)
         for index in [index for index in self._reached if index not in leading]:
-            del self._reached[index]
+            self._progress.forget(index)
         super().roles_changed(leading)
 
     def _stopped(self) -> None:
-        self._note_checkpoints()
-        if self._checkpoints is not None:
-            self._checkpoints.stop()
+        self._note_progress()
+        self._progress.stop()
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
             self._checkpoint_timer = None
-        self._reached.clear()
 
     # -- a run's beginning
 
@@ -153,16 +142,14 @@ class ExactlyOnce(StreamCarrier):
                 f"the stream {name} removes what has been acknowledged (retention {info.config.retention}), so it can't be read"
                 " exactly once: set nats.delivery=at-least-once"
             )
-        if info.created != self._created or name != self._stream:
-            self._reached.clear()
-            self._created, self._stream = info.created, name
-            self._intake.of_stream(name)
+        self._stream = name
+        self._intake.of_stream(name)
         consumer = self._consumer = consumer_name(
             "barnabas", self.binding.topic, self._runtime.random_bytes(6).hex()
         )
         stream = await look_at(self._api, info, self.binding.start, consumer)
-        await self._find_reached(stream)
-        first = min(each.sequence for each in self._reached.values()) + 1
+        await self._progress.find(self._api, stream, self.leading, self._intake.partition_count)
+        first = self._progress.first
         config = ConsumerConfig(
             name=consumer,
             description=f"topic {self.binding.topic}, exactly once",
@@ -175,46 +162,6 @@ class ExactlyOnce(StreamCarrier):
         )
         made = await make_consumer(self._api, info, config, self.binding.patterns)
         self._run(made, self._note_removed(info, first))
-
-    async def _find_reached(self, stream: Stream) -> None:
-        """Fill `_reached` for the partitions of which it is not known."""
-        unknown = [index for index in sorted(self.leading) if index not in self._reached]
-        if not unknown:
-            return
-        count = self._partition_count()
-        checkpoints = await self._checkpoints.fetch(range(count)) if self._checkpoints is not None else {}
-        running = [each.sequence for each in self._reached.values()]
-        found: dict[int, Reached] = {}
-        begun: dict[int, Checkpoint] = {}
-        for index in unknown:
-            partition = self.leading[index]
-            reached = await self._reached_by(partition, checkpoints.get(index), stream)
-            if reached is None:
-                before = before_of_new(index, checkpoints, self._stream, running)
-                reached = Reached(stream.before_start if before is None else before)
-                end = partition.high_watermark
-                begun[index] = Checkpoint(end, self._stream, reached.sequence, reached.timestamp_ns, count)
-            found[index] = reached
-        if begun and self._checkpoints is not None:
-            await self._checkpoints.commit(begun)
-        self._reached.update(found)
-
-    async def _reached_by(
-        self, partition: Partition, checkpoint: Checkpoint | None, stream: Stream
-    ) -> Reached | None:
-        name, end = self._stream, partition.log.log_end_offset
-        is_of_this = checkpoint is not None and checkpoint.stream == name and checkpoint.offset <= end
-        floor = checkpoint.offset if checkpoint is not None and is_of_this else 0
-        position = await find_position(self._runtime, partition, name, floor)
-        reached = later_of(position, checkpoint, name, end)
-        if reached is None:
-            return None
-        is_bounded = self.binding.start.kind in ("seq", "time")
-        if not await still_counts(self._api, stream, reached, self._name):
-            return Reached(stream.before_start if is_bounded else 0)
-        if is_bounded and reached.sequence < stream.before_start:
-            return Reached(stream.before_start)
-        return reached
 
     def _note_removed(self, info: StreamInfo, first: int) -> int:
         """What was removed from the front of the stream before it could be taken; returns the first that is left."""
@@ -240,7 +187,10 @@ class ExactlyOnce(StreamCarrier):
         self._prefix = _NO_PREFIX
         self._next = 1
         self._cursor = first - 1
-        self._ahead = max(each.sequence for each in self._reached.values())
+        self._ahead = self._progress.last
+        self._is_behind = self._cursor < self._ahead
+        for lane in self._intake.lanes.values():
+            lane.read_limits()
         self._trouble = None
         self._tail_max = min(batch_bytes_max(each) for each in self.leading.values()) - RECORD_OVERHEAD_BYTES
         self.stats.lag = made.info.num_pending
@@ -268,40 +218,41 @@ class ExactlyOnce(StreamCarrier):
             return
         try:
             numbers = reply[self._numbers_start :].split(b".")
-            sequence = int(numbers[1])
-            timestamp = numbers[3]
-            if int(numbers[2]) != self._next:
-                self._trouble = False, f"message {self._next} of the consumer did not come"
-                return
-            encoded = self._intake.encode(subject, header_block, payload, numbers[1], timestamp)
-            if encoded is not None:
-                partition, special, tail = encoded
-                lane = self._intake.lanes.get(partition)
-                if lane is None or (
-                    sequence <= self._ahead and sequence <= self._reached[partition].sequence
-                ):
-                    pass
-                elif special is not None and self._intake.has_looped(header_block):
-                    self.stats.looped += 1
-                else:
-                    if len(tail) > self._tail_max:
-                        self._trouble = True, _too_large(sequence, len(tail))
-                        return
-                    lane.builder.add_at(tail, int(timestamp[:-6]))
+            if (
+                header_block
+                or self._is_behind
+                or not self._intake.gather(subject, payload, numbers[1], numbers[3])
+            ):
+                self._take_carefully(subject, header_block, payload, numbers[1], numbers[3])
+        except (ValueError, IndexError):
+            self._trouble = False, f"a message came with a reply subject that can't be read: {reply[:200]!r}"
+        if self._trouble is None:
+            self._last_reply = reply
+            self._count += 1
+            self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)
+
+    def _take_carefully(
+        self, subject: bytes, header_block: bytes, payload: bytes, number: bytes, timestamp: bytes
+    ) -> None:
+        """A message that may be here already, or asks for something, or is the first one of its subject."""
+        sequence = int(number)
+        try:
+            encoded = self._intake.encode(subject, header_block, payload, number, timestamp)
         except BadPartition as error:
             self._trouble = True, f"message {sequence} of the stream can't be taken: {error}"
             return
-        except (ValueError, IndexError):
-            self._trouble = False, f"a message came with a reply subject that can't be read: {reply[:200]!r}"
+        if encoded is None:
             return
-        if self._takes_all and sequence != self._cursor + 1:
-            self._note_gap(sequence)
-        self._next += 1
-        self._cursor = sequence
-        self._cursor_time = timestamp
-        self._last_reply = reply
-        self._count += 1
-        self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)
+        partition, special, tail = encoded
+        lane = self._intake.lanes.get(partition)
+        if lane is None or sequence <= self._reached[partition].sequence:
+            return
+        if special is not None and self._intake.has_looped(header_block):
+            self.stats.looped += 1
+        elif len(tail) > self._tail_max:
+            self._trouble = True, _too_large(sequence, len(tail))
+        else:
+            lane.builder.add_at(tail, int(timestamp[:-6]))
 
     def _take_other(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         """The first message, or what is none."""
@@ -316,11 +267,6 @@ class ExactlyOnce(StreamCarrier):
         self._numbers_start = numbers_start(reply)
         self._prefix = reply[: self._numbers_start]
         self._take(subject, reply, header_block, payload)
-
-    def _note_gap(self, sequence: int) -> None:
-        if self._cursor:  # in front of the first that was ever asked for nothing is missing
-            self.missing += max(0, sequence - self._cursor - 1)
-            self.stats.lost_estimate = self.missing
 
     def on_read(self) -> None:
         """Append what came together, and ask for more."""
@@ -341,16 +287,29 @@ class ExactlyOnce(StreamCarrier):
         if not count:
             return
         self._count = self._bytes = 0
+        if self._puller is not None:
+            self._puller.received(count, size)
+        delivery = parse_ack_subject(self._last_reply)
+        if delivery is None or delivery.consumer_sequence != self._next + count - 1:
+            self._intake.drop()
+            self._trouble = False, f"messages of the consumer did not come, from its {self._next}th on"
+            return
+        if (
+            self._takes_all and self._cursor
+        ):  # in front of the first that was ever asked for nothing is missing
+            self.missing += delivery.stream_sequence - self._cursor - count
+        self._next += count
+        self._cursor = delivery.stream_sequence
+        self._cursor_time = delivery.timestamp_ns
+        self._is_behind = self._cursor < self._ahead
         stats = self.stats
         stats.messages_in += count
         stats.bytes_in += size
-        pending = self._last_reply[self._numbers_start :].split(b".")[4]
-        stats.lag = int(pending) if pending.isdigit() else 0
+        stats.lag = delivery.pending
+        stats.lost_estimate = self.missing
         self._intake.close_batches(size)
         if self._trouble is None:
             self.went_well()
-        if self._puller is not None:
-            self._puller.received(count, size)
 
     def _refill(self) -> None:
         if self._puller is not None:
@@ -363,7 +322,7 @@ class ExactlyOnce(StreamCarrier):
 
     def _refused(self, index: int, _count: int, error: ErrorCode, why: str) -> None:
         """A partition did not take a batch. Where it stands its log knows."""
-        self._reached.pop(index, None)
+        self._progress.forget(index)
         what = f"{self.binding.topic}-{index} does not take messages of the stream: {error.name}: {why}"
         self._trouble = error not in _FOR_NOW, what
 
@@ -377,10 +336,7 @@ class ExactlyOnce(StreamCarrier):
         subscription.unsubscribe()
         self._close()
         self._puller = self._subscription = None
-        time = int(self._cursor_time)
-        for index, reached in self._reached.items():
-            if reached.sequence < self._cursor:
-                self._reached[index] = Reached(self._cursor, time)
+        self._progress.came_to(self._cursor, self._cursor_time)
         if self._client.is_connected:
             Steps(delete(self._api, self._stream, self._consumer), lambda _error: None)
 
@@ -388,28 +344,11 @@ class ExactlyOnce(StreamCarrier):
 
     def _checkpoint(self) -> None:
         self._checkpoint_timer = self._runtime.call_later(CHECKPOINT_EVERY_S, self._checkpoint)
-        self._note_checkpoints()
+        self._note_progress()
 
-    def _note_checkpoints(self) -> None:
-        """Remember what has been reached, once it is committed."""
-        checkpoints, cursor = self._checkpoints, self._cursor
-        if checkpoints is None or cursor == self._checkpointed:
-            return
-        self._checkpointed = cursor
-        time, count, stream = int(self._cursor_time), self._partition_count(), self._stream
-        for index, lane in self._intake.lanes.items():
-            reached = self._reached.get(index)
-            if reached is None:
-                continue
-            later = reached if reached.sequence > cursor else Reached(cursor, time)
-            end = lane.partition.log.log_end_offset
-            checkpoint = Checkpoint(end, stream, later.sequence, later.timestamp_ns, count)
-
-            def committed(error: ErrorCode, index: int = index, checkpoint: Checkpoint = checkpoint) -> None:
-                if not error:
-                    checkpoints.keep(index, checkpoint)
-
-            lane.partition.when_committed(end, committed)
+    def _note_progress(self) -> None:
+        partitions = {index: lane.partition for index, lane in self._intake.lanes.items()}
+        self._progress.note(partitions, self._cursor, self._cursor_time)
 
 
 def _too_large(sequence: int, size: int) -> str:

@@ -21,6 +21,7 @@ from barnabas.broker.nats.record_parts import (
     SEQUENCE_HEADER,
     STREAM_HEADER,
     TIMESTAMP_HEADER,
+    VARINT_COUNT,
     VARINTS,
     sized,
 )
@@ -28,6 +29,7 @@ from barnabas.broker.partition import ACKS_ALL
 from barnabas.controller.nats.subjects import compile_filter
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.primitives import varint
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
@@ -39,6 +41,8 @@ RECORD_OVERHEAD_BYTES: Final = (
     61 + 32
 )  # the batch's header, and what stands in front of a record's tail at most
 
+_SUBJECTS_BYTES_MAX: Final = 16_384  # the longest line of a server is 4 KiB: key and headers are less
+_FOUR_HEADERS: Final = VARINTS[4]
 _SEQUENCE_PART: Final = sized(SEQUENCE_HEADER)
 _TIMESTAMP_PART: Final = sized(TIMESTAMP_HEADER)
 
@@ -51,12 +55,16 @@ Appended = Callable[[int, int, int, int], object]  # partition, first, count, ba
 class Lane:
     """What has been gathered for one partition, as of one epoch of its leadership."""
 
-    __slots__ = ("builder", "epoch", "partition")
+    __slots__ = ("builder", "epoch", "partition", "payload_max")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch = partition.leader_epoch
         self.builder = BatchBuilder()
+        self.payload_max = 0  # such a message fits, whatever its subject
+
+    def read_limits(self) -> None:
+        self.payload_max = batch_bytes_max(self.partition) - RECORD_OVERHEAD_BYTES - _SUBJECTS_BYTES_MAX
 
 
 class _Round:
@@ -91,15 +99,16 @@ class Intake:
         self._stats = stats
         self._key_of = key_of
         self._value_of = value_of
-        self._partition_count = 0
+        self.partition_count = 0
         self._encoder: Encoder | None = None
         self._stream_parts: tuple[bytes, ...] = ()
+        self._front = b""  # what four headers begin with, behind that of the subject
 
     def serve(self, leading: Mapping[int, Partition], partition_count: int) -> list[int]:
         """These partitions are led here now, of so many. Returns those that are new, or led anew: nothing is known of
         them. What was gathered for others is dropped."""
-        if partition_count != self._partition_count or self._encoder is None:
-            self._partition_count = partition_count
+        if partition_count != self.partition_count or self._encoder is None:
+            self.partition_count = partition_count
             self._encoder = self._make_encoder(partition_count)
         for index, lane in list(self.lanes.items()):
             if leading.get(index) is not lane.partition or lane.epoch != lane.partition.leader_epoch:
@@ -130,6 +139,7 @@ class Intake:
         """What comes from now on is of this stream."""
         name = stream.encode()
         self._stream_parts = (sized(STREAM_HEADER), VARINTS[len(name)], name, _SEQUENCE_PART)
+        self._front = b"".join(self._stream_parts)
 
     def encode(
         self, subject: bytes, header_block: bytes, payload: bytes, sequence: bytes, timestamp_ns: bytes
@@ -147,6 +157,45 @@ class Intake:
         )
         value = payload if self._value_of is None else self._value_of(header_block, payload)
         return self._encoder.encode(subject, b"", header_block, value, extra)
+
+    def gather(self, subject: bytes, payload: bytes, sequence: bytes, timestamp_ns: bytes) -> bool:
+        """Take a message without headers, if its subject says all that is to be known of it and has been seen before.
+        False: nothing has happened. What most messages are is done here in one go."""
+        assert self._encoder is not None
+        route = self._encoder.routes.by_subject.get(subject)
+        if route is None or route.partition < 0 or self._value_of is not None:
+            return False
+        lane = self.lanes.get(route.partition)
+        if lane is None:
+            return True
+        size = len(payload)
+        if size > lane.payload_max:
+            return False
+        builder = lane.builder
+        builder.timestamps.append(int(timestamp_ns[:-6]))
+        builder.tails.append(
+            b"".join(
+                (
+                    route.key_part,
+                    VARINTS[size] if size < VARINT_COUNT else varint(size),
+                    payload,
+                    _FOUR_HEADERS,
+                    route.subject_part,
+                    self._front,
+                    VARINTS[len(sequence)],
+                    sequence,
+                    _TIMESTAMP_PART,
+                    VARINTS[len(timestamp_ns)],
+                    timestamp_ns,
+                )
+            )
+        )
+        return True
+
+    def drop(self) -> None:
+        """Forget what has been gathered."""
+        for lane in self.lanes.values():
+            lane.builder = BatchBuilder()
 
     def has_looped(self, header_block: bytes) -> bool:
         """Whether a message with special headers was a record of this very topic."""

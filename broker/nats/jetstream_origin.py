@@ -17,7 +17,7 @@ ahead later skips what lies between.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -135,24 +135,16 @@ async def _message(api: JetStreamApi, stream: str, sequence: int) -> StoredMessa
         return None
 
 
-def later_of(
-    position: LogPosition | None, checkpoint: Checkpoint | None, stream: str, log_end_offset: int
-) -> Reached | None:
-    """What a partition has come to. A checkpoint that lies beyond the log's end is of a log that is lost."""
+def later_of(position: LogPosition | None, checkpoint: Checkpoint | None) -> Reached | None:
+    """What a partition has come to."""
     found: list[Reached] = []
     if position is not None:
         found.append(Reached(position.sequence, position.timestamp_ns))
-    if checkpoint is not None and checkpoint.stream == stream and checkpoint.offset <= log_end_offset:
+    if checkpoint is not None:
         found.append(Reached(checkpoint.sequence, checkpoint.timestamp_ns))
     return max(found, key=lambda each: (each.timestamp_ns, each.sequence), default=None)
 
 
-def before_of_new(
-    partition: int, checkpoints: Mapping[int, Checkpoint], stream: str, running: Iterable[int]
-) -> int | None:
-    """Where a partition begins that was added after others had begun (with fewer partitions): behind all that they
-    have dealt with, because its messages went to them until then. None when it is not such a one."""
-    others = [each for each in checkpoints.values() if each.stream == stream]
-    if not any(each.partition_count <= partition for each in others):
-        return None
-    return max([each.sequence for each in others] + list(running))
+def was_added(partition: int, checkpoints: Mapping[int, Checkpoint], stream: str) -> bool:
+    """Whether a partition was added after others had begun without it."""
+    return any(each.stream == stream and each.partition_count <= partition for each in checkpoints.values())

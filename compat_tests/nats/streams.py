@@ -94,7 +94,12 @@ def read_all(
     """All records of the topic, `count` at least (of different messages, where `distinct`), and whatever else comes
     within a moment."""
     consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False}
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
     )
     partitions = consumer.list_topics(topic, timeout=15).topics[topic].partitions
     consumer.assign([TopicPartition(topic, index, 0) for index in sorted(partitions)])
@@ -144,6 +149,8 @@ def check_at_least_once(found: list[Any], published: list[tuple[str, bytes]]) ->
     first: dict[int, tuple[int, str, bytes]] = {}
     for partition, subject, sequence, value in records(found):
         first.setdefault(sequence, (partition, subject, value))
+    missing = [number + 1 for number in range(len(published)) if number + 1 not in first]
+    assert not missing, f"{len(missing)} of {len(published)} are missing, from {missing[0]} to {missing[-1]}"
     assert [first[number + 1][1:] for number in range(len(published))] == published
     for partition in {record[0] for record in first.values()}:
         sequences = [sequence for sequence, record in first.items() if record[0] == partition]

@@ -6,14 +6,19 @@ import threading
 import time
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all
+from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all, records
 
 pytestmark = pytest.mark.barnabas_only
+
+BINDING = {"nats.subjects": "orders.>", "nats.mode": "jetstream"}
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def test_what_a_stream_holds_and_what_comes_is_in_the_topic(broker: Broker, serv
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
         streams.publish(before)
-        bind(broker, "orders", {"nats.subjects": "orders.>", "nats.mode": "jetstream"}, partitions=4)
+        bind(broker, "orders", BINDING, partitions=4)
         streams.publish(after)
         stored = streams.stored_times("ORDERS", [1, 5000])
     found = read_all(broker, "orders", 5000)
@@ -51,7 +56,7 @@ def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, k
     published = numbered(0, 2000)
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
-    bind(broker, "orders", {"nats.subjects": "orders.>", "nats.mode": "jetstream"}, partitions=2)
+    bind(broker, "orders", BINDING, partitions=2)
     with Streams(server) as streams:
         streams.publish(published)
     for _ in range(3):
@@ -70,7 +75,7 @@ def test_a_broker_that_goes_and_comes_back_while_messages_come(
     published: list[tuple[str, bytes]] = []
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
-        bind(broker, "orders", {"nats.subjects": "orders.>", "nats.mode": "jetstream"}, partitions=4)
+        bind(broker, "orders", BINDING, partitions=4)
         is_over = threading.Event()
 
         def publish() -> None:
@@ -92,3 +97,77 @@ def test_a_broker_that_goes_and_comes_back_while_messages_come(
         thread.join()
     found = read_all(broker, "orders", len(published))
     check_exactly(found, published)
+
+
+def test_records_that_retention_removed_do_not_come_again(broker: Broker, server: NatsServer) -> None:
+    published = numbered(0, 1000)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+        bind(broker, "orders", BINDING, partitions=3)
+        assert len(read_all(broker, "orders", 1000)) == 1000
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        group = ConsumerGroupTopicPartitions("barnabas-jetstream-orders")
+
+        def committed() -> list[str]:
+            listed = admin.list_consumer_group_offsets([group])[group.group_id].result(15)
+            return [each.metadata or "" for each in listed.topic_partitions or []]
+
+        eventually(lambda: [each.split(" ")[:2] for each in committed()] == [["ORDERS", "1000"]] * 3, 30)
+        everything = [TopicPartition("orders", index, -1) for index in range(3)]
+        for future in admin.delete_records(everything).values():
+            future.result(15)
+        broker.kill()
+        broker.start()
+        streams.publish(numbered(1000, 10))
+    found = records(read_all(broker, "orders", 10))
+    assert sorted(sequence for _, _, sequence, _ in found) == list(range(1001, 1011))
+
+
+def test_a_binding_that_begins_with_what_is_new_stays_where_it_began(
+    broker: Broker, server: NatsServer
+) -> None:
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(numbered(0, 100))
+        bind(broker, "orders", {**BINDING, "nats.start": "new"}, partitions=3)
+        time.sleep(1)
+        broker.stop()
+        streams.publish(numbered(100, 50))  # new, though nobody was there
+        broker.start()
+        streams.publish(numbered(150, 50))
+    found = records(read_all(broker, "orders", 100))
+    assert sorted(sequence for _, _, sequence, _ in found) == list(range(101, 201))
+
+
+def test_partitions_that_are_added_take_what_comes_then(broker: Broker, server: NatsServer) -> None:
+    published = numbered(0, 300)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+        bind(broker, "orders", BINDING, partitions=2)
+        assert len(read_all(broker, "orders", 300)) == 300
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.create_partitions([NewPartitions("orders", 5)])["orders"].result(15)
+        more = numbered(300, 300)
+        streams.publish(more)
+    found = read_all(broker, "orders", 600)
+    check_exactly(found, published + more)
+    assert {message.partition() for message in found} == set(range(5))
+
+
+def test_a_binding_that_is_paused_and_changed_goes_on_where_it_was(
+    broker: Broker, server: NatsServer
+) -> None:
+    published = numbered(0, 200)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        bind(broker, "orders", BINDING, partitions=2)
+        streams.publish(published)
+        bind(broker, "orders", {"nats.paused": "true"})
+        more = numbered(200, 200)
+        streams.publish(more)
+        count = len(read_all(broker, "orders", 401, seconds=1))
+        assert count <= 200
+        bind(broker, "orders", {"nats.paused": "false", "nats.key": "token:2"})
+        check_exactly(read_all(broker, "orders", 400), published + more)
