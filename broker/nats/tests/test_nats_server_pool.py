@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import msgspec
+import pytest
 from barnabas.broker.nats.client import NatsClient
 from barnabas.broker.nats.connection_settings import parse_server
 from barnabas.broker.nats.errors import SERVER_GONE, STALE
@@ -136,6 +137,19 @@ def test_attempts_go_on_for_days_and_soon_find_the_server() -> None:
     client.stop()
     runtime.advance(3600)
     assert len(events.connects) == 1
+
+
+def test_a_failure_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = VirtualRuntime()
+    ports = runtime.free_port(), runtime.free_port()
+    client = NatsClient(runtime, settings(*(f"127.0.0.1:{port}" for port in ports)), "client")
+    client.start()
+    runtime.advance(150)
+    logged = [record.getMessage() for record in caplog.records]
+    assert [sum(f":{port}" in text for text in logged) for port in ports] == [3, 3]
+    client.stop()
+    runtime.advance(150)
+    assert len(caplog.records) == len(logged)
 
 
 def test_pings_and_a_server_that_stops_to_answer() -> None:
