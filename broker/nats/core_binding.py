@@ -37,11 +37,12 @@ if TYPE_CHECKING:
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.bound import Binding
     from barnabas.controller.nats.subjects import Filter
-    from barnabas.storage.runtime import Runtime
+    from barnabas.storage.runtime import Runtime, Timer
     from barnabas.wire.record_batch import Record
 
 log = logging.getLogger("barnabas.nats")
 
+ASK_REFUSED_AGAIN_S: Final = 5.0  # for a subscription
 _SUBJECT: Final = SUBJECT_HEADER.decode()
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
@@ -81,6 +82,7 @@ class CoreBinding(ClientListener):
         self._waits_since_ms = 0  # for the first connection
         self._attended: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
         self._searches: list[Steps] = []
+        self._retry: Timer | None = None  # of what the server has refused
 
     @property
     def state(self) -> str:
@@ -189,6 +191,8 @@ class CoreBinding(ClientListener):
         for search in self._searches:
             search.cancel()
             self.gaps.found(None)
+        if self._retry is not None:
+            self._retry.cancel()
         self._intake.heartbeat.on_beat.remove(self._beat)
         for subscription in self._subscriptions:
             subscription.unsubscribe()
@@ -241,8 +245,21 @@ class CoreBinding(ClientListener):
     def refused(self, _text: str) -> None:
         """The server has refused something; what, the subscriptions know."""
         refused = next((each.refused for each in self._subscriptions if each.refused), "")
-        if refused and self.ingest.lanes:
+        if not refused:
+            return
+        if self.ingest.lanes:
             self.gaps.begin(self.heard_until_ms, refused)
+        if self._retry is None:
+            self._retry = self._runtime.call_later(ASK_REFUSED_AGAIN_S, self._ask_again)
+
+    def _ask_again(self) -> None:
+        """What the server has refused it may allow now; it does not tell when."""
+        self._retry = None
+        if self._intake.client.is_connected:
+            for subscription in self._subscriptions:
+                if subscription.refused:
+                    subscription.again()
+            self._intake.client.flush(self._flushed)
 
     def _flushed(self, error: NatsError | None) -> None:
         """The server knows the subscriptions that were made on a connection that was there; else `connected` tells."""
@@ -270,7 +287,7 @@ class CoreBinding(ClientListener):
         since_ms: int = 0,
     ) -> None:
         begun = [leading[index] for index in sorted(leading) if index not in self._attended]
-        self._attended = frozenset((*leading, *following))
+        self._attended = frozenset((*leading, *following, *(coming if self._is_listening else ())))
         self.ingest.serve(leading, following, coming)
         if leading and self._absent is not None:
             self.gaps.begin(*self._absent)

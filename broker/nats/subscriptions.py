@@ -37,6 +37,10 @@ class Subscription:
         """From the next message on, another one gets them."""
         self._owner.hand_over(self, sink)
 
+    def again(self) -> None:
+        """Ask the server once more, which has refused it."""
+        self._owner.again(self)
+
     def unsubscribe(self) -> None:
         """Its sink gets nothing any more."""
         self._owner.remove(self)
@@ -92,6 +96,13 @@ class Subscriptions:
             connection = self._client.greeted
             if connection is not None:
                 connection.output.send_line(unsub_line(subscription.id))
+
+    def again(self, subscription: Subscription) -> None:
+        """See Subscription.again."""
+        connection = self._client.greeted
+        if subscription.id in self._by_id and connection is not None:
+            subscription.refused = ""
+            connection.output.send_line(subscription.line())
 
     def drain(self, subscription: Subscription, done: Callable[[NatsError | None], object]) -> None:
         """See Subscription.drain."""

@@ -1,0 +1,221 @@
+"""Running bindings: what is told of them, and servers that can't be reached, do not know us, or refuse us."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.request
+from typing import Any
+
+import nats
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from nats.aio.client import Client as NatsClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.topics import eventually
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.test_nats_core import publish, read
+
+pytestmark = pytest.mark.barnabas_only
+
+SECRET = "never-shown-7f3a"
+Metrics = dict[
+    tuple[str, str], float
+]  # by sample name and topic (or connection and way), all modes and states
+
+
+def page(broker: Broker) -> str:
+    port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return str(answer.read().decode())
+
+
+def metrics(broker: Broker, mode: str = "core") -> Metrics:
+    found: Metrics = {}
+    for family in text_string_to_metric_families(page(broker)):
+        assert family.documentation
+        for sample in family.samples:
+            labels = sample.labels
+            if labels.get("mode", mode) != mode or labels.get("partition", "0") != "0":
+                continue
+            what = labels["way"] if "way" in labels else labels.get("topic", "")
+            if "state" in labels:
+                if not sample.value:
+                    continue
+                what = f"{what} {labels['state']}"
+            assert (sample.name, what) not in found
+            found[sample.name, what] = sample.value
+    return found
+
+
+def state(broker: Broker, topic: str) -> str:
+    return " ".join(
+        what.split(" ")[1]
+        for name, what in metrics(broker)
+        if name == "barnabas_nats_binding_state" and what.split(" ")[0] == topic
+    )
+
+
+async def bindings(client: NatsClient, subject: bytes = b"") -> dict[str, Any]:
+    answer = json.loads((await client.request("$BARNABAS.BINDINGS", subject, timeout=5)).data)
+    return {each["topic"]: each for each in answer["bindings"]}
+
+
+def check_kafka_works(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    failures: list[object] = []
+    producer.produce("plain", b"x", on_delivery=lambda error, _: failures.append(error) if error else None)
+    assert producer.flush(10) == 0
+    assert not failures
+
+
+def check_secret_is_not_shown(broker: Broker) -> None:
+    resource = ConfigResource(ResourceType.BROKER, "1")
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    shown = admin.describe_configs([resource])[resource].result(15)
+    assert shown["nats.password"].is_sensitive
+    assert SECRET not in repr({name: entry.value for name, entry in shown.items()})
+    assert SECRET not in page(broker)
+    assert SECRET not in broker.log_text()
+    assert SECRET not in broker.stdout_text()
+
+
+def test_what_is_told(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server()
+    broker = fresh_broker({"nats.servers": server.url, "barnabas.metrics.listener": "127.0.0.1:0"})
+
+    async def nothing(client: NatsClient) -> None:
+        assert await bindings(client) == {}
+
+    eventually(lambda: metrics(broker)["barnabas_nats_connection_connected", "out"] == 1)
+    publish(server, nothing)  # is answered before anything is bound
+    bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
+    bind(broker, "paused", {"nats.subjects": "orders.>", "nats.paused": "true"})
+    bind(broker, "outward", {"nats.publish.subject": "out.{key}"})
+
+    eventually(lambda: metrics(broker, "publish").get(("barnabas_nats_binding_state", "outward running")))
+
+    async def work(client: NatsClient) -> None:
+        for number in range(20):
+            headers = {"Nats-Msg-Id": str(number // 2)}
+            await client.request(f"orders.{number}", b"x" * 100, timeout=5, headers=headers)
+        told = await bindings(client)
+        states = {topic: (each["state"], each["expected_acks"]) for topic, each in told.items()}
+        assert states == {"orders": ("running", 1), "outward": ("running", 0), "paused": ("paused", 0)}
+        (way,) = told["orders"]["ways"]
+        assert (way["messages_in"], way["appended"], way["duplicates"]) == (20, 10, 10)
+        assert list(await bindings(client, b"orders.a")) == ["orders", "paused"]
+
+    publish(server, work)
+    found = metrics(broker)
+    expected = {"messages_in": 20, "appended": 10, "duplicates": 10, "refused": 0, "acks": 20, "gaps": 0}
+    for name, value in expected.items():
+        assert found[f"barnabas_nats_{name}_total", "orders"] == value, name
+    assert found["barnabas_nats_bytes_in_total", "orders"] > 10 * 100
+    assert 0 < found["barnabas_nats_ack_latency_seconds", "orders"] < 5
+    assert found["barnabas_nats_binding_state", "paused paused"] == 1
+    assert found["kafka_log_log_logendoffset", "orders"] == 10
+    assert found["kafka_server_replicamanager_leadercount", ""] == 3 + 50  # with the positions of `outward`
+    assert found["kafka_controller_kafkacontroller_activecontrollercount", ""] == 1
+    assert found["process_resident_memory_bytes", ""] > 10_000_000
+
+
+def server_with(password: str, permissions: str = "") -> str:
+    return (
+        f"authorization {{ users: [ {{user: kafka, password: {password}{permissions}}}, "
+        "{user: app, password: app} ] }\n"
+    )
+
+
+def broker_at(fresh_broker: BrokerFactory, server: NatsServer, **settings: str) -> Broker:
+    return fresh_broker(
+        {
+            "nats.servers": server.url,
+            "nats.user": "kafka",
+            "nats.password": SECRET,
+            "barnabas.metrics.listener": "127.0.0.1:0",
+            **settings,
+        }
+    )
+
+
+async def publish_as_app(server: NatsServer) -> None:
+    client = await nats.connect(server.url, user="app", password="app")
+    await client.publish("orders.a", b"x")
+    await client.flush()
+    await client.close()
+
+
+def test_a_wrong_password(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server(config=server_with("another"))
+    broker = broker_at(fresh_broker, server)
+    bind(broker, "orders", {"nats.subjects": "orders.>"})
+    bind(broker, "plain", {})
+    assert state(broker, "orders") == "connecting"
+    eventually(lambda: metrics(broker)["barnabas_nats_gap_open", "orders"] == 1)
+    check_kafka_works(broker)
+    said = [line for line in broker.log_text().splitlines() if "Authorization Violation" in line]
+    assert 1 <= len(said) <= 4, said  # once a connection, and in the gap; not at each attempt
+    server.reload(server_with(SECRET))
+    eventually(lambda: state(broker, "orders") == "running", 20)
+    assert metrics(broker)["barnabas_nats_gap_open", "orders"] == 0
+    asyncio.run(publish_as_app(server))
+    read(broker, "orders", 1)
+    check_secret_is_not_shown(broker)
+
+
+def test_a_refused_subscription(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    forbidden = ', permissions: {subscribe: {deny: ["orders.>"]}}'
+    server = nats_server(config=server_with(SECRET, forbidden))
+    broker = broker_at(fresh_broker, server)
+    bind(broker, "orders", {"nats.subjects": "orders.>"})
+    bind(broker, "plain", {"nats.subjects": "plain.>"})
+    eventually(lambda: state(broker, "orders") == "blocked")
+    assert state(broker, "plain") == "running"
+    assert metrics(broker)["barnabas_nats_gap_open", "orders"] == 1
+    assert metrics(broker)["barnabas_nats_gap_open", "plain"] == 0
+    assert 'Permissions Violation for Subscription to "orders.>"' in broker.log_text()
+
+    async def told() -> None:
+        client = await nats.connect(server.url, user="app", password="app")
+        answer = (await bindings(client))["orders"]
+        assert answer["state"].startswith("blocked: the server refuses the subscription")
+        await client.close()
+
+    asyncio.run(told())
+    check_kafka_works(broker)
+    server.reload(server_with(SECRET))
+    eventually(lambda: state(broker, "orders") == "running", 20)
+    eventually(lambda: metrics(broker)["barnabas_nats_gap_open", "orders"] == 0)
+    asyncio.run(publish_as_app(server))
+    read(broker, "orders", 1)
+
+
+def test_a_server_that_is_not_there(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server(config=server_with(SECRET))
+    server.stop()
+    broker = broker_at(fresh_broker, server)
+    bind(broker, "orders", {"nats.subjects": "orders.>"})
+    bind(broker, "plain", {})
+    assert state(broker, "orders") == "connecting"
+    check_kafka_works(broker)
+    assert metrics(broker)["barnabas_nats_connection_connected", "in"] == 0
+    server.start()
+    eventually(lambda: state(broker, "orders") == "running", 20)
+    asyncio.run(publish_as_app(server))
+    read(broker, "orders", 1)
+    gap = next(line for line in broker.log_text().splitlines() if "s) may be missing" in line)
+    assert "server gone" in gap
+    check_secret_is_not_shown(broker)
+    server.kill()
+    broker.restart()  # which waits for no server
+    assert broker.start_seconds < 10
+    check_kafka_works(broker)
