@@ -24,7 +24,6 @@ OWN_TABLE: Final = """
 barnabas.controller.secret.file string - * high
 barnabas.event.loop string auto in:auto,uvloop,asyncio low
 barnabas.metrics.listener string "" * low
-barnabas.metrics.listener string "" * low
 barnabas.validate.records boolean false * medium cluster
 """
 

@@ -74,7 +74,6 @@ advertised.listeners|Addresses that clients are told to connect to, one per list
 auto.create.topics.enable|Whether a topic that a client asks for is created.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
 barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere.
-barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere.
 broker.id|The node's id by its older name; node.id is the one to set.
 broker.rack|The rack or zone the broker stands in.
 connections.max.idle.ms|A connection without requests is closed after this time in ms.
