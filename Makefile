@@ -16,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run demo test test-durability test-apache check format conform bench bench-partitions \
-  bench-cluster bench-nats cluster chaos simulate kafka lock clean
+  bench-cluster bench-nats cluster chaos chaos-nats simulate kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
@@ -26,6 +26,7 @@ help:
 	@echo 'make test-durability  fifty rounds of kill -9 under load, thousands of simulated crashes'
 	@echo 'make simulate     whole clusters under a seeded scheduler (SEEDS=1000)'
 	@echo 'make chaos        clusters under load whose nodes die, stand still and lose their network'
+	@echo 'make chaos-nats   bound topics whose leaders move and die; ten million messages'
 	@echo 'make check        format, lint, types, import rules, generated code'
 	@echo 'make test-apache  the client tests against Apache Kafka'
 	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
@@ -81,6 +82,11 @@ test-durability: $(JARS)
 # BARNABAS_CHAOS_ROUNDS: how often each kind of death comes; the other tests' long forms run once.
 chaos: $(JARS)
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-10} $(PYTEST) -q compat_tests/cluster $(ARGS)
+
+# Fifty moved leaders and twenty killed ones a round; ten million messages each way.
+chaos-nats: $(JARS)
+	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-2} BARNABAS_NATS_MESSAGES=$${BARNABAS_NATS_MESSAGES:-10000000} \
+	  $(PYTEST) -q compat_tests/nats $(ARGS)
 
 test-apache: $(JARS)
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)

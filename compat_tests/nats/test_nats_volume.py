@@ -1,0 +1,55 @@
+"""Many small messages over 1,000 subjects and 8 partitions, by several publishers at once: all of them, once, and in
+each publisher's order on each subject. BARNABAS_NATS_MESSAGES asks for more than the short form's 100,000."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.streams import Streams
+from compat_tests.nats.volume import publish, tally_subjects, tally_topic
+
+pytestmark = pytest.mark.barnabas_only
+
+TOTAL = int(os.environ.get("BARNABAS_NATS_MESSAGES", "100000"))
+SUBJECTS = [f"v.{number}" for number in range(1000)]
+PARTITIONS = 8
+PATIENCE_S = 120 + TOTAL // 1000
+
+
+@pytest.fixture
+def server(nats_server: NatsServerFactory) -> NatsServer:
+    return nats_server(jetstream=True)
+
+
+@pytest.fixture
+def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
+    return fresh_broker({"nats.servers": server.url})
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_core_and_back(server: NatsServer, broker: Broker) -> None:
+    """Subjects into a topic, and the topic's records to other subjects."""
+    bind(broker, "volume", {"nats.subjects": "v.*"}, partitions=PARTITIONS)
+    publish(server, SUBJECTS, TOTAL)
+    tally = tally_topic(broker.bootstrap, "volume", PARTITIONS, TOTAL)
+    assert (tally.count, tally.wrong) == (TOTAL, [])
+    back, thread = tally_subjects(server, "out.>", TOTAL)
+    bind(broker, "volume", {"nats.publish.subject": "out.{key}"})
+    thread.join(PATIENCE_S)
+    assert (back.count, back.wrong) == (TOTAL, [])
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_jetstream(server: NatsServer, broker: Broker) -> None:
+    with Streams(server) as streams:
+        streams.add("VOLUME", "v.*")
+    bind(broker, "stored", {"nats.subjects": "v.*", "nats.mode": "jetstream"}, partitions=PARTITIONS)
+    publish(server, SUBJECTS, TOTAL)
+    tally = tally_topic(broker.bootstrap, "stored", PARTITIONS, TOTAL)
+    assert (tally.count, tally.wrong) == (TOTAL, [])
