@@ -165,14 +165,16 @@ class Ingest:
 
     def close(self) -> None:
         """Append what was gathered."""
+        gathered = [lane for lane in self.lanes.values() if lane.builder.tails]
+        if not (gathered or self.shadows or self._entrances or self._coming):
+            return  # as mostly when there are many bindings
         now_ms = self._runtime.time_ms()
         now_s = self._runtime.monotonic()
-        for lane in self.lanes.values():
-            if lane.builder.tails:
-                if lane.is_holding:
-                    lane.count_held()
-                else:
-                    lane.append(now_ms, now_s)
+        for lane in gathered:
+            if lane.is_holding:
+                lane.count_held()
+            else:
+                lane.append(now_ms, now_s)
         if self.shadows:
             for shadow in self.shadows.values():
                 shadow.tick(now_s)
