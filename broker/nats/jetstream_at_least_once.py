@@ -154,6 +154,7 @@ class AtLeastOnce(StreamCarrier):
             return
         if self._puller.is_idle:
             self._end_run()
+            self._deliveries.give_back()
         else:
             self._runtime.call_later(SETTLES_S, self._retire)
 
@@ -470,7 +471,7 @@ class AtLeastOnce(StreamCarrier):
         self._give_back_timer = None
         self._failing = ""
         self._read_limits()
-        if self._puller is not None:
+        if self._puller is not None and self._owned_epoch >= 0:
             self._puller.let_go()
             self._refill()
 
@@ -478,6 +479,8 @@ class AtLeastOnce(StreamCarrier):
         after_s = self._ack_wait_s / 3
         self._progress_timer = self._runtime.call_later(after_s, self._in_progress)
         if self._client.is_connected:
+            if self._owned_epoch < 0:
+                self._deliveries.give_back()  # to the owner
             self._deliveries.say_in_progress(after_s)
 
     # -- a run's end
