@@ -1,0 +1,110 @@
+"""How far a partition has come in a stream, found in logs of every kind, beside a model that looks at every record."""
+
+from __future__ import annotations
+
+import pytest
+from barnabas.broker.nats.jetstream_positions import LogPosition, find_position
+from barnabas.broker.nats.jetstream_steps import Steps
+from barnabas.broker.partition import Partition
+from barnabas.broker.tests.test_coordinator_log import World
+from barnabas.storage.errors import StorageError
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, build_batch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+Headers = list[tuple[str, bytes | None]]
+
+
+def headers_of(stream: str, sequence: int) -> Headers:
+    return [
+        ("nats.subject", b"a.b"),
+        ("nats.stream", stream.encode()),
+        ("nats.seq", b"%d" % sequence),
+        ("nats.timestamp", b"%d" % (sequence * 1000)),
+    ]
+
+
+def found(world: World, partition: Partition, floor: int = 0, stream: str = "S") -> LogPosition | None:
+    results: list[LogPosition | None] = []
+    errors: list[Exception | None] = []
+
+    async def run() -> None:
+        results.append(await find_position(world.runtime, partition, stream, floor))
+
+    Steps(run(), errors.append)
+    world.runtime.run_until_idle()
+    assert len(errors) == 1, "it has not come to an end"
+    if errors[0] is not None:
+        raise errors[0]
+    return results[0]
+
+
+KINDS = st.one_of(
+    st.tuples(st.just("own"), st.integers(1, 1 << 40)),
+    st.tuples(st.just("another stream"), st.integers(1, 1 << 40)),
+    st.just(("a producer", 0)),
+    st.just(("looks alike", 7)),
+)
+
+
+def record(kind: str, sequence: int, offset: int) -> Record:
+    own: Headers = []
+    if kind == "own":
+        own = headers_of("S", sequence)
+    elif kind == "another stream":
+        own = headers_of("S2", sequence)
+    elif kind == "looks alike":  # a message's own headers, behind those of the bridge
+        own = [("nats.subject", b"a"), ("nats.reply", b"S"), *headers_of("S", sequence)[1:]]
+    return Record(offset, 1, b"k", b"nats.stream S" * 3, [*own, ("x", None)])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(KINDS, min_size=1, max_size=40),
+            st.integers(1, 30),
+            st.sampled_from([Codec.NONE, Codec.NONE, Codec.GZIP]),
+        ),
+        max_size=8,
+    ),
+    st.floats(0, 1),
+    st.booleans(),
+)
+def test_the_last_of_the_stream_is_found(
+    batches: list[tuple[list[tuple[str, int]], int, Codec]], floor_share: float, is_cold: bool
+) -> None:
+    world = World([1])
+    partition = world.partition()
+    model: list[LogPosition] = []
+    for kinds, repeats, codec in batches:
+        for _ in range(repeats):
+            base = partition.log.log_end_offset
+            partition.append(
+                build_batch(
+                    [record(kind, number, index) for index, (kind, number) in enumerate(kinds)], codec=codec
+                )
+            )
+            model += [
+                LogPosition(number, number * 1000, base + index)
+                for index, (kind, number) in enumerate(kinds)
+                if kind == "own"
+            ]
+    floor = int(floor_share * partition.log.log_end_offset)
+    world.disk.is_cold = is_cold
+    expected = next((each for each in reversed(model) if each.offset >= floor), None)
+    assert found(world, partition, floor) == expected
+
+
+def test_what_a_follower_has_is_nobodys_business() -> None:
+    world = World([1, 2])
+    world.partition().append(build_batch([record("own", 1, 0)]))
+    world.change(0, leader=2)
+    with pytest.raises(StorageError, match="not led here"):
+        found(world, world.partition())
+
+
+def test_an_empty_log_holds_none() -> None:
+    world = World([1])
+    assert found(world, world.partition()) is None
