@@ -30,6 +30,7 @@ from barnabas.broker.nats.record_parts import (
     REPLY_HEADER,
     VARINT_COUNT,
     VARINTS,
+    AddHeaders,
     IsSpecial,
     make_header_adder,
     sized,
@@ -103,8 +104,11 @@ class Encoder:
     ) -> None:
         self.routes = Routes(key_of, partition_of, takes, wanted)
         locate = _make_locate(key_of, partition_of)
-        encode = _make_encode(partition_count, is_special)
-        self.take: Sink = _make_take(self.routes, locate, encode, special, refused, reply_is_special)
+        add_headers = make_header_adder(lambda name: name == PARTITION_HEADER or is_special(name))
+        encode = _make_encode(partition_count, add_headers)
+        self.take: Sink = _make_take(
+            self.routes, locate, add_headers, partition_count, special, refused, reply_is_special
+        )
         self.encode: EncodeMessage = _make_encode_message(self.routes, locate, encode)
 
     def serve(self, takes: Mapping[int, Take]) -> None:
@@ -132,8 +136,7 @@ def _make_locate(key_of: KeyFunction, partition_of: Partitioner) -> Locate:
     return locate
 
 
-def _make_encode(partition_count: int, is_special: IsSpecial) -> EncodeParts:
-    add_headers = make_header_adder(lambda name: name == PARTITION_HEADER or is_special(name))
+def _make_encode(partition_count: int, add_headers: AddHeaders) -> EncodeParts:
     reply_name = sized(REPLY_HEADER)
 
     def encode(
@@ -210,7 +213,8 @@ def _make_encode_message(routes: Routes, locate: Locate, encode: EncodeParts) ->
 def _make_take(
     routes: Routes,
     locate: Locate,
-    encode: EncodeParts,
+    add_headers: AddHeaders,
+    partition_count: int,
     special: Special,
     refused: Refused,
     reply_is_special: bool,
@@ -219,7 +223,10 @@ def _make_take(
     learn = routes.learn
     takes = routes.takes
     taker_of = takes.get
+    join = b"".join
+    reply_name = sized(REPLY_HEADER)
 
+    # Where there are headers or a reply it does what `encode` does, without the calls.
     def take(subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         try:
             route = by_subject[subject]
@@ -231,26 +238,33 @@ def _make_take(
         if partition == FROM_MESSAGE:
             partition, key_part = locate(route, subject, reply, header_block, payload)
             take_tail = taker_of(partition)
+        size = len(payload)
+        value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
         if take_tail is None:  # not for here, unless the message itself says so
             if partition == NOWHERE or PARTITION_HEADER not in header_block:
                 return
         elif not (header_block or reply):
-            size = len(payload)
-            value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
-            take_tail(b"".join((key_part, value_size, payload, route.header_part)))
+            take_tail(join((key_part, value_size, payload, route.header_part)))
             return
-        try:
-            partition, found, tail = encode(
-                partition, key_part, route.subject_part, reply, header_block, payload, ()
-            )
-        except BadPartition as error:
-            if error.partition in takes:
-                refused(subject, reply, header_block, payload, error)
-            return
-        if partition in takes:
+        parts = [key_part, value_size, payload, b"", route.subject_part]
+        if reply:
+            parts += reply_name, varint(len(reply)), reply
+        found = add_headers(header_block, parts) if header_block else None
+        count = (len(parts) - _PARTS_BESIDE) // 3
+        parts[_COUNT_PLACE] = VARINTS[count] if count < VARINT_COUNT else varint(count)
+        tail = join(parts)
+        if found is not None:
+            try:
+                partition, found, tail = _as_requested(partition, found, tail, partition_count)
+            except BadPartition as error:
+                if error.partition in takes:
+                    refused(subject, reply, header_block, payload, error)
+                return
+            take_tail = taker_of(partition)
+        if take_tail is not None:
             if found is not None or (reply and reply_is_special):
                 special(partition, reply, header_block, found or [], tail)
             else:
-                takes[partition](tail)
+                take_tail(tail)
 
     return take
