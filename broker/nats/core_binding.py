@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 ASK_REFUSED_AGAIN_S: Final = 5.0  # for a subscription
+# A leader may have been so far behind with reading when it took its last message: then the server cuts it off.
+BEHIND_MS_MAX: Final = 10_000
 _SUBJECT: Final = SUBJECT_HEADER.decode()
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
@@ -293,15 +295,20 @@ class CoreBinding(ClientListener):
             self.gaps.begin(*self._absent)
         begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]
         if begun:
-            self.gaps.begin(since_ms or self._runtime.time_ms(), missed)
-            if not since_ms:
-                self._search(begun)
+            is_alone = all(len(each.state.replicas) == 1 for each in begun)
+            if since_ms and is_alone:
+                self.gaps.begin(since_ms, missed)
+            else:  # another may have led since
+                self.gaps.begin(self._runtime.time_ms(), missed)
+                self._search(begun, since_ms)
             if self._is_listening:
                 self.gaps.end()
 
-    def _search(self, begun: list[Partition]) -> None:
-        """Each of these has had all messages up to its last one."""
+    def _search(self, begun: list[Partition], since_ms: int) -> None:
+        """Each of these has had all messages up to its last one, and up to `since_ms`."""
         found: list[int] = []
+        is_over = False
+        steps: Steps | None = None
 
         async def search() -> None:
             for partition in begun:
@@ -310,14 +317,21 @@ class CoreBinding(ClientListener):
                     found.append(time_ms)
 
         def ended(error: Exception | None) -> None:
+            nonlocal is_over
+            is_over = True
+            if steps is not None:
+                self._searches.remove(steps)
             if error is not None:
                 log.warning(
                     "topic %s: where its gap begins can't be seen in the log: %s", self.binding.topic, error
                 )
-            self.gaps.found(min(found, default=None))
+            begins_ms = max(since_ms, min(found) - BEHIND_MS_MAX) if found else since_ms
+            self.gaps.found(begins_ms or None)
 
         self.gaps.search()
-        self._searches.append(Steps(search(), ended))
+        steps = Steps(search(), ended)
+        if not is_over:
+            self._searches.append(steps)
 
 
 def _time_of(record: Record) -> int | None:

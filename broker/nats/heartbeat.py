@@ -53,6 +53,7 @@ class Heartbeat(ClientListener):
     def connected(self, info: ServerInfo) -> None:  # noqa: ARG002 - the listener's shape
         """What was taken before belongs to the gap that ends here."""
         self._is_asking = False
+        self._stood_still_s = 0.0  # what that has led to has happened
         self.until_ms = self._runtime.time_ms()
 
     def explained(self, cause: Cause) -> Cause:

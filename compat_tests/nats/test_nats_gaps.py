@@ -11,7 +11,7 @@ from datetime import datetime
 import pytest
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
@@ -50,12 +50,11 @@ def await_gap(broker: Broker, count: int, cause: str) -> Gap:
     return gaps[-1]
 
 
-def check(broker: Broker, published: dict[bytes, Published]) -> int:
+def check(bootstrap: str, published: dict[bytes, Published], gaps: list[Gap]) -> int:
     """What is missing was published within a gap, nothing is there twice, and the order is kept; how many are missing."""
-    gaps = gaps_of(broker)
     newest = max(published.values())
     assert newest.begin_ms > max(gap.end_ms for gap in gaps)
-    found = by_subject(broker.bootstrap, TOPIC, PARTITIONS, 1)
+    found = by_subject(bootstrap, TOPIC, PARTITIONS, 1)
     counts = Counter(value for values in found.values() for value in values)
     assert counts.keys() <= published.keys()
     assert not [value for value, count in counts.items() if count > 1]
@@ -99,14 +98,22 @@ def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: 
     broker.restart(kill=True)
     gap = await_gap(broker, 3, "the broker was restarted")
     assert gap.end_ms - gap.begin_ms < 2 * SHORT_S * 1000
+    broker.kill()
+    attendance = broker.log_dir / "barnabas-nats-attendance"
+    attendance.write_text(
+        re.sub("^boot .*", "boot another running", attendance.read_text(), flags=re.MULTILINE)
+    )
+    broker.start()  # as if the machine had failed: the log's end is what counts
+    gap = await_gap(broker, 4, "the broker was restarted")
+    assert 10_000 < gap.end_ms - gap.begin_ms < 10_000 + 2 * SHORT_S * 1000
     publisher.await_more(100)
 
     bind(broker, TOPIC, {"nats.paused": "true"})
     publisher.await_more(100)
     bind(broker, TOPIC, {"nats.paused": "false"})
-    await_gap(broker, 4, "the binding is paused")
+    await_gap(broker, 5, "the binding is paused")
     publisher.await_more(200)
-    assert check(broker, publisher.finish()) > 100
+    assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
 
 
 def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
@@ -121,5 +128,38 @@ def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: Na
     gap = await_gap(broker, 1, "slow consumer")
     assert "stood still" in gap.cause
     publisher.await_more(200)
-    assert check(broker, publisher.finish()) > 100
+    assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
     assert "Slow Consumer Detected" in server.log_text()
+
+
+def test_a_cluster_that_ends_as_a_whole(
+    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory
+) -> None:
+    server = nats_server()
+    cluster = fresh_cluster(settings={"nats.servers": server.url})
+    bind(
+        cluster,
+        TOPIC,
+        {"nats.subjects": "s.>", "min.insync.replicas": "2"},
+        partitions=PARTITIONS,
+        replicas=3,
+    )
+    cluster.wait_until_known()
+    publisher = TimedPublisher(server, "s")
+    publisher.await_more(200)
+    cluster.restart(cluster.leader(TOPIC, 0))
+    cluster.wait_until_whole()
+    publisher.await_more(200)
+    assert [gaps_of(node) for node in cluster.nodes.values()] == [[], [], []]  # others were there
+
+    cluster.kill(*sorted(cluster.nodes))
+    time.sleep(0.5)
+    cluster.start(*sorted(cluster.nodes))
+    cluster.wait_until_whole()
+    eventually(lambda: any(gaps_of(node) for node in cluster.nodes.values()))
+    time.sleep(1)
+    publisher.await_more(200)
+    published = publisher.finish()
+    gaps = [gap for node in cluster.nodes.values() for gap in gaps_of(node)]
+    assert all("nobody" in gap.cause or "restarted" in gap.cause for gap in gaps), gaps
+    check(cluster.bootstrap, published, gaps)
