@@ -127,7 +127,7 @@ def jetstream(partitions: int, headers: bool, delivery: str, system: System, sca
                 if done != last:
                     moved_at, last = time.monotonic(), done
                 assert time.monotonic() < moved_at + 30, f"{done} of {count} messages arrived"
-                time.sleep(0.005)
+                time.sleep(0.01)
             measures = meter.per_message(count)
             _exactly(arrived, count)
     return measures

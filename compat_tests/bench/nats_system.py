@@ -25,7 +25,7 @@ from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import Streams
 
 WINDOW = 50_000  # messages under way: about 20 MB, where nats-server cuts at 64 MiB
-_POLL_S = 0.005
+_POLL_S = 0.01
 _STALLED_S = 30.0
 _numbers = itertools.count()
 _INBOX = b"_INBOX.probe"
