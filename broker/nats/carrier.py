@@ -41,6 +41,7 @@ class CarrierStats:
     refused: int = 0  # answered with an error, or logged where nobody waits for an answer
     dead_letters: int = 0
     looped: int = 0  # came from this very topic
+    superseded: int = 0  # records that were not put into a bucket, because it had a newer value
     redelivered: int = 0
     lag: int = 0  # messages of the stream, or records of the topic, that are still to come
     lost_estimate: int = 0

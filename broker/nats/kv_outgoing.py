@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.nats.jetstream_positions import read_position
 from barnabas.broker.nats.kv import key_problem, stream_of, subject_prefix
 from barnabas.broker.nats.reverse_message import MessageHeaders
+from barnabas.broker.nats.reverse_outgoing import Outgoing
 from barnabas.broker.nats.reverse_subject import SUBJECT_BYTES_MAX, Unpublishable
 
 if TYPE_CHECKING:
@@ -25,17 +26,18 @@ _METADATA: Final = "kv-revision="
 _DIGITS_MAX: Final = 20
 
 
-class BucketOutgoing:
+class BucketOutgoing(Outgoing):
     """The messages of one partition (an Outgoing)."""
 
     def __init__(self, bucket: str, domain: str, cluster_id: str, topic: str, partition: int) -> None:
-        self._prefix = (f"$JS.{domain}.API.".encode() if domain else b"") + subject_prefix(bucket)
+        super().__init__()
+        self._domain_prefix = f"$JS.{domain}.API.".encode() if domain else b""
+        self._prefix = self._domain_prefix + subject_prefix(bucket)
         self._stream = stream_of(bucket).encode()
         self._block = MessageHeaders(cluster_id, topic, partition).block
-        self._revision = -1  # the largest so far
-        self._marks: deque[tuple[int, int]] = deque(
-            [(0, -1)]
-        )  # next offset, the largest revision up to there
+        self._revision = 0  # the largest that stands in front of the next record
+        self._is_known = True  # whether it does, and no larger one
+        self._marks: deque[tuple[int, int]] = deque()  # next offset, the largest revision in front of it
 
     def message(self, record: Record) -> tuple[bytes, bytes, bytes] | None:
         if record.headers and self._is_from_bucket(record):
@@ -48,11 +50,17 @@ class BucketOutgoing:
             raise Unpublishable(f"its subject would have {len(subject)} bytes, more than {SUBJECT_BYTES_MAX}")
         return subject, self._block(record, removal=DELETED), record.value or b""
 
-    def restart(self, metadata: str) -> None:
-        revision = metadata.removeprefix(_METADATA)
-        is_known = metadata.startswith(_METADATA) and revision.isascii() and revision.isdigit()
-        self._revision = int(revision[:_DIGITS_MAX]) if is_known else -1
-        self._marks = deque([(0, self._revision)])
+    def restart(self, metadata: str | None) -> None:
+        revision = (metadata or "").removeprefix(_METADATA)[:_DIGITS_MAX]
+        is_told = (
+            metadata is not None
+            and metadata.startswith(_METADATA)
+            and revision.isascii()
+            and revision.isdigit()
+        )
+        self._is_known = is_told or metadata is None  # not where an admin has moved the group
+        self._revision = int(revision) if is_told else 0
+        self._marks = deque([(0, self._revision if self._is_known else -1)])
 
     def metadata(self, offset: int) -> str:
         marks = self._marks
@@ -68,10 +76,6 @@ class BucketOutgoing:
             return False
         revision = position.sequence
         self._revision = revision
-        next_offset = record.offset + 1
-        marks = self._marks
-        if len(marks) > 1 and marks[-1][0] == next_offset - 1:
-            marks[-1] = next_offset, revision  # nothing of ours in between
-        else:
-            marks.append((next_offset, revision))
+        self._is_known = True
+        self._marks.append((record.offset + 1, revision))
         return True

@@ -13,12 +13,13 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client import ClientListener
+from barnabas.broker.nats.kv import subject_prefix
 from barnabas.broker.nats.kv_outgoing import BucketOutgoing
+from barnabas.broker.nats.kv_synced import SyncedOutgoing
+from barnabas.broker.nats.partitioners import compile_partitioner
 from barnabas.broker.nats.positions import Position, Positions
-from barnabas.broker.nats.requests import NO_RESPONDERS
 from barnabas.broker.nats.reverse_outgoing import SubjectOutgoing
 from barnabas.broker.nats.reverse_partition import PartitionPublisher
 from barnabas.controller.nats.binding import KV
@@ -43,26 +44,13 @@ DEFAULT_GROUP_PREFIX: Final = "nats-"
 COMMIT_EVERY_S: Final = 1.0
 COMMIT_AFTER: Final = 10_000  # records of one partition
 # A group without members loses positions that are old (offsets.retention.minutes, a week), so they are renewed.
-RENEW_S: Final = 3600.0
+RENEW_S: Final = 3600.0  # at the latest
 # Under way at a time. A stream refuses more than 10,000 messages that it has not dealt with yet.
 MESSAGES_MAX: Final = 4096
 BYTES_MAX: Final = 8 * 1024 * 1024
 MESSAGES_MIN: Final = 32  # of each partition, however many there are
 BYTES_MIN: Final = 128 * 1024
 ASK_AGAIN_S: Final = 0.5
-
-
-class _PubAckError(msgspec.Struct):
-    code: int = 0
-    err_code: int = 0
-    description: str = ""
-
-
-class _PubAck(msgspec.Struct):
-    stream: str = ""
-    seq: int = 0
-    duplicate: bool = False
-    error: _PubAckError | None = None
 
 
 class ReverseBinding(ClientListener):
@@ -91,6 +79,7 @@ class ReverseBinding(ClientListener):
         self._is_committing = False
         self._commit_problem = ""
         self._renewed_at = 0.0
+        self._renew_s = min(RENEW_S, services.config.offsets_retention_minutes * 60 / 4)
         self._is_stopped = False
 
     # -- as a Carrier
@@ -163,8 +152,23 @@ class ReverseBinding(ClientListener):
     def _outgoing(self, partition: int) -> Outgoing:
         binding, cluster_id = self.binding, self._services.cluster_id
         if binding.mode == KV:
-            return BucketOutgoing(
-                binding.bucket, self.client.settings.jetstream_domain, cluster_id, binding.topic, partition
+            where = (
+                binding.bucket,
+                self.client.settings.jetstream_domain,
+                cluster_id,
+                binding.topic,
+                partition,
+            )
+            if not binding.ingests:
+                return BucketOutgoing(*where)
+            count = len(self._services.controller.image.topics[binding.topic].partitions)
+            partition_of = compile_partitioner(binding.partitioner, count)
+            prefix = subject_prefix(binding.bucket)
+            return SyncedOutgoing(
+                *where,
+                client=self.client,
+                stats=self.stats,
+                is_home=lambda key: partition_of(prefix + key, key) == partition,
             )
         assert binding.publish_subject is not None
         return SubjectOutgoing(binding.publish_subject, cluster_id, binding.topic, partition)
@@ -210,7 +214,9 @@ class ReverseBinding(ClientListener):
 
     def has_confirmed(self, publisher: PartitionPublisher) -> None:
         """See Publishing."""
-        if publisher.confirmed - publisher.committed >= COMMIT_AFTER:
+        moved = publisher.confirmed - publisher.committed
+        # One that stands still may be moved by an admin next, and nothing of ours should come behind that.
+        if moved >= COMMIT_AFTER or (moved and publisher.problem and not publisher.is_under_way):
             self._commit()
 
     def _commit(self, *, at_last: bool = False) -> None:
@@ -218,7 +224,7 @@ class ReverseBinding(ClientListener):
         if (self._is_committing and not at_last) or self._is_stopped:
             return
         now = self.runtime.monotonic()
-        renews = now - self._renewed_at >= RENEW_S
+        renews = now - self._renewed_at >= self._renew_s
         moved: dict[int, Position] = {}
         for index, publisher in sorted(self.publishers.items()):
             offset = publisher.confirmed
@@ -268,7 +274,7 @@ class ReverseBinding(ClientListener):
             return  # nothing of ours
         publisher = self.publishers.get(partition)
         if publisher is not None:
-            publisher.acknowledged(attempt, offset, failure_of(header_block, payload))
+            publisher.answered(attempt, offset, header_block, payload)
 
     # -- as a ClientListener
 
@@ -294,21 +300,6 @@ class ReverseBinding(ClientListener):
             return
         for publisher in self.publishers.values():
             publisher.refused(text)
-
-
-def failure_of(header_block: bytes, payload: bytes) -> str:
-    """Why a stream did not take a message, in words; "" when it did (perhaps it had it already)."""
-    if payload.startswith(b'{"stream":') and b'"error"' not in payload:
-        return ""
-    if not payload and header_block.startswith(NO_RESPONDERS):
-        return "no stream takes messages of this subject: create one, or set nats.publish.jetstream=false"
-    try:
-        ack = msgspec.json.decode(payload, type=_PubAck)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return f"what has answered is no stream: {payload[:100]!r}"
-    if ack.error is not None:
-        return f"the stream has refused a message: {ack.error.description} ({ack.error.err_code or ack.error.code})"
-    return "" if ack.stream else f"what has answered is no stream: {payload[:100]!r}"
 
 
 def _why_not_committed(group: str, error: ErrorCode) -> str:

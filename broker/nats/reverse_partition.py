@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.client import NatsClient
     from barnabas.broker.nats.positions import Position
-    from barnabas.broker.nats.reverse_outgoing import Outgoing
+    from barnabas.broker.nats.reverse_outgoing import Outcome, Outgoing
     from barnabas.broker.partition import Partition
     from barnabas.storage.runtime import Runtime, Timer
 
@@ -36,7 +36,7 @@ log = logging.getLogger("barnabas.nats")
 SLICE: Final = 128  # records between two looks at what else waits for the loop: 1 or 2 ms
 UNCOMMITTED_MAX: Final = 100_000  # records that would be published twice after a crash
 FIRST_BACKOFF_S: Final = 0.1
-BACKOFF_MAX_S: Final = 10.0
+BACKOFF_MAX_S: Final = 5.0
 PATIENCE_S: Final = 5.0  # how long a message may be without an acknowledgement
 
 
@@ -71,6 +71,7 @@ class PartitionPublisher:
         self._runtime = binding.runtime
         self._client = binding.client
         self._outgoing = outgoing
+        outgoing.on_settled = self._settled
         self._reader = CommittedReader(partition, binding.runtime, 0, self._pump)
         self._queue: deque[Record] = deque()  # read, not published
         self._unacknowledged: dict[int, int] = {}  # offset -> bytes, in the order of publishing
@@ -93,7 +94,9 @@ class PartitionPublisher:
         self.has_position = True
         if position is not None:
             self.committed = position.offset
-        self._go_to(self._start_offset(position), "" if position is None else position.metadata)
+        offset = self._start_offset(position)
+        is_first = position is None and offset == 0
+        self._go_to(offset, None if is_first else "" if position is None else position.metadata)
         self._schedule()
 
     def stop(self) -> None:
@@ -112,6 +115,11 @@ class PartitionPublisher:
     @property
     def is_begun(self) -> bool:
         return not self._is_stopped
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether messages wait for their acknowledgement."""
+        return bool(self._unacknowledged)
 
     @property
     def lag(self) -> int:
@@ -141,7 +149,7 @@ class PartitionPublisher:
             return end
         return offset
 
-    def _go_to(self, offset: int, metadata: str) -> None:
+    def _go_to(self, offset: int, metadata: str | None) -> None:
         self._attempt += 1
         self._queue.clear()
         self._unacknowledged.clear()
@@ -218,6 +226,8 @@ class PartitionPublisher:
     def _publish(self, record: Record) -> bool:
         """Send the record's message; False when that is for later."""
         binding = self._binding
+        if not self._outgoing.is_ready(record):
+            return False  # until an acknowledgement comes
         try:
             message = self._outgoing.message(record)
         except Unpublishable as error:
@@ -225,8 +235,7 @@ class PartitionPublisher:
             return False
         if message is None:
             return True
-        subject, headers, payload = message
-        size = len(headers) + len(payload)
+        size = len(message[1]) + len(message[2])
         if self._unacknowledged and (
             len(self._unacknowledged) >= binding.messages_max or self._bytes + size > binding.bytes_max
         ):
@@ -240,31 +249,49 @@ class PartitionPublisher:
                 f"its message would have {size} bytes, the server takes {info.max_payload}: raise max_payload there",
             )
             return False
-        reply = b""
-        if binding.inbox:
-            reply = b"%b%d.%d.%d" % (binding.inbox, self.partition.partition, self._attempt, record.offset)
         try:
-            self._client.publish(subject, payload, reply=reply, headers=headers)
+            self._send(record.offset, message)
         except (NotConnected, OutputFull):
             return False  # until the listener hears that there is a connection, or room
         except ValueError as error:
             self._block(record, str(error))
             return False
+        self._outgoing.sent(record, message)
         self._unacknowledged[record.offset] = size
         self._bytes += size
         return True
 
+    def _send(self, offset: int, message: tuple[bytes, bytes, bytes]) -> None:
+        subject, headers, payload = message
+        inbox, reply = self._binding.inbox, b""
+        if inbox:
+            reply = b"%b%d.%d.%d" % (inbox, self.partition.partition, self._attempt, offset)
+        self._client.publish(subject, payload, reply=reply, headers=headers)
+
     # -- acknowledgements
 
-    def acknowledged(self, attempt: int, offset: int, failure: str) -> None:
-        """A stream has answered; `failure` says why it did not take the message."""
+    def answered(self, attempt: int, offset: int, header_block: bytes, payload: bytes) -> None:
+        """A stream has answered to the message of this offset."""
         if attempt != self._attempt or self._is_stopped or offset not in self._unacknowledged:
             return
-        if failure:
-            self._retry(f"{failure} (offset {offset})")
+        outcome = self._outgoing.answer(offset, header_block, payload)
+        if outcome is not None:
+            self._settled(offset, outcome)
+
+    def _settled(self, offset: int, outcome: Outcome) -> None:
+        """It is known what has become of a message that is under way."""
+        if self._is_stopped or offset not in self._unacknowledged:
             return
-        self._confirm(offset)
-        self._go_on()
+        if outcome == "":
+            self._confirm(offset)
+            self._go_on()
+        elif isinstance(outcome, str):
+            self._retry(f"{outcome} (offset {offset})")
+        else:
+            try:
+                self._send(offset, outcome)
+            except NatsError as error:
+                self._retry(f"offset {offset} could not be published: {error}")
 
     def _flushed(self, attempt: int, end: int, error: NatsError | None) -> None:
         if attempt != self._attempt or self._is_stopped or error is not None:

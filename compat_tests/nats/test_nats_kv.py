@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import confluent_kafka
 import nats
 import pytest
 from kafka import KafkaConsumer, TopicPartition
@@ -16,6 +18,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 
 pytestmark = pytest.mark.barnabas_only
@@ -187,3 +190,101 @@ def test_directions(server: NatsServer, broker: Broker) -> None:
     records(broker, 2)
     bind(broker, "stock", {"nats.direction": "both"})
     records(broker, 3)
+
+
+def last_values(broker: Broker, partitions: int = 1) -> dict[str, bytes]:
+    """What the topic says, read to its end."""
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
+    all_of_it = [TopicPartition("stock", index) for index in range(partitions)]
+    consumer.assign(all_of_it)
+    consumer.seek_to_beginning()
+    ends = consumer.end_offsets(all_of_it)
+    found: dict[str, bytes] = {}
+    while any(consumer.position(each) < ends[each] for each in all_of_it):
+        for several in consumer.poll(timeout_ms=100).values():
+            for record in several:
+                if record.value is None:
+                    found.pop(record.key.decode(), None)
+                else:
+                    found[record.key.decode()] = record.value
+    consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("kills", [False, True])
+def test_writers_on_both_sides_end_with_the_same_values(
+    server: NatsServer, broker: Broker, kills: bool
+) -> None:
+    """They write the same keys at the same time; who is last in the bucket is last in the topic."""
+    with_bucket(server, lambda bucket: bucket.put("k0", b"first"))
+    bind(broker, "stock", BOUND)
+    records(broker, 1)
+    chance = random.Random(3)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+
+    async def work(bucket: KeyValue) -> None:
+        for number in range(600):
+            key = f"k{number // 2}"  # some keys have a value by then, some have not
+            producer.produce("stock", chance.choice([b"kafka-%d" % number, None]), key, 0)
+            producer.poll(0)
+            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.002]))
+            if chance.random() < 0.3:
+                await bucket.delete(key)
+            else:
+                await bucket.put(key, b"nats-%d" % number)
+
+    with_bucket(server, work)
+    assert producer.flush(20) == 0
+    if kills:
+        broker.kill()
+        with_bucket(server, lambda bucket: bucket.put("k1", b"meanwhile"))
+        broker.start()
+        CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"k2", b"after"), Sample(b"k3", b"after")])
+    with_bucket(server, lambda bucket: bucket.put("end", b"1"))
+    eventually(lambda: last_values(broker).get("end"))
+    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"end", b"2")])
+    has(server, {**last_values(broker), "end": b"2"})
+    has(server, last_values(broker))
+
+
+def test_values_that_have_outlived_their_time_are_no_obstacle(server: NatsServer, broker: Broker) -> None:
+    async def make() -> None:
+        client = await nats.connect(server.url)
+        await client.jetstream().create_key_value(bucket="stock", ttl=1)
+        await client.close()
+
+    asyncio.run(make())
+    bind(broker, "stock", BOUND)
+    with_bucket(server, lambda bucket: bucket.put("a", b"1"))
+    records(broker, 1)
+    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"2")])
+    has(server, {"a": b"2"})
+    eventually(lambda: _is_empty(server), timeout=15)
+    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"3")])
+    has(server, {"a": b"3"})
+
+
+def _is_empty(server: NatsServer) -> bool:
+    async def work(bucket: KeyValue) -> bool:
+        try:
+            return not await bucket.keys()
+        except nats.js.errors.NoKeysError:
+            return True
+
+    return bool(with_bucket(server, work))
+
+
+def test_a_key_that_a_bucket_can_not_have_stops_and_says_so(
+    server: NatsServer, broker: Broker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with_bucket(server, lambda bucket: bucket.status())
+    bind(broker, "stock", BOUND)
+    CONFLUENT.produce(
+        broker.bootstrap, "stock", [Sample(b"good", b"1"), Sample(b"two words", b"2"), Sample(b"then", b"3")]
+    )
+    has(server, {"good": b"1"})
+    eventually(lambda: "stands at offset 1: a bucket can't have the key" in broker.log_text())
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "nats-stock"})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition("stock", 0, 2)], asynchronous=False)
+    consumer.close()
+    has(server, {"good": b"1", "then": b"3"})
