@@ -1,0 +1,235 @@
+"""The recipes of docs/nats.md, read out of the page, and what runs the lines in them.
+
+A recipe is the fenced blocks below a heading: `python` blocks run as they stand, one after the other with the same names,
+`sh` blocks line by line, and a `text` block is what the block in front of it prints. Of shell lines those of Kafka's
+tools go to Kafka's own tool where there is one, else to an admin client that does the same; there is a stand-in for each
+of the others, and a line that has none is an error.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from barnabas.controller.broker_configs import BROKER_CONFIGS
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+from nats.aio.client import Client as NatsClient
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.confluent_admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.nats_server import NatsServer
+from compat_tests.harness.topics import eventually
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "nats.md"
+KAFKA, NATS, METRICS = "127.0.0.1:9092", "127.0.0.1:4222", "127.0.0.1:9404"
+
+_HEADING = re.compile(r"#{2,3} (?:\d+\. )?(.+)")
+_FENCE = re.compile(r"```(\w*)")
+_CONFIG = re.compile(r"([a-z.]+)=(\[[^\]]*\]|[^,]*)(?:,|$)")  # as kafka-configs.sh reads them
+
+
+class Block(NamedTuple):
+    kind: str  # python, sh or text
+    text: str
+    line: int  # of its first line in the page
+
+
+def read_page() -> dict[str, list[Block]]:
+    """The blocks below each heading, numbers of recipes left out."""
+    sections: dict[str, list[Block]] = {}
+    heading, kind, start = "", "", 0
+    lines: list[str] = []
+    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
+        if not kind and (found := _HEADING.fullmatch(line)):
+            heading = found[1]
+            assert heading not in sections, heading
+            sections[heading] = []
+        elif kind and line == "```":
+            sections[heading].append(Block(kind, "".join(f"{each}\n" for each in lines), start))
+            kind = ""
+        elif not kind and (found := _FENCE.fullmatch(line)):
+            kind, start, lines = found[1], number + 1, []
+        elif kind:
+            lines.append(line)
+    assert not kind, "a block is not closed"
+    return sections
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of each line of a shell block."""
+    for line in text.splitlines():
+        yield shlex.split(line)
+
+
+def settings_of(words: list[str]) -> dict[str, str]:
+    """What `barnabas start --set NAME=VALUE ...` sets; properties that there are."""
+    assert words[:2] == ["barnabas", "start"], words
+    settings: dict[str, str] = {}
+    for option, setting in zip(words[2::2], words[3::2], strict=True):
+        assert option == "--set"
+        name, _, value = setting.partition("=")
+        BROKER_CONFIGS[name].parse(value)
+        settings[name] = value
+    return settings
+
+
+class Kitchen:
+    """Runs blocks against a broker and a server, whose addresses take the place of those on the page."""
+
+    def __init__(self, broker: Broker, server: NatsServer, tools: JavaTools | None = None) -> None:
+        """With `tools`, Kafka's own run; else an admin client does what they would."""
+        self.broker = broker
+        self.server = server
+        self.names: dict[str, Any] = {"__name__": "recipe"}
+        self.printed: list[str] = []  # by each block that ran
+        self._tools = tools
+        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        self._metrics = ""
+
+    def cook(self, blocks: list[Block]) -> None:
+        """All of a recipe; what each block prints is what the page says."""
+        for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+            if block.kind == "text":
+                continue
+            printed = self.run(block)
+            if following is not None and following.kind == "text":
+                assert printed == following.text, f"line {following.line} of {PAGE.name}; printed:\n{printed}"
+            else:
+                assert not printed, f"line {block.line} of {PAGE.name} also prints:\n{printed}"
+
+    def run(self, block: Block) -> str:
+        text = block.text.replace(NATS, f"127.0.0.1:{self.server.port}").replace(KAFKA, self.broker.bootstrap)
+        if block.kind == "python":
+            printed = io.StringIO()
+            code = compile("\n" * (block.line - 1) + text, PAGE, "exec")
+            with redirect_stdout(printed):
+                exec(code, self.names)
+            return printed.getvalue()
+        assert block.kind == "sh", block
+        return "".join(self._command(words) for words in commands(text))
+
+    # -- shell lines
+
+    def _command(self, words: list[str]) -> str:
+        program = words[0]
+        if program.startswith("kafka-"):
+            self._kafka(program.removesuffix(".sh"), words[1:])
+            return ""
+        stand_ins: dict[str, Callable[[list[str]], str]] = {
+            "pip": _installed,
+            "nats-server": self._nats_server,
+            "nats": self._nats,
+            "curl": self._curl,
+        }
+        return stand_ins[program](words[1:])
+
+    def _kafka(self, tool: str, words: list[str]) -> None:
+        if self._tools is not None:
+            self._tools.run(tool, *words)
+            return
+        options = {
+            word: value for word, value in zip(words, [*words[1:], ""], strict=True) if word[:2] == "--"
+        }
+        assert options["--bootstrap-server"] == self.broker.bootstrap
+        if tool == "kafka-topics":
+            assert "--create" in options
+            self._create(options)
+        elif tool == "kafka-configs":
+            assert "--alter" in options
+            self._alter(options)
+        else:
+            assert tool == "kafka-consumer-groups"
+            assert "--describe" in options
+            self._has_no_lag(options["--group"])
+
+    def _create(self, options: dict[str, str]) -> None:
+        configs = dict(_CONFIG.findall(options.get("--config", "")))
+        new = NewTopic(options["--topic"], int(options["--partitions"]), 1, config=configs)
+        self._admin.create_topics([new])[options["--topic"]].result(15)
+
+    def _alter(self, options: dict[str, str]) -> None:
+        entries = [
+            ConfigEntry(name, value.strip("[]"), incremental_operation=AlterConfigOpType.SET)
+            for name, value in _CONFIG.findall(options.get("--add-config", ""))
+        ]
+        if "--delete-config" in options:
+            entries += [
+                ConfigEntry(name, None, incremental_operation=AlterConfigOpType.DELETE)
+                for name in options["--delete-config"].split(",")
+            ]
+        assert entries, options
+        resource = ConfigResource(ResourceType.TOPIC, options["--topic"], incremental_configs=entries)
+        self._admin.incremental_alter_configs([resource])[resource].result(15)
+
+    def _has_no_lag(self, group: str) -> None:
+        """The group is at the end of every partition that it has a position in, of one at least."""
+        topic = group.removeprefix("nats-")
+
+        def is_at_end() -> bool:
+            found = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[
+                group
+            ].result(15)
+            positions = [each for each in found.topic_partitions if each.topic == topic]
+            return bool(positions) and all(
+                each.offset == self.end(topic, each.partition) for each in positions
+            )
+
+        eventually(is_at_end)
+
+    def end(self, topic: str, partition: int) -> int:
+        place = TopicPartition(topic, partition)
+        return int(self._admin.list_offsets({place: OffsetSpec.latest()})[place].result(15).offset)
+
+    def _nats_server(self, options: list[str]) -> str:
+        assert options == ["-js"]
+        assert self.server.jetstream
+        return ""
+
+    def _nats(self, words: list[str]) -> str:
+        """`nats pub SUBJECT TEXT` and `nats req SUBJECT TEXT`, whose answer is for people."""
+        verb, subject, text = words
+
+        async def run(client: NatsClient) -> None:
+            if verb == "req":
+                assert (await client.request(subject, text.encode(), timeout=5)).data
+            else:
+                assert verb == "pub"
+                await client.publish(subject, text.encode())
+
+        self.names["with_nats"](run)
+        return ""
+
+    def _curl(self, words: list[str]) -> str:
+        silent, url, pipe, grep, wanted = words
+        assert (silent, pipe, grep) == ("-s", "|", "grep")
+        if not self._metrics:
+            found = re.search(r"http://([^/\s]+)/metrics", self.broker.log_text())
+            assert found is not None, "the broker does not say where its metrics are"
+            self._metrics = found[1]
+        with urllib.request.urlopen(url.replace(METRICS, self._metrics)) as answer:
+            page = answer.read().decode()
+        return "".join(f"{line}\n" for line in page.splitlines() if wanted in line)
+
+
+def _installed(words: list[str]) -> str:
+    """`pip install ...`: they are there under these names."""
+    assert words[:2] == ["install", "."]
+    for name in words[2:]:
+        assert distribution(name)
+    return ""

@@ -1,0 +1,179 @@
+"""docs/nats.md does what it says: its recipes run out of the page, and print what stands there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from barnabas.controller.broker_nats_configs import NATS_TABLE as BROKER_TABLE
+from barnabas.controller.topic_configs import NATS_TABLE as TOPIC_TABLE
+from nats.aio.client import Client as NatsClient
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.nats_server import NatsServerFactory
+from compat_tests.nats.recipes import METRICS, NATS, PAGE, Block, Kitchen, commands, read_page, settings_of
+from compat_tests.nats.streams import read_all
+
+pytestmark = pytest.mark.barnabas_only
+
+START = "In two minutes"
+RECIPES = [
+    "Bind",
+    "Key by token",
+    "Acknowledge",
+    "JetStream, exactly once",
+    "A key-value bucket",
+    "Records out",
+    "Move from nats-kafka",
+    "Move from Liftbridge",
+    "Watch",
+    "Debug: why does nothing arrive?",
+]
+SECTIONS = read_page()
+
+
+def _kitchen(
+    fresh_broker: BrokerFactory, nats_server: NatsServerFactory, tools: JavaTools | None = None
+) -> Kitchen:
+    """With a broker that was started as the page says, and what all recipes use defined."""
+    server = nats_server(jetstream=True)
+    started = [
+        settings_of(words)
+        for block in SECTIONS[START]
+        if block.kind == "sh"
+        for words in commands(block.text)
+        if words[0] == "barnabas"
+    ]
+    assert len(started) == 1
+    settings = {
+        name: value.replace(NATS, f"127.0.0.1:{server.port}").replace(METRICS, "127.0.0.1:0")
+        for name, value in started[0].items()
+    }
+    kitchen = Kitchen(fresh_broker(settings), server, tools)
+    common = next(block for block in SECTIONS[START] if block.kind == "python")
+    assert kitchen.run(common) == ""
+    return kitchen
+
+
+def _values(broker: Broker, topic: str, count: int) -> list[bytes]:
+    """All that the topic holds, which is `count` records."""
+    found = [message.value() for message in read_all(broker, topic, count)]
+    assert len(found) == count
+    return found
+
+
+def test_the_start_with_kafka_s_own_tools(
+    fresh_broker: BrokerFactory, nats_server: NatsServerFactory, java_tools: JavaTools
+) -> None:
+    kitchen = _kitchen(fresh_broker, nats_server, java_tools)
+    blocks = [block for block in SECTIONS[START] if not block.text.startswith("barnabas start")]
+    kitchen.cook(blocks)
+    assert len(_values(kitchen.broker, "orders", 2)) == 2
+
+
+def _ticks_of_nats_kafka(kitchen: Kitchen) -> None:
+    """What nats-kafka leaves: three messages of a stream in the topic, acknowledged, and two that it has not taken."""
+
+    async def work(client: NatsClient) -> None:
+        jetstream = client.jetstream()
+        await jetstream.add_stream(name="TICKS", subjects=["ticks.>"])
+        for number in range(1, 6):
+            await jetstream.publish(f"ticks.{number}", b"%d" % number)
+        subscription = await jetstream.pull_subscribe("ticks.>", durable="nats-kafka", stream="TICKS")
+        for message in await subscription.fetch(3, timeout=5):
+            await message.ack_sync()
+            producer.send("ticks", message.data).get(timeout=10)
+
+    kitchen.run(
+        Block(
+            "sh",
+            "kafka-topics.sh --bootstrap-server 127.0.0.1:9092 --create --topic ticks --partitions 1\n",
+            1,
+        )
+    )
+    producer = kitchen.names["KafkaProducer"](bootstrap_servers=kitchen.broker.bootstrap)
+    kitchen.names["with_nats"](work)
+    producer.close()
+
+
+def _killed_and_once(kitchen: Kitchen) -> None:
+    """Kills do not make a message of a stream come twice, or not at all."""
+
+    async def more(client: NatsClient) -> None:
+        for number in range(200):
+            await client.jetstream().publish("shop.more", b"%d" % number)
+
+    kitchen.names["with_nats"](more)
+    kitchen.broker.restart(kill=True)
+    kitchen.server.restart(kill=True)
+    kitchen.names["with_nats"](more)
+    values = _values(kitchen.broker, "shop", 404)
+    assert values[4:] == [b"%d" % number for number in range(200)] * 2
+
+
+def _holds(topic: str, count: int) -> Callable[[Kitchen], None]:
+    return lambda kitchen: _check_count(kitchen, topic, count)
+
+
+def _check_count(kitchen: Kitchen, topic: str, count: int) -> None:
+    assert len(_values(kitchen.broker, topic, count)) == count
+
+
+def _unbound(kitchen: Kitchen) -> None:
+    async def late(client: NatsClient) -> None:
+        await client.publish("payments.late", b"not taken any more")
+
+    kitchen.names["with_nats"](late)
+    time.sleep(0.2)
+    _check_count(kitchen, "payments", 2)
+
+
+BEFORE: dict[str, Callable[[Kitchen], None]] = {"Move from nats-kafka": _ticks_of_nats_kafka}
+# What a recipe promises beyond what it prints.
+AFTERWARDS: dict[str, Callable[[Kitchen], None]] = {
+    "Bind": _unbound,
+    "Key by token": _holds("events", 9),
+    "Acknowledge": _holds("audit", 2),
+    "JetStream, exactly once": _killed_and_once,
+    "A key-value bucket": _holds("stock", 3),
+    "Records out": _holds("shipped", 2),
+    "Move from nats-kafka": _holds("ticks", 5),
+    "Move from Liftbridge": _holds("telemetry", 2),
+    "Debug: why does nothing arrive?": _holds("resting", 0),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe(name: str, fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    blocks = SECTIONS[name]
+    assert {block.kind for block in blocks} >= {"python", "text"}
+    kitchen = _kitchen(fresh_broker, nats_server)
+    if name in BEFORE:
+        BEFORE[name](kitchen)
+    kitchen.cook(blocks)
+    if name in AFTERWARDS:
+        AFTERWARDS[name](kitchen)
+
+
+def test_there_are_ten() -> None:
+    numbered = [
+        line for line in PAGE.read_text().splitlines() if line.startswith("### ") and line[4].isdigit()
+    ]
+    assert numbered == [f"### {number}. {name}" for number, name in enumerate(RECIPES, 1)]
+
+
+@pytest.mark.parametrize("table", [TOPIC_TABLE, BROKER_TABLE], ids=["topic", "broker"])
+def test_every_property_stands_in_a_table_with_its_default(table: str) -> None:
+    rows: dict[str, str] = {}
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `nats.") and len(cells) == 3:
+            rows[cells[0].strip("`")] = cells[1].strip("`")
+    for line in table.strip().splitlines():
+        name, _, default, *_ = line.split()
+        shown: Any = {'""': "", "-": ""}.get(default, default)
+        assert rows.get(name) == shown, name
