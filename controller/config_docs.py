@@ -55,6 +55,7 @@ nats.dedup.window.ms|How long a message with the same Nats-Msg-Id counts as the 
 nats.queue.group|The queue group the brokers join, to share subjects with other subscribers. Order across members is lost.
 nats.topic.template|Names of topics made of the subject, as {1}.{2} or {subject}; they are created when their first message comes.
 nats.topic.max|How many topics nats.topic.template may create.
+nats.template.of|The bound topic whose nats.topic.template this topic is of, and whose messages it takes. Set where the template creates a topic.
 nats.dead.letter.topic|The topic for messages that can't go where they should; without one they are counted and dropped.
 nats.buffer.bytes|How many bytes of messages wait in a broker before it stops reading from the server.
 nats.stream|The stream to read in mode jetstream; empty asks the server which one has the subjects.

@@ -64,6 +64,7 @@ nats.dedup.window.ms long 120000 [0,...,604800000] medium
 nats.queue.group string "" * medium
 nats.topic.template string "" * medium
 nats.topic.max int 100 [1,...,10000] medium
+nats.template.of string "" * low
 nats.dead.letter.topic string "" * medium
 nats.buffer.bytes long 67108864 [65536,...,17179869184] medium
 nats.stream string "" * medium

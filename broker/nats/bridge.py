@@ -8,7 +8,7 @@ binding has changed. Nothing here waits for a server: carriers go on trying, and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ from barnabas.broker.nats.overview import overview, refused_overview
 from barnabas.broker.nats.positions import Positions
 from barnabas.broker.nats.registry import BindingsService, describe
 from barnabas.broker.nats.roles import roles_of
+from barnabas.broker.nats.template_ingest import TemplateIngest
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
@@ -151,6 +152,8 @@ class NatsBridge:
         names = {topic.name for topic_id in topics if (topic := image.topic_by_id(topic_id)) is not None}
         names.update(config_topics)
         names.update(name for name, bound in self.topics.items() if bound.topic_id in topics)
+        for templates in self._templates():
+            names.update(templates.names_of(topics))
         if not names:
             return
         partitions = self._services.partitions
@@ -158,7 +161,7 @@ class NatsBridge:
         partitions.when_roles_taken(lambda: refresh(is_settled=False))
         partitions.when_settled(refresh)  # partitions that are new here have been opened by then
 
-    def _refresh(self, names: Iterable[str], is_settled: bool = True) -> None:
+    def _refresh(self, names: Sequence[str], is_settled: bool = True) -> None:
         if self._is_stopped:
             return
         image = self._services.controller.image
@@ -175,6 +178,13 @@ class NatsBridge:
                 bound = self._bind(name)
             if bound is not None:
                 self._update(bound, binding, is_settled)
+        for templates in self._templates():
+            templates.topics_changed(names, is_settled=is_settled)
+
+    def _templates(self) -> list[TemplateIngest]:
+        """Those who follow topics that are not bound themselves."""
+        ingests = (bound.core.ingest for bound in self.topics.values() if bound.core is not None)
+        return [each for each in ingests if isinstance(each, TemplateIngest)]
 
     def _bind(self, name: str) -> BoundTopic | None:
         """Nothing is carried out yet."""

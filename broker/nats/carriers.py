@@ -49,7 +49,7 @@ def make_core(
     if intake is None:
         return None
     partition_count = len(services.controller.image.topics[binding.topic].partitions)
-    return CoreBinding(services.runtime, intake, binding, partition_count, services.cluster_id, stats, gaps)
+    return CoreBinding(services, intake, binding, partition_count, stats, gaps)
 
 
 def make_carriers(

@@ -17,12 +17,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.alignment import Alignment
+from barnabas.broker.nats.budget import Budget
 from barnabas.broker.nats.client import ClientListener
+from barnabas.broker.nats.dead_letters import DeadLetters
 from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.nats.jetstream_positions import find_last
 from barnabas.broker.nats.jetstream_steps import Steps
 from barnabas.broker.nats.record_parts import SUBJECT_HEADER
 from barnabas.broker.nats.subscribing import changed_subscriptions
+from barnabas.broker.nats.template_ingest import TemplateIngest
 from barnabas.controller.nats.subjects import compile_subscriptions
 
 if TYPE_CHECKING:
@@ -35,9 +38,10 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.gaps import GapLog
     from barnabas.broker.nats.protocol import ServerInfo
     from barnabas.broker.partition import Partition
+    from barnabas.broker.services import Services
     from barnabas.controller.nats.bound import Binding
     from barnabas.controller.nats.subjects import Filter
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.storage.runtime import Timer
     from barnabas.wire.record_batch import Record
 
 log = logging.getLogger("barnabas.nats")
@@ -58,22 +62,38 @@ class CoreBinding(ClientListener):
 
     def __init__(
         self,
-        runtime: Runtime,
+        services: Services,
         intake: Intake,
         binding: Binding,
         partition_count: int,
-        cluster_id: str,
         stats: CarrierStats,
         gaps: GapLog,
     ) -> None:
+        runtime, cluster_id = services.runtime, services.cluster_id
         self.binding = binding
         self.stats = stats
         self.gaps = gaps
-        self.ingest = Ingest(
-            runtime, binding, partition_count, self.stats, cluster_id, intake.client.publish_encoded
-        )
-        self.ingest.on_full = self._full
-        self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
+        self._budget = Budget(binding.buffer_bytes, self._full)
+        self._rejects = DeadLetters(services, binding.topic, stats, self._budget)
+        self._rejects.topic = binding.dead_letter_topic
+        self._alignment: Alignment | None = None
+        self.ingest: Ingest | TemplateIngest
+        if binding.topic_template is not None:
+            self.ingest = TemplateIngest(
+                services, intake.client, binding, partition_count, stats, self._budget, self._rejects
+            )
+        else:
+            self.ingest = Ingest(
+                runtime,
+                binding,
+                partition_count,
+                stats,
+                cluster_id,
+                intake.client.publish_encoded,
+                self._budget,
+                self._rejects,
+            )
+            self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
         self._runtime = runtime
         self._intake = intake
         self._subscriptions: list[Subscription] = []
@@ -134,7 +154,7 @@ class CoreBinding(ClientListener):
         if not missed:
             self._attended = frozenset(leading)
         self._serve(leading, following, coming, missed, since_ms)
-        if not binding.queue_group:
+        if self._alignment is not None and not binding.queue_group:
             self._alignment.start()
         if client.is_connected:
             client.flush(self._flushed)
@@ -164,6 +184,8 @@ class CoreBinding(ClientListener):
         ):
             return False
         self.binding = binding
+        self._budget.bytes_max = binding.buffer_bytes
+        self._rejects.topic = binding.dead_letter_topic
         self.ingest.rebind(binding, partition_count)
         patterns = [each.subject for each in self._subscriptions]
         self._subscribe(changed_subscriptions(patterns, binding.patterns, binding.unwanted))
@@ -198,8 +220,10 @@ class CoreBinding(ClientListener):
         self._intake.heartbeat.on_beat.remove(self._beat)
         for subscription in self._subscriptions:
             subscription.unsubscribe()
-        self._alignment.stop()
+        if self._alignment is not None:
+            self._alignment.stop()
         self.ingest.end()
+        self._rejects.close()
         self._intake.closers.remove(self.ingest.close)
         self._intake.client.listeners.remove(self)
         self._intake.let_go(self)

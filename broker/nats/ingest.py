@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.acks import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
 from barnabas.broker.nats.budget import Budget
+from barnabas.broker.nats.dead_letters import record_of_message, record_of_tail
 from barnabas.broker.nats.dedup import MESSAGE_ID, DedupWindow, kept_id
 from barnabas.broker.nats.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.broker.nats.encoder import Encoder
@@ -30,6 +31,7 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
+    from barnabas.broker.nats.dead_letters import Answer, DeadLetters
     from barnabas.broker.nats.headers import Pairs
     from barnabas.broker.nats.routes import Take, Wanted
     from barnabas.broker.nats.shadow import Asked
@@ -82,6 +84,7 @@ class Ingest:
         cluster_id: str,
         send_acks: Send,
         budget: Budget | None = None,
+        rejects: DeadLetters | None = None,
     ) -> None:
         self.binding = binding
         self.stats = stats
@@ -91,6 +94,7 @@ class Ingest:
         self.on_full: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
         self._send_acks = send_acks
+        self._rejects = rejects
         self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
         self._hop = f"{cluster_id}/{binding.topic}".encode()
         self._compile(partition_count)
@@ -240,6 +244,8 @@ class Ingest:
         dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
         lane = Lane(partition, self._runtime, self.stats, acks, dedup)
         lane.on_held = self._held
+        if self._rejects is not None:
+            lane.on_refused = partial(self._refused, self._rejects)
         return lane
 
     def _take_over(self, index: int) -> None:
@@ -441,11 +447,28 @@ class Ingest:
         hops = find_header(header_block, HOPS_HEADER) if HOPS_HEADER in header_block else None
         return hops is not None and self._hop in hops.replace(b" ", b"").split(b",")
 
+    # -- messages that are not stored
+
     def _bad_partition(
-        self, _subject: bytes, reply: bytes, header_block: bytes, _payload: bytes, error: BadPartition
+        self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes, error: BadPartition
     ) -> None:
-        self.stats.refused += 1
         lane = self.lanes.get(error.partition)
+        if lane is None:
+            return  # its leader's matter
+        acks = lane.acks
         level = self._level_of(reply, find_header(header_block, KAFKA_ACK))
-        if lane is not None and lane.acks is not None and level != NO_ACK:
-            lane.acks.fail(reply, ErrorCode.INVALID_REQUEST, str(error))
+
+        def answer(error: ErrorCode, why: str) -> None:
+            if acks is not None and level != NO_ACK:
+                acks.fail(reply, error, why)
+
+        if self._rejects is None:
+            self.stats.refused += 1
+            answer(ErrorCode.INVALID_REQUEST, str(error))
+            return
+        record = record_of_message(subject, reply, header_block, payload, self._runtime.time_ms())
+        self._rejects.put(record, ErrorCode.INVALID_REQUEST, str(error), answer, self.binding.topic)
+
+    def _refused(self, rejects: DeadLetters, tail: bytes, error: ErrorCode, why: str, answer: Answer) -> None:
+        record = record_of_tail(tail, self._runtime.time_ms())
+        rejects.put(record, error, why, answer, self.binding.topic)

@@ -31,6 +31,8 @@ RETRY_S: Final = 0.1
 _ANY_SIZE: Final = 1 << 40
 _FOR_NOW: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+# (tail of a record, what is wrong with it, and in words, to be called with both when it is clear where it is)
+OnRefused = Callable[[bytes, ErrorCode, str, Callable[[ErrorCode, str], object]], object]
 # (place of the first record among those gathered, how many, where they are)
 Appended = Callable[[int, int, "AppendResult"], object]
 
@@ -53,6 +55,7 @@ class Lane:
         "held_bytes",
         "on_appended",
         "on_held",
+        "on_refused",
         "owed",
         "partition",
     )
@@ -73,6 +76,7 @@ class Lane:
         self.held_bytes = 0  # what could not be appended yet
         self.on_held: Callable[[], object] = lambda: None  # that has changed
         self.on_appended: Appended = _nobody
+        self.on_refused: OnRefused | None = None  # the log will never take it
         self._runtime = runtime
         self._stats = stats
         self._retry: Timer | None = None
@@ -93,7 +97,7 @@ class Lane:
             batch = batches.popleft()
             if isinstance(batch, TooLarge):
                 why = f"the record would take {batch.size} bytes"
-                self._refuse(owed, batch.first, ErrorCode.MESSAGE_TOO_LARGE, why)
+                self._refuse(batch.tail, owed, batch.first, ErrorCode.MESSAGE_TOO_LARGE, why)
                 continue
             count = batch.header.record_count
             try:
@@ -104,7 +108,7 @@ class Lane:
                     self._hold(tails[batch.first :], timestamps[batch.first :], error)
                     return
                 if count == 1:
-                    self._refuse(owed, batch.first, error.error, str(error))
+                    self._refuse(tails[batch.first], owed, batch.first, error.error, str(error))
                 else:  # for one of them, such as one without a key in a compacted topic
                     end = batch.first + count
                     batches.extendleft(
@@ -160,12 +164,19 @@ class Lane:
             (place - end, reply, level, again) for place, reply, level, again in owed if place >= end
         ]
 
-    def _refuse(self, owed: list[Owed], place: int, error: ErrorCode, why: str) -> None:
+    def _refuse(self, tail: bytes, owed: list[Owed], place: int, error: ErrorCode, why: str) -> None:
+        mine = [each for each in owed if each[0] == place and each[2] != NO_ACK]
+
+        def answer(error: ErrorCode, why: str) -> None:
+            if mine and self.acks is not None:
+                self.acks.fail_all(mine, error, why)
+
+        if self.on_refused is not None:
+            self.on_refused(tail, error, why, answer)
+            return
         self._stats.refused += 1
         log.warning("%s: a message from NATS is refused, %s: %s", self.partition.log.name, error.name, why)
-        mine = [each for each in owed if each[0] == place and each[2] != NO_ACK]
-        if mine and self.acks is not None:
-            self.acks.fail_all(mine, error, why)
+        answer(error, why)
 
     # -- what has to wait
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from typing import Any, NamedTuple, cast
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -13,6 +14,20 @@ from compat_tests.nats.publishers import Sent
 def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout: float = 60) -> Sent:
     """The payloads of the topic's records by subject, in the order of their partition: `count` of them, and what there
     is beyond."""
+    found: Sent = {}
+    for record in records(bootstrap, topic, partitions, count, timeout):
+        found.setdefault(dict(record.headers)["nats.subject"].decode(), []).append(record.value or b"")
+    return found
+
+
+class Received(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes]]
+
+
+def records(bootstrap: str, topic: str, partitions: int, count: int, timeout: float = 60) -> list[Received]:
+    """The topic's records, each partition's in their order: `count` of them, and what there is beyond."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -22,7 +37,7 @@ def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout:
         }
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-    found: Sent = {}
+    by_partition: dict[Any, list[Received]] = {index: [] for index in range(partitions)}
     total = 0
     deadline = time.monotonic() + timeout
     quiet_at = 0.0
@@ -30,15 +45,20 @@ def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout:
         messages = consumer.consume(1000, 0.2)
         for message in messages:
             assert message.error() is None, message.error()
-            headers = dict(message.headers())
-            found.setdefault(headers["nats.subject"].decode(), []).append(message.value())
+            by_partition[message.partition()].append(
+                Received(
+                    message.key(),
+                    message.value(),
+                    cast("list[tuple[str, bytes]]", message.headers() or []),
+                )
+            )
             total += 1
         if total >= count and not messages:
             quiet_at = quiet_at or time.monotonic() + 1
             if time.monotonic() > quiet_at:
                 break
     consumer.close()
-    return found
+    return [record for index in range(partitions) for record in by_partition[index]]
 
 
 def check(found: Sent, sent: Sent) -> None:

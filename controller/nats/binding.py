@@ -22,6 +22,7 @@ from barnabas.controller.topic_configs import TOPIC_CONFIGS
 __all__ = ["CORE", "JETSTREAM", "KV", "Binding", "read_binding"]
 
 PREFIX: Final = "nats."
+TEMPLATE_OF: Final = "nats.template.of"  # the bound topic whose template has made this one
 SUBJECTS_MAX: Final = 500
 
 _PLAIN_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")

@@ -49,6 +49,16 @@ def _check_mode(binding: Binding) -> None:
             f"can't be used with nats.mode={mode}: {why}. Leave it away",
             **{"nats.queue.group": binding.queue_group},
         )
+        _refuse_set(
+            f"can't be used with nats.mode={mode}: what is read is one topic's. Leave it away",
+            **{"nats.topic.template": binding.topic_template},
+        )
+    elif binding.queue_group:
+        _refuse_set(
+            "can't be used with nats.queue.group: every broker has to see every message, to know which topics there are. "
+            "Leave one of them away",
+            **{"nats.topic.template": binding.topic_template},
+        )
     if mode == KV:
         if not binding.bucket:
             raise ConfigError("nats.mode=kv needs a bucket: set nats.bucket=NAME, too, or delete nats.mode")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
-from barnabas.controller.nats.binding import KV, PREFIX, Binding, read_binding
+from barnabas.controller.nats.binding import KV, PREFIX, TEMPLATE_OF, Binding, read_binding
 from barnabas.controller.nats.cycles import check_cycles
 
 Report = Callable[[str, str], object]
@@ -38,12 +38,18 @@ class BindingDecisions:
 
     def __init__(self, image: MetadataImage, value: Callable[[str], str | None]) -> None:
         self._bindings = bindings_of(image)
+        self._of_template = {
+            topic: configs[TEMPLATE_OF]
+            for (kind, topic), configs in image.configs.items()
+            if kind == TOPIC_RESOURCE and configs.get(TEMPLATE_OF)
+        }
         self._value = value
         # Another broker may know a connection that this one does not, unless there is no other.
         self._is_alone = len(image.brokers) <= 1
 
     def check(self, topic: str, configs: Mapping[str, str], policy: str) -> None:
         """ConfigError when a topic can't have these configs; `policy` is its cleanup.policy, set or not."""
+        self._check_template(topic, configs.get(TEMPLATE_OF, ""))
         binding = read_binding(topic, configs)
         if binding is None:
             return
@@ -59,10 +65,29 @@ class BindingDecisions:
 
     def accept(self, topic: str, configs: Mapping[str, str]) -> None:
         """The topic will have these configs."""
+        self._of_template.pop(topic, None)
+        if configs.get(TEMPLATE_OF):
+            self._of_template[topic] = configs[TEMPLATE_OF]
         self._bindings.pop(topic, None)
         binding = read_binding(topic, configs)
         if binding is not None:
             self._bindings[topic] = binding
+
+    def _check_template(self, topic: str, bound: str) -> None:
+        """Whether there may be one topic more of a template. What is one already stays one."""
+        if not bound or self._of_template.get(topic) == bound:
+            return
+        owner = self._bindings.get(bound)
+        if owner is None or owner.topic_template is None:
+            raise ConfigError.invalid(TEMPLATE_OF, bound, "It names a topic with a nats.topic.template")
+        if topic == bound:
+            raise ConfigError.invalid(TEMPLATE_OF, bound, "A topic is not of its own template")
+        count = sum(each == bound for each in self._of_template.values())
+        if count >= owner.topic_max:
+            raise ConfigError(
+                f"The template of topic {bound} has {count} topics, and nats.topic.max={owner.topic_max} allows no more: "
+                f"raise it on {bound}"
+            )
 
     def _check_connection(self, binding: Binding) -> None:
         if binding.paused or "broker" not in (self._value("process.roles") or "broker"):

@@ -68,7 +68,6 @@ def test_a_binding_has_its_configs() -> None:
         key="token:2",
         stream="ORDERS",
         start="seq:7",
-        topic_template="{1}",
         dead_letter_topic="lost",
         max_deliver="5",
     )
@@ -106,6 +105,8 @@ def test_internal_subjects_do_not_come_with_a_wildcard() -> None:
         ({"subjects": "a", "start": "new"}, "nats.start has an effect only with nats.mode=jetstream"),
         ({"mode": "jetstream", "subjects": "a", "stream": "a.b"}, "nats.stream"),
         ({"mode": "jetstream", "subjects": "a", "queue_group": "q"}, "nats.queue.group can't be used"),
+        ({"mode": "jetstream", "subjects": "a", "topic_template": "{1}"}, "nats.topic.template can't be used"),
+        ({"subjects": "a", "queue_group": "q", "topic_template": "{1}"}, "every broker has to see every message"),
         ({"mode": "kv"}, "needs a bucket: set nats.bucket=NAME"),
         ({"mode": "kv", "bucket": "a.b"}, "letters, digits"),
         ({"mode": "kv", "bucket": "b", "subjects": "a"}, "nats.subjects can't be used with nats.mode=kv"),
