@@ -1,0 +1,265 @@
+"""Where gaps begin and end: what is known of a connection, what is written down, and how causes become one gap."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+
+import pytest
+from barnabas.broker.nats import attendance as attendance_module
+from barnabas.broker.nats.attendance import Attendance, Attended
+from barnabas.broker.nats.carrier import CarrierStats
+from barnabas.broker.nats.errors import AUTHORIZATION, SERVER_GONE, SLOW_CONSUMER, Cause, NotConnected
+from barnabas.broker.nats.gaps import CAUSE_CHARACTERS_MAX, GapLog, shown_time
+from barnabas.broker.nats.heartbeat import EVERY_S, EXPLAINS_WITHIN_S, STANDSTILL_S, Heartbeat
+from barnabas.broker.nats.listener import ClientListener
+from barnabas.broker.nats.protocol import ServerInfo
+from barnabas.broker.nats.tests.client_world import ClientWorld, into, until
+from barnabas.storage.memory_disk import MemoryDisk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.testing.nats_server import NatsServer
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+# -- the log of gaps
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("begin"), st.integers(0, 500)),
+            st.tuples(st.just("end"), st.just(0)),
+            st.tuples(st.just("search"), st.just(0)),
+            st.tuples(st.just("found"), st.integers(0, 900)),
+            st.tuples(st.just("wait"), st.integers(1, 300)),
+        )
+    )
+)
+def test_gaps_cover_what_was_missed(steps: list[tuple[str, int]]) -> None:
+    clock, stats = Clock(), CarrierStats()
+    gaps = GapLog("t", stats, clock)
+    away: list[tuple[int, int | None]] = []  # from when to when, each cause and search for itself
+    is_away, searches, began = False, 0, 0
+    for what, number in steps:
+        if what == "begin":
+            gaps.begin(clock.now_ms - number, "cause")
+            if is_away or (searches and away):
+                away[-1] = min(away[-1][0], clock.now_ms - number), None
+            else:
+                away.append((clock.now_ms - number, None))
+                began += 1
+            is_away = True
+        elif what == "end":
+            gaps.end()
+            if is_away:
+                away[-1] = away[-1][0], clock.now_ms
+            is_away = False
+        elif what == "search" and is_away and not searches:
+            gaps.search()
+            searches = 1
+        elif what == "found" and searches:
+            searches = 0
+            gaps.found(number)
+            away[-1] = min(away[-1][0], number), away[-1][1]
+        elif what == "wait":
+            clock.now_ms += number
+    kept = [(gap.begin_ms, gap.end_ms or None) for gap in stats.gaps]
+    if searches and kept:  # told of when it is over
+        assert kept[-1][1] is None
+        kept[-1] = kept[-1][0], away[-1][1]
+    assert kept == away
+    assert stats.gap_count == began
+    if not searches:
+        assert stats.gap_ms == sum(end - begin for begin, end in away if end is not None)
+        assert (gaps.open is None) == (not is_away)
+
+
+def test_a_gap_with_many_causes(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    clock, stats = Clock(), CarrierStats()
+    gaps = GapLog("orders", stats, clock)
+    gaps.begin(900, "server gone")
+    gaps.begin(950, "the binding is paused")
+    for number in range(100):
+        gaps.begin(940, f"cause {number}")
+    clock.now_ms = 2000
+    gaps.end()
+    gaps.end()
+    (gap,) = stats.gaps
+    assert (gap.begin_ms, gap.end_ms) == (900, 2000)
+    assert gap.cause.startswith("server gone; then the binding is paused; then cause 0")
+    assert len(gap.cause) < CAUSE_CHARACTERS_MAX + 20
+    assert len(caplog.messages) == 2
+    assert "from 1970-01-01T00:00:00.900Z to 1970-01-01T00:00:02.000Z (1.100 s) may be missing" in caplog.text
+    assert shown_time(0) == "1970-01-01T00:00:00.000Z"
+
+
+# -- what the server has answered
+
+
+class Answers:
+    """A client as far as a heartbeat knows one; a test answers."""
+
+    def __init__(self) -> None:
+        self.listeners: list[ClientListener] = []
+        self.is_connected = True
+        self.asked: list[Callable[[NotConnected | None], object]] = []
+
+    def flush(self, done: Callable[[NotConnected | None], object]) -> None:
+        self.asked.append(done)
+
+
+def beating(runtime: VirtualRuntime) -> tuple[Heartbeat, Answers]:
+    client = Answers()
+    heartbeat = Heartbeat(runtime, client)  # type: ignore[arg-type]
+    heartbeat.start()
+    return heartbeat, client
+
+
+def test_an_answer_tells_of_when_it_was_asked_for() -> None:
+    runtime = VirtualRuntime()
+    heartbeat, client = beating(runtime)
+    told: list[int] = []
+    heartbeat.on_beat.append(told.append)
+    heartbeat.connected(ServerInfo())
+    begun_ms = runtime.time_ms()
+    assert heartbeat.until_ms == begun_ms
+    runtime.advance(EVERY_S)
+    runtime.advance(5 * EVERY_S)  # no further question while one is open
+    (answer,) = client.asked
+    assert heartbeat.until_ms == begun_ms
+    answer(None)
+    runtime.run_until_idle()
+    assert told == [begun_ms + 1000] == [heartbeat.until_ms]
+    runtime.advance(EVERY_S)
+    client.asked[1](NotConnected("gone"))
+    runtime.run_until_idle()
+    assert told == [begun_ms + 1000]
+    heartbeat.stop()
+    runtime.advance(10)
+    assert len(client.asked) == 2
+
+
+def test_a_process_that_stood_still_was_slow() -> None:
+    runtime = VirtualRuntime()
+    heartbeat, _ = beating(runtime)
+    gone, refused = Cause(SERVER_GONE, "closed"), Cause(AUTHORIZATION)
+    runtime.advance(2)
+    assert heartbeat.explained(gone) == gone
+    runtime.hold_until(runtime.monotonic() + STANDSTILL_S + 2)
+    runtime.advance(STANDSTILL_S + 2)
+    explained = heartbeat.explained(gone)
+    assert explained.kind == SLOW_CONSUMER
+    assert "stood still" in explained.detail
+    assert heartbeat.explained(refused) == refused
+    runtime.advance(EXPLAINS_WITHIN_S)
+    assert heartbeat.explained(gone) == gone
+
+
+def test_a_real_server_answers(world: ClientWorld, shared_nats_server: NatsServer) -> None:
+    async def run() -> None:
+        client, _ = world.client(shared_nats_server.url)
+        heartbeat = Heartbeat(world.runtime, client)
+        messages: list[tuple[bytes, bytes, bytes, bytes]] = []
+        client.subscribe("beats.>", into(messages))
+        await until(lambda: client.is_connected)
+        first_ms = heartbeat.until_ms
+        heartbeat.start()
+        client.publish(b"beats.a", b"")
+        await until(lambda: heartbeat.until_ms > first_ms)
+        assert len(messages) == 1
+        heartbeat.stop()
+
+    world.run(run())
+
+
+# -- what is written down
+
+
+class World:
+    def __init__(self) -> None:
+        self.disk, self.runtime = MemoryDisk(), VirtualRuntime()
+        self.disk.make_directory("/d")
+
+    def attendance(self) -> Attendance:
+        return Attendance(self.disk, "/d/attendance", self.runtime)
+
+
+TOPICS = {b"\1" * 16: 1_700_000_000_000, b"\2" * 16: 5}
+
+
+@pytest.fixture
+def a_boot(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def set_boot(boot: str) -> None:
+        monkeypatch.setattr(attendance_module, "_boot_id", lambda: boot)
+
+    set_boot("first")
+    return set_boot
+
+
+def test_attendance_survives_the_process(a_boot: Callable[[str], None]) -> None:
+    world = World()
+    assert world.attendance().load() == Attended({}, False)
+    attendance = world.attendance()
+    attendance.note(TOPICS)
+    world.runtime.run_until_idle()
+    assert world.attendance().load() == Attended(TOPICS, True)
+    a_boot("second")  # the machine has failed
+    assert world.attendance().load() == Attended(TOPICS, False)
+    a_boot("")
+    assert world.attendance().load() == Attended(TOPICS, False)
+    attendance.close({b"\3" * 16: 7})
+    assert world.attendance().load() == Attended({b"\3" * 16: 7}, True)  # stopped, before it went off
+
+
+def test_nothing_is_written_when_nothing_is_new() -> None:
+    world = World()
+    attendance = world.attendance()
+    attendance.close({})
+    assert not world.disk.exists("/d/attendance")
+    attendance.note(TOPICS)
+    world.runtime.run_until_idle()
+    world.disk.remove("/d/attendance")
+    attendance.note(dict(TOPICS))
+    world.runtime.run_until_idle()
+    assert not world.disk.exists("/d/attendance")
+
+
+@given(st.binary(max_size=100))
+def test_a_damaged_file_is_none(content: bytes) -> None:
+    world = World()
+    world.disk.write_file("/d/attendance", content)
+    assert world.attendance().load() == Attended({}, False)
+
+
+def test_a_file_that_is_cut_off_is_none(a_boot: Callable[[str], None]) -> None:
+    world = World()
+    world.attendance().close(TOPICS)
+    whole = world.disk.read_file("/d/attendance")
+    for size in range(len(whole)):
+        world.disk.write_file("/d/attendance", whole[:size])
+        assert world.attendance().load() == Attended({}, False)
+
+
+def test_a_disk_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    attendance = world.attendance()
+    world.disk.fault = lambda operation, _path: errno.ENOSPC if operation == "write" else None
+    for number in range(50):
+        attendance.note({b"\1" * 16: number})
+        world.runtime.advance(1)
+    assert len(caplog.messages) == 1
+    world.disk.fault = None
+    attendance.note(TOPICS)
+    world.runtime.run_until_idle()
+    assert world.attendance().load().until_ms == TOPICS
