@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.jetstream_positions import read_position
 from barnabas.broker.nats.kv import key_problem, stream_of, subject_prefix
+from barnabas.broker.nats.reverse_acks import NO_STREAM
 from barnabas.broker.nats.reverse_message import MessageHeaders
 from barnabas.broker.nats.reverse_outgoing import Outgoing
 from barnabas.broker.nats.reverse_subject import SUBJECT_BYTES_MAX, Unpublishable
 
 if TYPE_CHECKING:
+    from barnabas.broker.nats.reverse_outgoing import Answer
     from barnabas.wire.record_batch import Record
 
 DELETED: Final = b"KV-Operation: DEL\r\n"
@@ -34,6 +36,7 @@ class BucketOutgoing(Outgoing):
         self._domain_prefix = f"$JS.{domain}.API.".encode() if domain else b""
         self._prefix = self._domain_prefix + subject_prefix(bucket)
         self._stream = stream_of(bucket).encode()
+        self._no_bucket = f"blocked: there is no bucket {bucket}: make it (nats kv add {bucket})"
         self._block = MessageHeaders(cluster_id, topic, partition).block
         self._revision = 0  # the largest that stands in front of the next record
         self._is_known = True  # whether it does, and no larger one
@@ -49,6 +52,10 @@ class BucketOutgoing(Outgoing):
         if len(subject) > SUBJECT_BYTES_MAX:
             raise Unpublishable(f"its subject would have {len(subject)} bytes, more than {SUBJECT_BYTES_MAX}")
         return subject, self._block(record, removal=DELETED), record.value or b""
+
+    def answer(self, offset: int, header_block: bytes, payload: bytes) -> Answer:
+        outcome = super().answer(offset, header_block, payload)
+        return self._no_bucket if outcome == NO_STREAM else outcome
 
     def restart(self, metadata: str | None) -> None:
         revision = (metadata or "").removeprefix(_METADATA)[:_DIGITS_MAX]

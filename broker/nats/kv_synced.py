@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from barnabas.broker.nats.headers import find_header
 from barnabas.broker.nats.kv_outgoing import BucketOutgoing
-from barnabas.broker.nats.reverse_acks import failure_of, read_ack
+from barnabas.broker.nats.reverse_acks import read_ack
 from barnabas.broker.nats.reverse_message import HOPS_HEADER, MESSAGE_ID_HEADER
 
 if TYPE_CHECKING:
@@ -127,13 +127,13 @@ class SyncedOutgoing(BucketOutgoing):
         sent = self._under_way.get(offset)
         ack = read_ack(payload) if sent is not None else None
         if sent is None or ack is None:
-            return failure_of(header_block, payload)
+            return super().answer(offset, header_block, payload)
         if ack.error is None:
             self._remember(sent.key, ack.seq)
             self._forget(offset, sent)
             return ""
         if ack.error.err_code not in WRONG_LAST_SEQUENCE:
-            return failure_of(header_block, payload)
+            return super().answer(offset, header_block, payload)
         self._ask(offset, sent)
         return None
 
@@ -155,7 +155,7 @@ class SyncedOutgoing(BucketOutgoing):
         got = _read(message)
         if got is None or (got.error is not None and got.error.err_code != MESSAGE_NOT_FOUND):
             why = error if got is None or got.error is None else got.error.description
-            return f"the bucket does not tell what it has: {why or 'an answer that cannot be read'}"
+            return f"waiting: the bucket does not tell what it has: {why or 'an answer that cannot be read'}"
         actual = 0 if got.error is not None else got.message.seq
         if actual > sent.ingested and actual > sent.expected and not self._is_ours(got.message.hdrs, offset):
             self._stats.superseded += 1

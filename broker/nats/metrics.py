@@ -25,6 +25,12 @@ _OF_BINDING: Final = (
     ("refused_total", COUNTER, "refused", "Messages not stored, which is answered or logged"),
     ("dead_letters_total", COUNTER, "dead_letters", "Messages that went to the dead-letter topic"),
     ("looped_total", COUNTER, "looped", "Messages not stored because they came from this topic"),
+    (
+        "superseded_total",
+        COUNTER,
+        "superseded",
+        "Records that were not put into a bucket, because it had a newer value",
+    ),
     ("redelivered_total", COUNTER, "redelivered", "Messages that the stream has delivered again"),
     ("reconnects_total", COUNTER, "reconnects", "Connections made after the first one"),
     ("lag", GAUGE, "lag", "Messages of the stream, or records of the topic, that are still to come"),

@@ -86,14 +86,14 @@ class ReverseBinding(ClientListener):
 
     @property
     def state(self) -> str:
-        """ "running", "connecting", or "blocked: <why, and what to do>"."""
+        """ "running", "starting", "connecting", "waiting: <why>" or "blocked: <why, and what to do>"."""
         problems = [each.problem for _, each in sorted(self.publishers.items()) if each.problem]
         if problems:
-            return f"blocked: {problems[0]}"
+            return sorted(problems)[0]
         if not self.client.is_connected:
             return "connecting"
         if self._commit_problem:
-            return f"blocked: {self._commit_problem}"
+            return self._commit_problem
         if any(not each.is_begun for each in self.publishers.values()):
             return "starting"
         return "running"
@@ -305,7 +305,7 @@ class ReverseBinding(ClientListener):
 def _why_not_committed(group: str, error: ErrorCode) -> str:
     if error == ErrorCode.UNKNOWN_MEMBER_ID:
         return (
-            f"the position can't be committed: group {group} has members of its own. Stop them, or choose another "
+            f"blocked: the position can't be committed: group {group} has members of its own. Stop them, or choose another "
             "group by nats.publish.group"
         )
-    return f"the position of group {group} can't be committed now: {error.name}"
+    return f"waiting: the position of group {group} can't be committed now: {error.name}"

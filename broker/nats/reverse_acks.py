@@ -6,8 +6,14 @@ is subscribed.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from barnabas.broker.nats.requests import NO_RESPONDERS
+
+NO_STREAM: Final = (
+    "blocked: no stream takes messages of this subject: create one, or set nats.publish.jetstream=false"
+)
 
 
 class PubAckError(msgspec.Struct):
@@ -33,14 +39,15 @@ def read_ack(payload: bytes) -> PubAck | None:
 
 
 def failure_of(header_block: bytes, payload: bytes) -> str:
-    """Why a stream did not take a message, in words; "" when it did (perhaps it had it already)."""
+    """Why a stream did not take a message, as a state (`waiting: <why>` or `blocked: <what to do>`); "" when it did, perhaps
+    before."""
     if payload.startswith(b'{"stream":') and b'"error"' not in payload:
         return ""
     if not payload and header_block.startswith(NO_RESPONDERS):
-        return "no stream takes messages of this subject: create one, or set nats.publish.jetstream=false"
+        return NO_STREAM
     ack = read_ack(payload)
     if ack is None:
-        return f"what has answered is no stream: {payload[:100]!r}"
+        return f"blocked: what has answered is no stream: {payload[:100]!r}"
     if ack.error is not None:
-        return f"the stream has refused a message: {ack.error.description} ({ack.error.err_code or ack.error.code})"
+        return f"waiting: the stream has refused a message: {ack.error.description} ({ack.error.err_code or ack.error.code})"
     return ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from barnabas.controller.nats.templates import PublishTemplate
     from barnabas.wire.record_batch import Record
 
-# Of a message: "" it is dealt with, a text why it is not, or what to publish instead.
+# Of a message: "" it is dealt with, a state (`waiting: <why>`) that it is not, or what to publish instead.
 Outcome: TypeAlias = "str | tuple[bytes, bytes, bytes]"
 Answer: TypeAlias = "Outcome | None"  # None: `on_settled` tells
 

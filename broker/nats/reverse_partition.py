@@ -66,7 +66,7 @@ class PartitionPublisher:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.committed = -1  # the position that the group has, -1 until it has one
-        self.problem = ""  # why nothing is published, and what to do
+        self.problem = ""  # why nothing is published, as a state: `waiting: <why>` or `blocked: <what to do>`
         self._binding = binding
         self._runtime = binding.runtime
         self._client = binding.client
@@ -189,7 +189,7 @@ class PartitionPublisher:
             self._cannot_read(error)
         except Exception as error:  # the other partitions go on
             log.exception("%s can't be published", self.partition.log.name)
-            self._retry(f"it can't be published: {error}")
+            self._retry(f"waiting: it can't be published: {error}")
         else:
             if is_at_end:
                 self._wait()
@@ -291,7 +291,7 @@ class PartitionPublisher:
             try:
                 self._send(offset, outcome)
             except NatsError as error:
-                self._retry(f"offset {offset} could not be published: {error}")
+                self._retry(f"waiting: offset {offset} could not be published: {error}")
 
     def _flushed(self, attempt: int, end: int, error: NatsError | None) -> None:
         if attempt != self._attempt or self._is_stopped or error is not None:
@@ -323,14 +323,14 @@ class PartitionPublisher:
         elif first >= 0 and now - self._watched[1] >= PATIENCE_S:
             self._watched = -1, now
             self._retry(
-                f"no acknowledgement of offset {first} for {PATIENCE_S:g} s: is the stream there, and may this user "
+                f"waiting: no acknowledgement of offset {first} for {PATIENCE_S:g} s: is the stream there, and may this user "
                 f"publish to it?"
             )
 
     def refused(self, text: str) -> None:
         """The server has refused a message of this binding, perhaps one of these."""
         if self._unacknowledged and not self._is_stopped:
-            self._retry(f"the server has refused a message: {text}")
+            self._retry(f"blocked: the server has refused a message: {text}")
 
     # -- trouble
 
@@ -341,7 +341,7 @@ class PartitionPublisher:
     def _block(self, record: Record, why: str) -> None:
         """This record can't be published. What is under way before it still counts."""
         self._rest(
-            f"{self.partition.log.name} stands at offset {record.offset}: {why}. To leave the record out, move the "
+            f"blocked: {self.partition.log.name} stands at offset {record.offset}: {why}. To leave the record out, move the "
             f"position of the group behind it (kafka-consumer-groups.sh --reset-offsets --shift-by 1)"
         )
 
@@ -351,7 +351,7 @@ class PartitionPublisher:
             self._wait()  # for the news of it
         else:
             self._rest(
-                f"{self.partition.log.name} can't be read at offset {self._reader.next_offset}: {error}"
+                f"blocked: {self.partition.log.name} can't be read at offset {self._reader.next_offset}: {error}"
             )
 
     def _rest(self, problem: str) -> None:

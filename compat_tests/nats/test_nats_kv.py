@@ -288,3 +288,12 @@ def test_a_key_that_a_bucket_can_not_have_stops_and_says_so(
     consumer.commit(offsets=[confluent_kafka.TopicPartition("stock", 0, 2)], asynchronous=False)
     consumer.close()
     has(server, {"good": b"1", "then": b"3"})
+
+
+def test_a_bucket_that_is_made_later(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "stock", BOUND)
+    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"1")])
+    eventually(lambda: "there is no bucket stock: make it (nats kv add stock)" in broker.log_text())
+    with_bucket(server, lambda bucket: bucket.put("b", b"2"))
+    has(server, {"a": b"1", "b": b"2"})
+    records(broker, 2)
