@@ -15,13 +15,14 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo test test-durability test-apache check format conform bench bench-partitions \
+.PHONY: help setup run demo demo-nats test test-durability test-apache check format conform bench bench-partitions \
   bench-cluster bench-nats cluster chaos chaos-nats simulate kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
 	@echo 'make cluster      three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")'
 	@echo 'make demo         real flights through the broker into Spark and back'
+	@echo 'make demo-nats    the same flights, from NATS subjects into Spark and back to subjects'
 	@echo 'make test         everything, with real clients; needs Java 17 or newer'
 	@echo 'make test-durability  fifty rounds of kill -9 under load, thousands of simulated crashes'
 	@echo 'make simulate     whole clusters under a seeded scheduler (SEEDS=1000)'
@@ -66,6 +67,9 @@ cluster: $(INSTALLED)
 
 demo: $(INSTALLED) java
 	$(BIN)/python -m spark_examples.demo
+
+demo-nats: $(INSTALLED) java
+	$(BIN)/python -m spark_examples.nats_demo
 
 # Everything, then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
 test: $(JARS)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 
 @contextmanager
-def local_broker(folder: Path) -> Iterator[str]:
-    """Yield `HOST:PORT` of a running broker that keeps its log and what it says in `folder`.
+def local_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield `HOST:PORT` of a running broker that keeps its log and what it says in `folder`; `settings` are further
+    properties.
 
     Raises RuntimeError with the end of the broker's own log when it does not start or does not stop cleanly.
     """
     said = folder / "broker.log"
     command = [sys.executable, "-m", "barnabas.cli", "start"]
-    for setting in ("listeners=PLAINTEXT://127.0.0.1:0", f"log.dirs={folder / 'logs'}"):
-        command += ["--set", setting]
+    own = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "logs")}
+    for name, value in {**own, **(settings or {})}.items():
+        command += ["--set", f"{name}={value}"]
     with said.open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
