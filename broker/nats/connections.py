@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.nats.client import ClientListener, NatsClient
 from barnabas.broker.nats.heartbeat import Heartbeat
+from barnabas.broker.nats.monitoring import Monitoring
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.connection_settings import ConnectionSettings
@@ -29,6 +30,8 @@ class Intake(ClientListener):
     def __init__(self, runtime: Runtime, client: NatsClient) -> None:
         self.client = client
         self.heartbeat = Heartbeat(runtime, client)  # the first one to be told of the connection
+        url = client.settings.monitoring_url
+        self.monitoring = Monitoring(runtime, client, url) if url else None
         self.closers: list[Callable[[], object]] = []
         self.is_unreachable = False
         self._is_behind = False  # the server may not know yet what is subscribed to
@@ -109,6 +112,8 @@ class NatsConnections:
             found = self._intakes[name] = Intake(self._runtime, self._client(name, "in"))
             found.client.start()
             found.heartbeat.start()
+            if found.monitoring is not None:
+                found.monitoring.start()
         return found
 
     def streams(self, name: str) -> Intake | None:
@@ -140,6 +145,9 @@ class NatsConnections:
     def stop(self) -> None:
         for name in sorted(self._intakes):
             self._intakes[name].heartbeat.stop()
+            monitoring = self._intakes[name].monitoring
+            if monitoring is not None:
+                monitoring.stop()
             self._intakes[name].client.stop()
         for name in sorted(self._streams):
             self._streams[name].client.stop()

@@ -73,6 +73,7 @@ class CoreBinding(ClientListener):
         self.binding = binding
         self.stats = stats
         self.gaps = gaps
+        gaps.estimate = intake.monitoring.estimate if intake.monitoring is not None else None
         self._budget = Budget(binding.buffer_bytes, self._full)
         self._rejects = DeadLetters(services, binding.topic, stats, self._budget)
         self._rejects.topic = binding.dead_letter_topic

@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 
 import pytest
@@ -71,8 +72,10 @@ def check(bootstrap: str, published: dict[bytes, Published], gaps: list[Gap]) ->
     return len(missing)
 
 
-def bound_broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    broker = fresh_broker({"nats.servers": server.url})
+def bound_broker(
+    fresh_broker: BrokerFactory, server: NatsServer, settings: Mapping[str, str] | None = None
+) -> Broker:
+    broker = fresh_broker({"nats.servers": server.url, **(settings or {})})
     bind(broker, TOPIC, {"nats.subjects": "s.>"}, partitions=PARTITIONS)
     return broker
 
@@ -117,9 +120,10 @@ def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: 
 
 
 def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
-    server = nats_server(config='write_deadline: "1s"\n')
-    broker = bound_broker(fresh_broker, server)
-    publisher = TimedPublisher(server, "s", size=20_000)
+    server = nats_server(config='write_deadline: "1s"\n', monitoring=True)
+    monitoring = f"http://127.0.0.1:{server.monitoring_port}"
+    broker = bound_broker(fresh_broker, server, {"nats.monitoring.url": monitoring})
+    publisher = TimedPublisher(server, "s", size=20_000, pause_s=0.02)
     time.sleep(1.2)
     assert broker.process is not None
     broker.process.send_signal(signal.SIGSTOP)
@@ -128,8 +132,12 @@ def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: Na
     gap = await_gap(broker, 1, "slow consumer")
     assert "stood still" in gap.cause
     publisher.await_more(200)
-    assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
+    missing = check(broker.bootstrap, publisher.finish(), gaps_of(broker))
+    estimate = re.search(r"at most (\d+) messages of any subject, by an estimate", gap.cause)
+    assert estimate is not None
+    assert 100 < missing <= int(estimate[1]) < 3 * missing + 2000
     assert "Slow Consumer Detected" in server.log_text()
+    assert "Slow Consumer (Write Deadline); of " in broker.log_text()
 
 
 def test_a_cluster_that_ends_as_a_whole(
