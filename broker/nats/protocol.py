@@ -9,12 +9,15 @@ the line tells (docs.nats.io, "Client Protocol"; headers: ADR-4).
   through `_read_line`, since all that a stream delivers has one.
 - What is incomplete at the end of a piece waits in a buffer that grows as bytes arrive, and is not looked at before
   it can be complete: a large payload is copied three times, however many pieces it comes in.
+- Fields end at blanks and tabs alone. A server lets publishers write any other byte into a subject, form feeds and
+  carriage returns among them, which for `bytes.split` would begin a field: another subscription's number, say.
 - Every size is checked before anything waits for it. Whatever is not understood is a NatsProtocolError: the
   connection is of no use any more, and `reset` makes the parser ready for the next one.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import msgspec
@@ -43,6 +46,7 @@ SIZE_MAX_BYTES: Final = (
 )  # nats-server knows no larger max_payload than 64 MiB
 
 _USUAL_SIZES: Final = {b"%d" % size: size for size in range(4096)}  # fewer than any `size_max`
+_FIELDS: Final = re.compile(rb"[^ \t]+").findall
 _CARRIAGE_RETURN: Final = 13
 _LINE_FEED: Final = 10
 
@@ -213,8 +217,10 @@ class NatsParser:
         """A line that is not known: that of a message, or one that is dealt with at once."""
         if len(line) > LINE_BYTES_MAX:
             raise NatsProtocolError(f"a line of {len(line)} bytes: {_shown(line[:100])}")
+        if b"\t" in line:
+            return self._read_any_line(line)
         if line[:4] == b"MSG ":
-            fields = line.split()
+            fields = line.split(b" ")  # one blank is what servers write; of two, `_message` knows
             total_bytes = _USUAL_SIZES.get(fields[-1])
             if len(fields) == 4 and total_bytes is not None:
                 sink = self.sinks.get(fields[2])
@@ -222,13 +228,13 @@ class NatsParser:
                     message = sink, fields[1], b"", 0, total_bytes
                     self._remember(line, message)
                     return message
-            elif len(fields) == 5 and total_bytes is not None:
+            elif len(fields) == 5 and fields[1] and total_bytes is not None:
                 sink = self.sinks.get(fields[2])
                 if sink is not None:
                     return sink, fields[1], fields[3], 0, total_bytes
         elif line[:5] == b"HMSG ":
-            fields = line.split()
-            if len(fields) == 6:
+            fields = line.split(b" ")
+            if len(fields) == 6 and fields[1]:
                 _, subject, subscription_id, reply, header_size, size = fields
                 header_bytes = _USUAL_SIZES.get(header_size, SIZE_MAX_BYTES)
                 total_bytes = _USUAL_SIZES.get(size)
@@ -249,7 +255,7 @@ class NatsParser:
 
     def _message(self, line: bytes, header_fields: int) -> _Message:
         """MSG subject sid [reply] bytes, and HMSG subject sid [reply] header-bytes bytes."""
-        fields = line.split()
+        fields = _FIELDS(line)
         without_reply = 4 + header_fields
         if len(fields) not in (without_reply, without_reply + 1):
             raise NatsProtocolError(f"wrong number of fields: {_shown(line)}")
@@ -293,14 +299,14 @@ class NatsParser:
 
     def _control(self, line: bytes) -> None:
         handler = self._handler
-        verb = line.rstrip().upper()
+        verb = line.rstrip(b" \t").upper()
         if verb == b"PING":
             handler.on_ping()
         elif verb == b"PONG":
             handler.on_pong()
         elif verb == b"+OK":
             handler.on_ok()
-        elif verb[:5].rstrip() == b"-ERR":
+        elif verb[:5].rstrip(b" \t") == b"-ERR":
             handler.on_error(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
         else:
             handler.on_info(read_info(line))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from typing import Any, TypeAlias
 
@@ -76,7 +77,7 @@ def model(stream: bytes) -> tuple[list[Event], bool]:
         line, end, rest = stream.partition(b"\r\n")
         if not end:
             return events, len(line) <= LINE_BYTES_MAX
-        verb, *fields = line.split() if line[:1].strip() else [b""]
+        verb, *fields = re.findall(rb"[^ \t]+", line) if line[:1].strip(b" \t") else [b""]
         verb = verb.upper()
         if verb in (b"MSG", b"HMSG") and line[len(verb) : len(verb) + 1] in (b" ", b"\t"):
             sizes = fields[-1 - (verb == b"HMSG") :]
@@ -116,7 +117,7 @@ def model(stream: bytes) -> tuple[list[Event], bool]:
 
 subjects = st.sampled_from([b"a", b"orders.eu", b"x.y.z", b"\xc3\xa9.1"]) | st.binary(
     min_size=1, max_size=8
-).filter(lambda word: word.split() == [word])
+).filter(lambda word: not {*b" \t\n"} & {*word})
 replies = st.just(b"") | subjects
 payloads = st.binary(max_size=60) | st.sampled_from(
     [b"\r\n", b"MSG a 1 3\r\nabc\r\n", b"PING\r\n", b"x" * 3000]
@@ -192,6 +193,19 @@ def test_byte_by_byte() -> None:
     assert heard.read([stream[at : at + 1] for at in range(len(stream))]) == model(stream)
     assert len(heard.events) == 4
     assert heard.parser.messages == 2
+
+
+@pytest.mark.parametrize("byte", [b"\r", b"\x0b", b"\x0c", b"\x1c", b"\x85", b"\0"])
+@pytest.mark.parametrize(
+    "line", [b"MSG a%b2 1 4\r\nPING", b"MSG a 1 r%b2%b2 4\r\nPING", b"HMSG a%b2%b2 1 r 0 4\r\nPING"]
+)
+def test_no_byte_of_a_subject_makes_a_message_another_ones_or_ends_the_connection(
+    line: bytes, byte: bytes
+) -> None:
+    heard = Heard()
+    stream = line.replace(b"%b", byte) + b"\r\nPONG\r\n"
+    assert heard.read([stream]) == model(stream)
+    assert [event[:2] for event in heard.events] == [("message", b"1"), ("pong",)]
 
 
 @pytest.mark.parametrize(
