@@ -13,8 +13,9 @@ nats.acks says when a message asks:
 - `off`: never.
 Kafka-Ack is `all` (the high watermark is behind the record) or `leader` (it is appended); Kafka's own -1, 1 and 0 are
 understood as well, 0 or `none` asks for none in any mode, and what is unknown is given the most. In mode `reply` no header
-means `all`. A reply subject below $JS.ACK. is never answered: it is how a consumer acknowledges to JetStream, and would
-take our answer for its own.
+means `all`. A reply subject that begins with $ is never answered. It is the server's: $JS.ACK. is how a consumer
+acknowledges to JetStream, which would take our answer for its own; and who may not publish to $KV. or $JS.API. is not to
+have us do it.
 
 Source: ADR-1 and ADR-22 (JetStream's API and publishing), nats-server's own answers.
 """
@@ -43,7 +44,7 @@ _LEVELS: Final = {
     b"none": NO_ACK,
     b"0": NO_ACK,
 }
-_ACKS_OF_CONSUMERS: Final = b"$JS.ACK."
+_OF_SERVERS: Final = b"$"
 _DESCRIPTION_CHARACTERS_MAX: Final = 512
 
 # HTTP-like code and JetStream's number, where one means the same. 10077 is "the store has failed", 10008 "temporarily
@@ -78,14 +79,14 @@ def _never(_reply: bytes, _asked: bytes | None) -> int:
 
 
 def _asked_by_header(reply: bytes, asked: bytes | None) -> int:
-    if asked is None or not reply or reply.startswith(_ACKS_OF_CONSUMERS):
+    if asked is None or not reply or reply.startswith(_OF_SERVERS):
         return NO_ACK
     level = _LEVELS.get(asked)
     return _level(asked) if level is None else level
 
 
 def _asked_by_reply(reply: bytes, asked: bytes | None) -> int:
-    if not reply or reply.startswith(_ACKS_OF_CONSUMERS):
+    if not reply or reply.startswith(_OF_SERVERS):
         return NO_ACK
     return ACK_ALL if asked is None else _level(asked)
 

@@ -143,7 +143,7 @@ class BindingsService:
         client.subscribe(SUBJECT, self._asked)
 
     def _asked(self, _subject: bytes, reply: bytes, _header_block: bytes, payload: bytes) -> None:
-        if reply:
+        if reply and not reply.startswith(b"$"):  # who may not publish to the server is not to have us do it
             info = self._client.info
             bytes_max = int((info.max_payload if info is not None else 1 << 20) * ANSWER_SHARE)
             with suppress(NatsError, ValueError):  # who asked asks again

@@ -83,7 +83,10 @@ def three(number: int = 0) -> bytes:
         ("reply", b"r", b"leader", ACK_LEADER),
         ("reply", b"r", b"None", NO_ACK),
         ("reply", b"$JS.ACK.s.c.1.2.3", None, NO_ACK),
-        ("reply", b"$JS.ACKS", None, ACK_ALL),
+        ("reply", b"$KV.prices.tea", None, NO_ACK),
+        ("reply", b"$JS.API.STREAM.PURGE.S", b"leader", NO_ACK),
+        ("header", b"$KV.prices.tea", b"all", NO_ACK),
+        ("reply", b"a.$JS.ACK", None, ACK_ALL),
     ],
 )
 def test_who_is_answered(mode: str, reply: bytes, asked: bytes | None, expected: int) -> None:
