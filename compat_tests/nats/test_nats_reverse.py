@@ -11,6 +11,7 @@ from typing import Any
 
 import nats
 import pytest
+from confluent_kafka import Producer
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
@@ -24,6 +25,8 @@ from compat_tests.nats.leader_moves import move_leader
 pytestmark = pytest.mark.barnabas_only
 
 CONFLUENT = CLIENTS[2]
+TOTAL = int(os.environ.get("BARNABAS_NATS_MESSAGES", "100000"))
+SUBJECTS = 1000
 ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
 
 
@@ -204,3 +207,39 @@ def test_subjects_to_topics_to_subjects(server: NatsServer, broker: Broker) -> N
         (f"c.{number}", b"%d" % number, str(number)) for number in range(50)
     ]
     assert re.fullmatch(r"(.+)/first,\1/second", found[0].headers["Barnabas-Hops"])
+
+
+@pytest.mark.timeout(120 + TOTAL // 1000)
+def test_many_records_over_many_subjects_of_a_stream(server: NatsServer, broker: Broker) -> None:
+    """Each record once, and each subject's in the order in which they were produced."""
+    stream_of(server, "out.>")
+    configs = {"nats.publish.subject": "out.{key}", "nats.publish.jetstream": "true"}
+    bind(broker, "out", configs, partitions=8)
+    found: dict[str, list[int]] = {}
+
+    async def run() -> None:
+        client = await nats.connect(server.url)
+        subscription = await client.jetstream().subscribe(">", stream="OUT", ordered_consumer=True)
+        producing = asyncio.get_running_loop().run_in_executor(None, produce_many, broker.bootstrap)
+        for _ in range(TOTAL):
+            message = await subscription.next_msg(timeout=30)
+            found.setdefault(message.subject, []).append(int(message.data))
+        await producing
+        with pytest.raises(nats.errors.TimeoutError):
+            await subscription.next_msg(timeout=0.2)
+        await client.close()
+
+    asyncio.run(run())
+    assert found == {f"out.s{each}": list(range(each, TOTAL, SUBJECTS)) for each in range(SUBJECTS)}
+
+
+def produce_many(bootstrap: str) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "enable.idempotence": True})
+    for number in range(TOTAL):
+        while True:
+            try:
+                producer.produce("out", b"%d" % number, b"s%d" % (number % SUBJECTS))
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
