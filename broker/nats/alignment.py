@@ -13,6 +13,7 @@ messages that are all alike.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 LOOK_EVERY_S: Final = 0.1
+SENDER_BYTES: Final = 8  # written in hexadecimal digits
+_NO_JSON: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_is_sender: Final = re.compile(f"[0-9a-f]{{{2 * SENDER_BYTES}}}").fullmatch
 
 
 class Mark(msgspec.Struct):
@@ -42,6 +46,18 @@ class Ends(msgspec.Struct):
     ends: dict[int, tuple[int, int]]
 
 
+_read_ends: Final = msgspec.json.Decoder(Ends).decode
+
+
+def _read_mark(payload: bytes) -> Mark | None:
+    """Anybody may publish anything there, and what the sender's name makes of a subject can end a connection."""
+    try:
+        mark = msgspec.json.decode(payload, type=Mark)
+    except _NO_JSON:
+        return None
+    return mark if _is_sender(mark.sender) else None
+
+
 class Alignment:
     """Of one binding on one broker. All calls on the loop's thread."""
 
@@ -52,7 +68,7 @@ class Alignment:
         self._runtime = runtime
         self._client = client
         self._ingest = ingest
-        self._me = runtime.random_bytes(8).hex()
+        self._me = runtime.random_bytes(SENDER_BYTES).hex()
         self._number = 0
         self._subscriptions: list[Subscription] = []
         self._timer: Timer | None = None
@@ -77,13 +93,15 @@ class Alignment:
         self._look_later()
         ingest = self._ingest
         followed = [shadow for index, shadow in ingest.shadows.items() if index not in ingest.lanes]
-        if not followed or not self._client.is_connected:
+        if not followed:
             return
         now_s = self._runtime.monotonic()
-        for shadow in followed:
+        for (
+            shadow
+        ) in followed:  # without a connection as well: replication goes on, and what it brings gets old
             shadow.tick(now_s)
         wanting = [shadow for shadow in followed if shadow.wants_mark()]
-        if not wanting:
+        if not wanting or not self._client.is_connected:
             return
         self._number += 1
         for shadow in wanting:
@@ -91,9 +109,8 @@ class Alignment:
         self._publish(self._marks, msgspec.json.encode(Mark(self._me, self._number)))
 
     def _mark_came(self, _subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
-        try:
-            mark = msgspec.json.decode(payload, type=Mark)
-        except msgspec.DecodeError:
+        mark = _read_mark(payload)
+        if mark is None:
             return
         ingest = self._ingest
         if mark.sender == self._me:
@@ -107,8 +124,8 @@ class Alignment:
 
     def _answer_came(self, _subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
         try:
-            answer = msgspec.json.decode(payload, type=Ends)
-        except msgspec.DecodeError:
+            answer = _read_ends(payload)
+        except _NO_JSON:
             return
         shadows = self._ingest.shadows
         for index, (leader_epoch, offset) in answer.ends.items():

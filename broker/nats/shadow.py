@@ -42,7 +42,9 @@ Asked: TypeAlias = tuple[bytes, bytes, Pairs]
 class Beginning:
     """A ledger that begins where a mark stood among the messages, and in the leader's log."""
 
-    __slots__ = ("has_mark", "leader_epoch", "ledger", "number", "records", "start_offset")
+    __slots__ = (
+        "_records_size", "has_mark", "leader_epoch", "ledger", "number", "records", "start_offset",
+    )  # fmt: skip
 
     def __init__(self, number: int, leader_epoch: int) -> None:
         self.number = number
@@ -51,16 +53,24 @@ class Beginning:
         self.has_mark = False  # it has come by among the messages
         self.start_offset = -1  # where it was in the leader's log, once that has told
         self.records: list[tuple[int, bytes]] = []  # that came meanwhile, with their offsets
+        self._records_size = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps."""
+        return self._records_size + self.ledger.pending.size + self.ledger.ahead.size
 
     def stored(self, offset: int, tail: bytes, now_s: float) -> None:
         if self.start_offset < 0:
             self.records.append((offset, tail))
+            self._records_size += len(tail)
         elif offset >= self.start_offset:
             self.ledger.stored(tail, now_s)
 
     def begins_at(self, offset: int, now_s: float) -> None:
         self.start_offset = offset
         records, self.records = self.records, []
+        self._records_size = 0
         for at, tail in records:
             self.stored(at, tail, now_s)
 
@@ -108,6 +118,11 @@ class Shadow:
         if now_s >= self._expires_at_s:
             self._expires_at_s = now_s + 1
             self.ledger.expire(now_s - KEPT_S)
+            beginning = self._beginning
+            if beginning is not None and (
+                now_s - self._asked_at_s > KEPT_S or beginning.size > self._bytes_max
+            ):
+                self._beginning = None  # nobody answers; the next mark may be
             for side in (self.ledger.pending, self.ledger.ahead):
                 if side.size > self._bytes_max:
                     side.clear()

@@ -1,0 +1,116 @@
+"""What followers keep, over real partitions of three replicas on a virtual network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from barnabas.broker.nats.alignment import SENDER_BYTES, Alignment, Mark
+from barnabas.broker.nats.carrier import CarrierStats
+from barnabas.broker.nats.client import NatsClient
+from barnabas.broker.nats.ingest import Ingest
+from barnabas.broker.nats.shadow import KEPT_S, Shadow
+from barnabas.broker.nats.tests.client_world import settings
+from barnabas.broker.tests.replicas import Replicas
+from barnabas.controller.nats.bound import Binding
+from barnabas.wire.record_batch import Record, build_batch
+
+CLUSTER = "c"
+
+
+class Follower:
+    """The ingest of broker 2, which follows broker 1."""
+
+    def __init__(self, **binding: Any) -> None:
+        self.replicas = Replicas(ids=(1, 2))
+        replica = self.replicas.alive[2]
+        self.runtime = replica.runtime
+        self.client = NatsClient(self.runtime, settings("nats://nobody:4222"), "in")
+        self.ingest = Ingest(
+            self.runtime,
+            Binding("t", subjects=("a.>",), **binding),
+            1,
+            CarrierStats(),
+            CLUSTER,
+            self.client.publish_encoded,
+        )
+        self.take = self.ingest.encoder().take
+        self.ingest.serve({}, {0: replica.partition})
+        self.alignment = Alignment(self.runtime, self.client, self.ingest, CLUSTER)
+        self.alignment.start()
+        self.number = 0
+
+    @property
+    def shadow(self) -> Shadow:
+        return self.ingest.shadows[0]
+
+    def replicate(self, count: int, value: bytes = b"x") -> None:
+        """The leader appends so many messages."""
+        records = []
+        for _ in range(count):
+            self.number += 1
+            headers: list[tuple[str, bytes | None]] = [("nats.subject", b"a.%d" % self.number)]
+            records.append(Record(len(records), 0, b"a.%d" % self.number, value, headers))
+        self.replicas.alive[1].partition.append(build_batch(records))
+        self.replicas.run(0.5)
+
+
+@pytest.fixture
+def follower() -> Follower:
+    return Follower()
+
+
+def test_who_has_no_connection_keeps_what_is_young(follower: Follower) -> None:
+    for _ in range(60):
+        follower.replicate(20)
+    assert follower.replicas.alive[2].log.log_end_offset == 1200
+    assert 0 < len(follower.shadow.ledger.ahead) <= 20 * (KEPT_S + 2) / 0.5
+
+
+def test_a_mark_that_nobody_answers_is_given_up(follower: Follower) -> None:
+    follower.shadow.mark_sent(1)
+    follower.shadow.mark_received(1)
+    for _ in range(int(2 * KEPT_S)):
+        follower.replicate(1)
+        follower.take(b"a.%d" % follower.number, b"", b"", b"x")
+    follower.replicas.run(KEPT_S)
+    assert follower.shadow._beginning is None
+    assert not follower.shadow.ledger.pending
+
+
+def test_a_mark_that_is_answered_late_takes_no_more_than_the_budget() -> None:
+    follower = Follower(buffer_bytes=10_000)
+    begun_s = follower.runtime.monotonic()
+    follower.shadow.mark_sent(1)
+    for _ in range(4):
+        follower.replicate(1, bytes(4000))
+    follower.replicas.run(1.5)
+    assert follower.shadow._beginning is None
+    assert follower.runtime.monotonic() - begun_s < KEPT_S
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b'{"sender":"\xff","number":1}',
+        b"[" * 100_000,
+        msgspec.json.encode(Mark("a b", 1)),
+        msgspec.json.encode(Mark("x" * 5000, 1)),
+        msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES) + ".>", 1)),
+    ],
+)
+def test_a_mark_that_is_none_is_not_answered(follower: Follower, payload: bytes) -> None:
+    sent: list[bytes] = []
+    follower.client.publish = lambda subject, *_args, **_options: sent.append(subject)  # type: ignore[method-assign]
+    leader = follower.replicas.alive[1].partition
+    follower.ingest.serve({0: leader})
+    follower.ingest.close()
+    follower.ingest._entrances.clear()
+    follower.alignment._mark_came(b"", b"", b"", payload)
+    follower.alignment._answer_came(b"", b"", b"", payload)
+    assert not sent
+    follower.alignment._mark_came(b"", b"", b"", msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES), 1)))
+    assert len(sent) == 1
