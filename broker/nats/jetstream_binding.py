@@ -39,11 +39,11 @@ def make_stream_carrier(
         known = controller.image.topics.get(name)
         return len(known.partitions) if known is not None else 0
 
+    producer = ForeignProducer(services)
+    dead_letter = None
+    if binding.dead_letter_topic:
+        dead_letter = dead_letters_to(producer, binding.dead_letter_topic, partitions_of)
     if binding.delivery == AT_LEAST_ONCE:
-        producer = ForeignProducer(services)
-        dead_letter = None
-        if binding.dead_letter_topic:
-            dead_letter = dead_letters_to(producer, binding.dead_letter_topic, partitions_of)
         return AtLeastOnce(
             runtime,
             source,
@@ -62,4 +62,5 @@ def make_stream_carrier(
         checkpoints=Checkpoints(runtime, positions, topic, topic_id),
         key_of=key_of,
         value_of=value_of,
+        dead_letter=dead_letter,
     )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime, Timer
 
 GROUP_PREFIX: Final = "barnabas-jetstream-"
-COMMIT_EVERY_S: Final = 5.0
+COMMITTED_TOGETHER_S: Final = 0.1  # what becomes known within this time
 _NUMBER_DIGITS_MAX: Final = 20
 
 
@@ -86,7 +86,7 @@ class Checkpoints:
         """Commit this one soon; a failure matters little, the next one follows."""
         self._changed[partition] = checkpoint
         if self._timer is None:
-            self._timer = self._runtime.call_later(COMMIT_EVERY_S, self._commit_changed)
+            self._timer = self._runtime.call_later(COMMITTED_TOGETHER_S, self._commit_changed)
 
     def forget(self, partition: int) -> None:
         """It is another broker's business."""

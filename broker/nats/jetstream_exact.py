@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.nats.jetstream_acks import numbers_start, parse_ack_subject
 from barnabas.broker.nats.jetstream_api import LIMITS, NANOSECONDS, ConsumerConfig, StreamInfo
 from barnabas.broker.nats.jetstream_carrier import Source, StreamCarrier
+from barnabas.broker.nats.jetstream_dead_letters import DeadLetter, Send
 from barnabas.broker.nats.jetstream_intake import (
-    RECORD_OVERHEAD_BYTES,
     Intake,
     ValueOf,
-    batch_bytes_max,
 )
 from barnabas.broker.nats.jetstream_origin import look_at
 from barnabas.broker.nats.jetstream_progress import Progress
@@ -79,6 +78,7 @@ class ExactlyOnce(StreamCarrier):
         checkpoints: Checkpoints | None = None,
         key_of: KeyFunction | None = None,
         value_of: ValueOf | None = None,
+        dead_letter: Send | None = None,
     ) -> None:
         """`key_of` instead of the binding's own key; `value_of(header_block, payload)` instead of the payload, None is
         null. Without `checkpoints` the log alone tells what has been reached."""
@@ -88,6 +88,7 @@ class ExactlyOnce(StreamCarrier):
         self._intake = Intake(binding, self.stats, cluster_id, key_of=key_of, value_of=value_of)
         self._intake.on_refused = self._refused
         self._intake.on_committed = self._refill
+        self._dead_letter = dead_letter
         self._progress = Progress(runtime, binding, checkpoints)
         self._reached = self._progress.reached
         self._stream = ""
@@ -106,8 +107,8 @@ class ExactlyOnce(StreamCarrier):
         self._is_behind = True  # there may be messages that some partition has
         self._count = self._bytes = 0  # that came since the last `on_read`
         self._last_reply = b""
-        self._tail_max = 0
         self._trouble: tuple[bool, str] | None = None  # is blocked, why: nothing more is taken
+        self._letter: DeadLetter | None = None  # the message that is the trouble
 
     # -- roles
 
@@ -116,6 +117,7 @@ class ExactlyOnce(StreamCarrier):
         super().start(leading)
 
     def roles_changed(self, leading: Mapping[int, Partition]) -> None:
+        self._letter = None
         self._end_run()  # what was taken counts for those that stay
         for index in self._intake.serve(leading, self._partition_count()):
             self._progress.forget(index)
@@ -192,7 +194,7 @@ class ExactlyOnce(StreamCarrier):
         for lane in self._intake.lanes.values():
             lane.read_limits()
         self._trouble = None
-        self._tail_max = min(batch_bytes_max(each) for each in self.leading.values()) - RECORD_OVERHEAD_BYTES
+        self._letter = None
         self.stats.lag = made.info.num_pending
         self._subscription = client.subscribe(inbox.decode(), self._take)
         self._puller = Puller(
@@ -218,10 +220,8 @@ class ExactlyOnce(StreamCarrier):
             return
         try:
             numbers = reply[self._numbers_start :].split(b".")
-            if (
-                header_block
-                or self._is_behind
-                or not self._intake.gather(subject, payload, numbers[1], numbers[3])
+            if self._is_behind or not self._intake.gather(
+                subject, header_block, payload, numbers[1], numbers[3]
             ):
                 self._take_carefully(subject, header_block, payload, numbers[1], numbers[3])
         except (ValueError, IndexError):
@@ -239,7 +239,11 @@ class ExactlyOnce(StreamCarrier):
         try:
             encoded = self._intake.encode(subject, header_block, payload, number, timestamp)
         except BadPartition as error:
-            self._trouble = True, f"message {sequence} of the stream can't be taken: {error}"
+            if error.partition in self._intake.lanes and sequence > self._reached[error.partition].sequence:
+                self._trouble = True, f"message {sequence} of the stream can't be taken: {error}"
+                self._letter = DeadLetter(
+                    subject, header_block, payload, self._stream, sequence, timestamp, str(error)
+                )
             return
         if encoded is None:
             return
@@ -249,8 +253,10 @@ class ExactlyOnce(StreamCarrier):
             return
         if special is not None and self._intake.has_looped(header_block):
             self.stats.looped += 1
-        elif len(tail) > self._tail_max:
-            self._trouble = True, _too_large(sequence, len(tail))
+        elif len(tail) > lane.tail_max:
+            why = _too_large(sequence, len(tail))
+            self._trouble = True, why
+            self._letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
         else:
             lane.builder.add_at(tail, int(timestamp[:-6]))
 
@@ -277,10 +283,31 @@ class ExactlyOnce(StreamCarrier):
             self._refill()
             return
         is_blocked, why = self._trouble
-        if is_blocked:
+        if self._letter is not None and self._dead_letter is not None:
+            self._bury(self._letter, self._dead_letter)
+        elif is_blocked:
             self.block(why)
         else:
             self.restart(why)
+
+    def _bury(self, letter: DeadLetter, send: Send) -> None:
+        """Everything before it has been dealt with; what is behind it waits until it has its place."""
+        self._rest()
+        self._end_run()
+        self._state = f"waiting: message {letter.sequence} goes to the dead letters"
+
+        def sent(error: ErrorCode) -> None:
+            if self._letter is not letter or not self._is_started:
+                return  # other partitions are led here now: it comes again
+            self._letter = None
+            if error:
+                self.restart(f"the dead letter topic does not take message {letter.sequence}: {error.name}")
+                return
+            self.stats.dead_letters += 1
+            self._progress.came_to(letter.sequence, int(letter.timestamp_ns))
+            self._begin_anew()
+
+        send(letter, sent)
 
     def _close(self) -> None:
         count, size = self._count, self._bytes

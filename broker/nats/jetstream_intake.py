@@ -16,13 +16,14 @@ from barnabas.broker.nats.encoder import Encoder
 from barnabas.broker.nats.headers import find_header
 from barnabas.broker.nats.ingest import HOPS_HEADER
 from barnabas.broker.nats.keys import KeyFunction, compile_key
-from barnabas.broker.nats.partitioners import compile_partitioner
+from barnabas.broker.nats.partitioners import PARTITION_HEADER, compile_partitioner
 from barnabas.broker.nats.record_parts import (
     SEQUENCE_HEADER,
     STREAM_HEADER,
     TIMESTAMP_HEADER,
     VARINT_COUNT,
     VARINTS,
+    make_header_adder,
     sized,
 )
 from barnabas.broker.partition import ACKS_ALL
@@ -41,8 +42,9 @@ RECORD_OVERHEAD_BYTES: Final = (
     61 + 32
 )  # the batch's header, and what stands in front of a record's tail at most
 
-_SUBJECTS_BYTES_MAX: Final = 16_384  # the longest line of a server is 4 KiB: key and headers are less
 _FOUR_HEADERS: Final = VARINTS[4]
+_COUNT_PLACE: Final = 3  # among the parts of a record: the number of headers
+_PARTS_OF_FOUR: Final = 11
 _SEQUENCE_PART: Final = sized(SEQUENCE_HEADER)
 _TIMESTAMP_PART: Final = sized(TIMESTAMP_HEADER)
 
@@ -55,16 +57,17 @@ Appended = Callable[[int, int, int, int], object]  # partition, first, count, ba
 class Lane:
     """What has been gathered for one partition, as of one epoch of its leadership."""
 
-    __slots__ = ("builder", "epoch", "partition", "payload_max")
+    __slots__ = ("builder", "epoch", "partition", "tail_max")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch = partition.leader_epoch
         self.builder = BatchBuilder()
-        self.payload_max = 0  # such a message fits, whatever its subject
+        self.tail_max = 0  # such a record fits
 
     def read_limits(self) -> None:
-        self.payload_max = batch_bytes_max(self.partition) - RECORD_OVERHEAD_BYTES - _SUBJECTS_BYTES_MAX
+        """The topic's configs may have changed."""
+        self.tail_max = batch_bytes_max(self.partition) - RECORD_OVERHEAD_BYTES
 
 
 class _Round:
@@ -102,6 +105,7 @@ class Intake:
         self.partition_count = 0
         self._encoder: Encoder | None = None
         self._stream_parts: tuple[bytes, ...] = ()
+        self._add_headers = make_header_adder(lambda name: name in (HOPS_HEADER, PARTITION_HEADER))
         self._front = b""  # what four headers begin with, behind that of the subject
 
     def serve(self, leading: Mapping[int, Partition], partition_count: int) -> list[int]:
@@ -158,38 +162,43 @@ class Intake:
         value = payload if self._value_of is None else self._value_of(header_block, payload)
         return self._encoder.encode(subject, b"", header_block, value, extra)
 
-    def gather(self, subject: bytes, payload: bytes, sequence: bytes, timestamp_ns: bytes) -> bool:
-        """Take a message without headers, if its subject says all that is to be known of it and has been seen before.
-        False: nothing has happened. What most messages are is done here in one go."""
+    def gather(
+        self, subject: bytes, header_block: bytes, payload: bytes, sequence: bytes, timestamp_ns: bytes
+    ) -> bool:
+        """Take a message that its subject says all of, a subject that has been seen before, and no special header. False:
+        nothing has happened. What most messages are is done here in one go."""
         assert self._encoder is not None
         route = self._encoder.routes.by_subject.get(subject)
         if route is None or route.partition < 0 or self._value_of is not None:
             return False
         lane = self.lanes.get(route.partition)
         if lane is None:
-            return True
+            return not header_block  # a header may ask for another partition
         size = len(payload)
-        if size > lane.payload_max:
+        parts = [
+            route.key_part,
+            VARINTS[size] if size < VARINT_COUNT else varint(size),
+            payload,
+            _FOUR_HEADERS,
+            route.subject_part,
+            self._front,
+            VARINTS[len(sequence)],
+            sequence,
+            _TIMESTAMP_PART,
+            VARINTS[len(timestamp_ns)],
+            timestamp_ns,
+        ]
+        if header_block:
+            if self._add_headers(header_block, parts) is not None:
+                return False
+            count = 4 + (len(parts) - _PARTS_OF_FOUR) // 3
+            parts[_COUNT_PLACE] = VARINTS[count] if count < VARINT_COUNT else varint(count)
+        tail = b"".join(parts)
+        if len(tail) > lane.tail_max:
             return False
         builder = lane.builder
         builder.timestamps.append(int(timestamp_ns[:-6]))
-        builder.tails.append(
-            b"".join(
-                (
-                    route.key_part,
-                    VARINTS[size] if size < VARINT_COUNT else varint(size),
-                    payload,
-                    _FOUR_HEADERS,
-                    route.subject_part,
-                    self._front,
-                    VARINTS[len(sequence)],
-                    sequence,
-                    _TIMESTAMP_PART,
-                    VARINTS[len(timestamp_ns)],
-                    timestamp_ns,
-                )
-            )
-        )
+        builder.tails.append(tail)
         return True
 
     def drop(self) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
+import kafka
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from kafka import KafkaConsumer
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
@@ -107,13 +110,19 @@ def test_records_that_retention_removed_do_not_come_again(broker: Broker, server
         bind(broker, "orders", BINDING, partitions=3)
         assert len(read_all(broker, "orders", 1000)) == 1000
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        group = ConsumerGroupTopicPartitions("barnabas-jetstream-orders")
+        group = KafkaConsumer(
+            bootstrap_servers=broker.bootstrap,
+            group_id="barnabas-jetstream-orders",
+            enable_auto_commit=False,
+        )
 
         def committed() -> list[str]:
-            listed = admin.list_consumer_group_offsets([group])[group.group_id].result(15)
-            return [each.metadata or "" for each in listed.topic_partitions or []]
+            wanted = [kafka.TopicPartition("orders", index) for index in range(3)]
+            found = [group.committed(each, metadata=True) for each in wanted]
+            return [each.metadata for each in found if each is not None]
 
         eventually(lambda: [each.split(" ")[:2] for each in committed()] == [["ORDERS", "1000"]] * 3, 30)
+        group.close()
         everything = [TopicPartition("orders", index, -1) for index in range(3)]
         for future in admin.delete_records(everything).values():
             future.result(15)

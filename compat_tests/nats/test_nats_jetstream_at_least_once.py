@@ -85,20 +85,24 @@ def test_a_broker_that_is_killed(broker: Broker, server: NatsServer) -> None:
     check_at_least_once(read_all(broker, "orders", len(published)), published)
 
 
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_message_that_is_refused_stops_what_is_behind_it_until_it_is_taken(
-    broker: Broker, server: NatsServer
+    broker: Broker, server: NatsServer, delivery: str
 ) -> None:
     published = [*numbered(0, 100), ("orders.0", b"x" * 3000), *numbered(101, 100)]
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
         streams.publish(published)
-    bind(broker, "orders", {**BINDING, "max.message.bytes": "2000"})
+    bind(broker, "orders", {**BINDING, "nats.delivery": delivery, "max.message.bytes": "2000"})
     assert len(read_all(broker, "orders", 101, seconds=2)) == 100
     bind(broker, "orders", {"max.message.bytes": "100000"})
     check_exactly(read_all(broker, "orders", 201), published)
 
 
-def test_a_message_that_is_refused_goes_to_the_dead_letters(broker: Broker, server: NatsServer) -> None:
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_a_message_that_is_refused_goes_to_the_dead_letters(
+    broker: Broker, server: NatsServer, delivery: str
+) -> None:
     published = [*numbered(0, 100), ("orders.bad", b"x" * 3000), *numbered(101, 100)]
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
@@ -106,8 +110,8 @@ def test_a_message_that_is_refused_goes_to_the_dead_letters(broker: Broker, serv
         streams.publish(published[100:101], {"Own": "kept"})
         streams.publish(published[101:])
     bind(broker, "dead", {})
-    limits = {"max.message.bytes": "2000", "nats.max.deliver": "3", "nats.dead.letter.topic": "dead"}
-    bind(broker, "orders", {**BINDING, **limits}, partitions=2)
+    limits = {"max.message.bytes": "2000", "nats.max.deliver": "2", "nats.dead.letter.topic": "dead"}
+    bind(broker, "orders", {**BINDING, **limits, "nats.delivery": delivery}, partitions=2)
     good = published[:100] + published[101:]
     found = read_all(broker, "orders", 200)
     assert sorted(message.value() for message in found) == sorted(value for _, value in good)

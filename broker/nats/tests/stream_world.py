@@ -113,7 +113,7 @@ class StreamWorld:
         found = self.world.partitions.of_topic("t")
         return {index: partition for index, partition in sorted(found.items()) if partition.is_leader}
 
-    def carrier(self, bound: Binding | None = None) -> ExactlyOnce:
+    def carrier(self, bound: Binding | None = None, **options: Any) -> ExactlyOnce:
         """One that is started."""
         carrier = ExactlyOnce(
             self.runtime,
@@ -121,6 +121,7 @@ class StreamWorld:
             bound or binding(),
             partition_count=lambda: self.world.count,
             cluster_id="cluster",
+            **options,
         )
         self.carriers.append(carrier)
         carrier.start(self.leading)

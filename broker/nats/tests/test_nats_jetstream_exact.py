@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from barnabas.broker.nats.jetstream_dead_letters import DeadLetter
 from barnabas.broker.nats.tests.stream_world import StreamWorld, binding
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.nats_server import NatsServer
@@ -294,3 +296,42 @@ def test_many_small_segments(make_world: Callable[..., StreamWorld]) -> None:
     world.carrier()
     world.until(lambda: world.count() == 500)
     assert world.values() == list(range(500))
+
+
+def test_dead_letters_stand_for_what_no_partition_takes(make_world: Callable[..., StreamWorld]) -> None:
+    world = make_world(properties={"max.message.bytes": "2000"})
+    letters: list[DeadLetter] = []
+    answers = [ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.NONE, ErrorCode.NONE]
+
+    def bury(letter: DeadLetter, done: Callable[[ErrorCode], object]) -> None:
+        letters.append(letter)
+        error = answers[len(letters) - 1]
+        world.runtime.call_soon(lambda: done(error))
+
+    world.add()
+    world.publish(0, 5)
+    world.run(world.jetstream.publish("a.1", b"1" * 2000))
+    world.run(world.jetstream.publish("a.2", b"x", headers={"Kafka-Partition": "17"}))
+    world.publish(7, 5)
+    world.carrier(dead_letter=bury)
+    world.until(lambda: world.count() == 10)
+    assert world.values() == [*range(5), *range(7, 12)]
+    assert [letter.sequence for letter in letters] == [6, 6, 7]
+    assert "max.message.bytes" in letters[1].why
+    assert "17" in letters[2].why
+
+
+def test_headers_that_ask_for_something(world: StreamWorld) -> None:
+    world.add()
+    kinds = [{}, {"Own": "x"}, {"Kafka-Partition": "1"}, {"Barnabas-Hops": "other/x, cluster/t"}]
+    for number in range(40):
+        world.run(world.jetstream.publish("a.1", b"%d" % number, headers=kinds[number % 4]))
+    carrier = world.carrier()
+    world.until(lambda: carrier.stats.messages_in == 40)
+    assert carrier.stats.looped == 10
+    by_value = {int(r.value or b""): (i, dict(r.headers)) for i in range(2) for r in world.records(i)}
+    assert sorted(by_value) == [number for number in range(40) if number % 4 != 3]
+    for number, (partition, found) in by_value.items():
+        assert partition == 1 or number % 4 != 2
+        assert found.get("Own") == (b"x" if number % 4 == 1 else None)
+        assert int(found["nats.seq"] or b"") == number + 1
