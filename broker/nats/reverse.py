@@ -81,12 +81,16 @@ class ReverseBinding(ClientListener):
         self._renewed_at = 0.0
         self._renew_s = min(RENEW_S, services.config.offsets_retention_minutes * 60 / 4)
         self._is_stopped = False
+        self._partition_count = 1
+        self._partition_of = compile_partitioner(binding.partitioner, 1)
 
     # -- as a Carrier
 
     @property
     def state(self) -> str:
         """ "running", "starting", "connecting", "waiting: <why>" or "blocked: <why, and what to do>"."""
+        if self._subscription is not None and self._subscription.refused:
+            return f"blocked: this user may not hear acknowledgements: {self._subscription.refused}"
         problems = [each.problem for _, each in sorted(self.publishers.items()) if each.problem]
         if problems:
             return sorted(problems)[0]
@@ -161,17 +165,25 @@ class ReverseBinding(ClientListener):
             )
             if not binding.ingests:
                 return BucketOutgoing(*where)
-            count = len(self._services.controller.image.topics[binding.topic].partitions)
-            partition_of = compile_partitioner(binding.partitioner, count)
-            prefix = subject_prefix(binding.bucket)
             return SyncedOutgoing(
                 *where,
                 client=self.client,
                 stats=self.stats,
-                is_home=lambda key: partition_of(prefix + key, key) == partition,
+                is_home=lambda key: self._home_of(key) == partition,
             )
         assert binding.publish_subject is not None
         return SubjectOutgoing(binding.publish_subject, cluster_id, binding.topic, partition)
+
+    def _home_of(self, key: bytes) -> int:
+        """The partition that the bucket's values of this key go to, -1 when the topic is gone."""
+        topic = self._services.controller.image.topics.get(self.binding.topic)
+        if topic is None:
+            return -1
+        count = len(topic.partitions)
+        if count != self._partition_count:
+            self._partition_count = count
+            self._partition_of = compile_partitioner(self.binding.partitioner, count)
+        return self._partition_of(subject_prefix(self.binding.bucket) + key, key)
 
     # -- the group's position
 

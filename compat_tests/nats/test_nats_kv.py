@@ -297,3 +297,20 @@ def test_a_bucket_that_is_made_later(server: NatsServer, broker: Broker) -> None
     with_bucket(server, lambda bucket: bucket.put("b", b"2"))
     has(server, {"a": b"1", "b": b"2"})
     records(broker, 2)
+
+
+def test_values_whose_time_is_up_are_tombstones(server: NatsServer, broker: Broker) -> None:
+    """Where the server writes markers of it, as it does for a bucket with limit_marker_ttl."""
+
+    async def put() -> None:
+        client = await nats.connect(server.url)
+        bucket = await client.jetstream().create_key_value(bucket="stock", ttl=1, limit_marker_ttl=60)
+        await bucket.put("a", b"1")
+        await client.close()
+
+    asyncio.run(put())
+    bind(broker, "stock", BOUND)
+    value, tombstone = records(broker, 2)
+    assert (value.key, value.value) == (b"a", b"1")
+    assert (tombstone.key, tombstone.value) == (b"a", None)
+    assert dict(tombstone.headers)["Nats-Marker-Reason"] == b"MaxAge"
