@@ -1,17 +1,20 @@
-"""docs/durability.md promises nothing without a test: each that it names is there."""
+"""docs/durability.md and docs/nats.md promise nothing without a test: each that they name is there."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("storage/tests", "controller/tests", "broker/tests", "compat_tests")
 NAMED = re.compile(r"`(?P<path>[\w/]*test_\w+\.py)?(?:::(?P<test>test_\w+))?`")
 
 
-def test_every_test_that_is_named_exists() -> None:
-    text = (ROOT / "docs" / "durability.md").read_text()
+@pytest.mark.parametrize("page", ["durability.md", "nats.md"])
+def test_every_test_that_is_named_exists(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
     path, tests = "", 0
     for named in NAMED.finditer(text):
         if named["path"]:
