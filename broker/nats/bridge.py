@@ -84,12 +84,9 @@ class BoundTopic:
 
     def stop(self, cause: str = "") -> None:
         """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""
-        if self.core is not None and self.core.ingest.lanes:
-            if cause:
-                self.gaps.begin(self.core.heard_until_ms, cause)
-            else:
-                self.gaps.end()
-        for carrier in self.all():
+        if self.core is not None:
+            self.core.stop(cause)
+        for carrier in self.carriers:
             carrier.stop()
         self.core = None
         self.carriers = []

@@ -1,13 +1,6 @@
 """A core binding: subscriptions on subjects, whose messages become records of the partitions led here.
 
-What core NATS does not deliver is gone, so every time in which that may have happened is noted (gaps.py):
-
-- without a connection: from the last answer of the server to the subscriptions of the next connection;
-- before a partition came to be led here that this broker did not follow in sync, ready to lead: from its last message in
-  the log, or from what was written down before a restart;
-- while the server refuses a subscription.
-
-Who leads nothing has no gaps: what others lead is theirs.
+Whether it was there for all of them is another matter (presence.py).
 """
 
 from __future__ import annotations
@@ -21,9 +14,7 @@ from barnabas.broker.nats.budget import Budget
 from barnabas.broker.nats.client import ClientListener
 from barnabas.broker.nats.dead_letters import DeadLetters
 from barnabas.broker.nats.ingest import Ingest
-from barnabas.broker.nats.jetstream_positions import find_last
-from barnabas.broker.nats.jetstream_steps import Steps
-from barnabas.broker.nats.record_parts import SUBJECT_HEADER
+from barnabas.broker.nats.presence import Presence
 from barnabas.broker.nats.subscribing import changed_subscriptions
 from barnabas.broker.nats.template_ingest import TemplateIngest
 from barnabas.controller.nats.subjects import compile_subscriptions
@@ -42,14 +33,10 @@ if TYPE_CHECKING:
     from barnabas.controller.nats.bound import Binding
     from barnabas.controller.nats.subjects import Filter
     from barnabas.storage.runtime import Timer
-    from barnabas.wire.record_batch import Record
 
 log = logging.getLogger("barnabas.nats")
 
 ASK_REFUSED_AGAIN_S: Final = 5.0  # for a subscription
-# A leader may have been so far behind with reading when it took its last message: then the server cuts it off.
-BEHIND_MS_MAX: Final = 10_000
-_SUBJECT: Final = SUBJECT_HEADER.decode()
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -72,8 +59,6 @@ class CoreBinding(ClientListener):
         runtime, cluster_id = services.runtime, services.cluster_id
         self.binding = binding
         self.stats = stats
-        self.gaps = gaps
-        gaps.estimate = intake.monitoring.estimate if intake.monitoring is not None else None
         self._budget = Budget(binding.buffer_bytes, self._full)
         self._rejects = DeadLetters(services, binding.topic, stats, self._budget)
         self._rejects.topic = binding.dead_letter_topic
@@ -100,11 +85,16 @@ class CoreBinding(ClientListener):
         self._subscriptions: list[Subscription] = []
         self._is_paused = False
         self._is_stopped = False
-        self._is_listening = False  # the server has the subscriptions
-        self._absent: tuple[int, str] | None = None  # without a connection: since when, and why
-        self._waits_since_ms = 0  # for the first connection
-        self._attended: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
-        self._searches: list[Steps] = []
+        self._leads = False
+        self._is_template = binding.topic_template is not None
+        self._presence = Presence(
+            runtime,
+            intake,
+            binding.topic,
+            gaps,
+            self._has_messages_to_miss,
+            lambda: self.ingest.is_whole,
+        )
         self._retry: Timer | None = None  # of what the server has refused
 
     @property
@@ -126,11 +116,6 @@ class CoreBinding(ClientListener):
         stats.bytes_in = stats.appended_bytes
         stats.ack_latency_ms = self.ingest.ack_stats.latency_s * 1000
 
-    @property
-    def heard_until_ms(self) -> int:
-        """What the server had taken by then has come here."""
-        return self._intake.heartbeat.until_ms or self._runtime.time_ms()
-
     def start(
         self,
         leading: Mapping[int, Partition],
@@ -144,17 +129,15 @@ class CoreBinding(ClientListener):
         listened; since when, where that is known."""
         binding, intake = self.binding, self._intake
         client = intake.client
-        if not client.is_connected:
-            self._waits_since_ms = self._runtime.time_ms()
-            if client.last_cause is not None:
-                self._absent = self._waits_since_ms, str(client.last_cause)
-        intake.heartbeat.on_beat.append(self._beat)
+        self._presence.start(() if missed else leading)
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
         self._subscribe(compile_subscriptions(binding.patterns, binding.unwanted))
-        if not missed:
-            self._attended = frozenset(leading)
-        self._serve(leading, following, coming, missed, since_ms)
+        self.ingest.serve(leading, following, coming)
+        self._leads = bool(leading)
+        if missed and self._is_template:
+            self._presence.missed([lane.partition for lane in self.ingest.lanes.values()], missed, since_ms)
+        self._presence.serves(leading, following, missed, since_ms)
         if self._alignment is not None and not binding.queue_group:
             self._alignment.start()
         if client.is_connected:
@@ -174,7 +157,9 @@ class CoreBinding(ClientListener):
     ) -> None:
         """`following`: the partitions that this broker is in sync with, and may have to lead at any time; `coming`: those
         that it is a replica of, and that are about to be opened."""
-        self._serve(leading, following, coming, "nobody who was in sync led")
+        self.ingest.serve(leading, following, coming)
+        self._leads = bool(leading)
+        self._presence.serves(leading, (*following, *coming))
 
     def rebind(self, binding: Binding, partition_count: int) -> bool:
         """The binding or the number of partitions has changed: go on with that from the next message on, without a gap.
@@ -211,14 +196,13 @@ class CoreBinding(ClientListener):
         self._subscriptions = subscriptions
         self._intake.subscriptions_changed()
 
-    def stop(self) -> None:
+    def stop(self, cause: str = "") -> None:
+        """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""
+        self._presence.ends(cause)
         self._is_stopped = True
-        for search in self._searches:
-            search.cancel()
-            self.gaps.found(None)
         if self._retry is not None:
             self._retry.cancel()
-        self._intake.heartbeat.on_beat.remove(self._beat)
+        self._presence.stop()
         for subscription in self._subscriptions:
             subscription.unsubscribe()
         if self._alignment is not None:
@@ -246,36 +230,26 @@ class CoreBinding(ClientListener):
 
     def connected(self, _info: ServerInfo) -> None:
         self.ingest.subscribed_anew()
-        self._waits_since_ms = 0
-        if self._absent is not None:
-            self._absent = None
+        if self._presence.connected():
             self.stats.reconnects += 1
         self._listening()
 
     def disconnected(self, cause: Cause) -> None:
-        self._is_listening = False
-        self._absent = self.heard_until_ms, str(self._intake.heartbeat.explained(cause))
+        self._presence.disconnected(cause)
         wanted = compile_subscriptions(self.binding.patterns, self.binding.unwanted)
         if [each.subject for each in self._subscriptions] != [pattern for pattern, _ in wanted]:
             self.ingest.rebind(self.binding, self.ingest.partition_count)
             self._subscribe(wanted)  # what has stayed so as not to miss anything
-        if self.ingest.lanes:
-            self.gaps.begin(*self._absent)
 
     def unreachable(self, cause: Cause) -> None:
-        """The first connection takes longer than whoever made the binding has waited for it."""
-        if self._waits_since_ms and self._absent is None:
-            self._absent = self._waits_since_ms, str(cause)
-            if self.ingest.lanes:
-                self.gaps.begin(*self._absent)
+        self._presence.unreachable(cause)
 
     def refused(self, _text: str) -> None:
         """The server has refused something; what, the subscriptions know."""
         refused = next((each.refused for each in self._subscriptions if each.refused), "")
         if not refused:
             return
-        if self.ingest.lanes:
-            self.gaps.begin(self.heard_until_ms, refused)
+        self._presence.refused(refused)
         if self._retry is None:
             self._retry = self._runtime.call_later(ASK_REFUSED_AGAIN_S, self._ask_again)
 
@@ -294,72 +268,9 @@ class CoreBinding(ClientListener):
             self._listening()
 
     def _listening(self) -> None:
-        self._is_listening = True
         if not any(each.refused for each in self._subscriptions):
-            self.gaps.end()
+            self._presence.listens()
 
-    def _beat(self, until_ms: int) -> None:
-        """What the server had taken by then has been read."""
-        if self._is_listening and self.gaps.open is None and self.ingest.is_whole:
-            self.gaps.until_ms = until_ms
-
-    # -- partitions
-
-    def _serve(
-        self,
-        leading: Mapping[int, Partition],
-        following: Mapping[int, Partition],
-        coming: frozenset[int],
-        missed: str,
-        since_ms: int = 0,
-    ) -> None:
-        begun = [leading[index] for index in sorted(leading) if index not in self._attended]
-        self._attended = frozenset((*leading, *following, *(coming if self._is_listening else ())))
-        self.ingest.serve(leading, following, coming)
-        if leading and self._absent is not None:
-            self.gaps.begin(*self._absent)
-        begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]
-        if begun:
-            is_alone = all(len(each.state.replicas) == 1 for each in begun)
-            if since_ms and is_alone:
-                self.gaps.begin(since_ms, missed)
-            else:  # another may have led since
-                self.gaps.begin(self._runtime.time_ms(), missed)
-                self._search(begun, since_ms)
-            if self._is_listening:
-                self.gaps.end()
-
-    def _search(self, begun: list[Partition], since_ms: int) -> None:
-        """Each of these has had all messages up to its last one, and up to `since_ms`."""
-        found: list[int] = []
-        is_over = False
-        steps: Steps | None = None
-
-        async def search() -> None:
-            for partition in begun:
-                time_ms = await find_last(self._runtime, partition, SUBJECT_HEADER, _time_of)
-                if time_ms is not None:
-                    found.append(time_ms)
-
-        def ended(error: Exception | None) -> None:
-            nonlocal is_over
-            is_over = True
-            if steps is not None:
-                self._searches.remove(steps)
-            if error is not None:
-                log.warning(
-                    "topic %s: where its gap begins can't be seen in the log: %s", self.binding.topic, error
-                )
-            begins_ms = max(since_ms, min(found) - BEHIND_MS_MAX) if found else since_ms
-            self.gaps.found(begins_ms or None)
-
-        self.gaps.search()
-        steps = Steps(search(), ended)
-        if not is_over:
-            self._searches.append(steps)
-
-
-def _time_of(record: Record) -> int | None:
-    """When a message came; None for a record that was none."""
-    is_message = any(name == _SUBJECT for name, _ in record.headers)
-    return record.timestamp if is_message else None
+    def _has_messages_to_miss(self) -> bool:
+        """A template's messages may be for topics that are yet to come, which whoever leads the bound topic answers for."""
+        return bool(self.ingest.lanes) or (self._is_template and self._leads)
