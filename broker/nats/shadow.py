@@ -22,18 +22,22 @@ from barnabas.storage.errors import StorageError
 from barnabas.wire.record_batch import HEADER_SIZE, RecordBatchError, read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from barnabas.broker.partition import Partition
     from barnabas.storage.log import Log
 
 log = logging.getLogger("barnabas.nats")
 
 LATEST_MS: Final = 5_000
-LATEST_RECORDS_MAX: Final = 20_000
+LATEST_RECORDS: Final = (20_000, 2_000, 200)  # the most that are not larger together than
+LATEST_BYTES_MAX: Final = 8 << 20
 ASK_AGAIN_S: Final = 2.0
 UNEVEN_S: Final = 1.0  # nothing is under way for so long, or much is all the time
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
+LOG_AGAIN_S: Final = 60.0
 
 # Reply subject, header block and special headers of a message that asks for something; None of any other.
 Asked: TypeAlias = tuple[bytes, bytes, Pairs]
@@ -79,7 +83,8 @@ class Shadow:
     """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
 
     __slots__ = (
-        "_asked_at_s", "_beginning", "_bytes_max", "_even_at_s", "_expires_at_s", "_is_aligned", "ledger", "now_s", "partition",
+        "_asked_at_s", "_beginning", "_bytes_max", "_even_at_s", "_expires_at_s", "_is_aligned",
+        "_log_again_s", "ledger", "now_s", "partition",
     )  # fmt: skip
 
     def __init__(self, partition: Partition, now_s: float, now_ms: int, bytes_max: int) -> None:
@@ -92,6 +97,7 @@ class Shadow:
         self._even_at_s = now_s
         self._asked_at_s = now_s - ASK_AGAIN_S
         self._expires_at_s = now_s + 1
+        self._log_again_s = now_s
         partition.observer = self
         self._remember_latest(now_ms - LATEST_MS)
 
@@ -184,50 +190,78 @@ class Shadow:
     # -- the partition's log (ReplicaObserver)
 
     def replicated(self, batches: memoryview) -> None:
+        try:
+            self._note_replicated(bytes(batches))
+        except Exception:  # noqa: BLE001 - replication does not end because of what stands beside it
+            self._has_failed()
+
+    def cutting(self, log: Log, offset: int) -> None:
+        try:
+            self._note_cut(log, offset)
+        except Exception:  # noqa: BLE001 - as above
+            self._has_failed()
+
+    def _has_failed(self) -> None:
+        if self.now_s >= self._log_again_s:
+            self._log_again_s = self.now_s + LOG_AGAIN_S
+            name = self.partition.log.name
+            log.exception("%s: what it holds can't be compared with what came from NATS", name)
+
+    def _note_replicated(self, batches: bytes) -> None:
         ledger, now_s, beginning = self.ledger, self.now_s, self._beginning
-        for offset, tail in self._tails(bytes(batches))[0]:
+        for offset, tail in self._tails(batches)[0]:
             ledger.stored(tail, now_s)
             if beginning is not None:
                 beginning.stored(offset, tail, now_s)
         if beginning is not None:
             self._begin()
 
-    def cutting(self, log: Log, offset: int) -> None:
+    def _note_cut(self, log: Log, offset: int) -> None:
+        """What is taken out of the log at `offset` and behind, as far as there is room for it."""
         ledger, now_s = self.ledger, self.now_s
         self._beginning = None
-        start = max(offset, log.log_start_offset)
-        try:
-            while start < log.log_end_offset:
-                found = log.read(start, READ_BYTES)
-                tails, next_offset = self._tails(b"".join(region.read() for region in found.regions))
-                if next_offset <= start:
-                    return
-                start = next_offset
-                for _, tail in tails:
-                    ledger.cut(tail, now_s, None)
-        except (OSError, StorageError) as error:
-            _complain(log.name, error)
+        for tails in self._read(log, max(offset, log.log_start_offset), self._bytes_max):
+            for tail in tails or ():
+                ledger.cut(tail, now_s, None)
 
     def _remember_latest(self, from_ms: int) -> None:
         """What has just come into the log may be received yet, where the subscription was there before: this broker may
         have had more to do than read it. Not of messages that are all alike: which of them are still to come, nobody
-        knows."""
+        knows. Of large ones fewer are looked at: others wait for this."""
         log = self.partition.log
-        start = max(log.log_start_offset, log.log_end_offset - LATEST_RECORDS_MAX)
         counts: Counter[bytes] = Counter()
-        try:
-            while start < log.log_end_offset:
-                found = log.read(start, READ_BYTES)
-                tails, next_offset = self._tails(b"".join(region.read() for region in found.regions), from_ms)
-                if next_offset <= start:
+        for records in LATEST_RECORDS:
+            counts.clear()
+            start = max(log.log_start_offset, log.log_end_offset - records)
+            for tails in self._read(log, start, LATEST_BYTES_MAX, from_ms):
+                if tails is None:
                     break
-                start = next_offset
-                counts.update(tail for _, tail in tails)
-        except (OSError, StorageError) as error:
-            _complain(log.name, error)
+                counts.update(tails)
+            else:
+                break
         for tail, count in counts.items():
             if count == 1:
                 self.ledger.stored(tail, self.now_s)
+
+    def _read(self, log: Log, start: int, bytes_max: int, from_ms: int = 0) -> Iterator[list[bytes] | None]:
+        """What `_tails` finds in a log from `start` on, piece by piece; None as the last, if it would be more than so many
+        bytes of the log."""
+        size = 0
+        try:
+            while start < log.log_end_offset:
+                if size >= bytes_max:
+                    yield None
+                    return
+                found = log.read(start, READ_BYTES)
+                data = b"".join(region.read() for region in found.regions)
+                size += len(data)
+                tails, next_offset = self._tails(data, from_ms)
+                if next_offset <= start:
+                    return
+                start = next_offset
+                yield [tail for _, tail in tails]
+        except (OSError, StorageError) as error:
+            _complain(log.name, error)
 
     def _tails(self, data: bytes, from_ms: int = 0) -> tuple[list[tuple[int, bytes]], int]:
         """Those of the records that were messages, with their offsets, of batches that are not older than that; and the

@@ -90,6 +90,43 @@ def test_a_mark_that_is_answered_late_takes_no_more_than_the_budget() -> None:
     assert follower.runtime.monotonic() - begun_s < KEPT_S
 
 
+def test_a_failure_here_does_not_stop_replication(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("barnabas.broker.nats.shadow.read_tails", fails)
+    for _ in range(3):
+        follower.replicate(2)
+    assert follower.replicas.alive[2].log.log_end_offset == 6
+    follower.shadow.cutting(follower.replicas.alive[2].log, 0)
+    assert len([each for each in caplog.records if each.exc_info]) == 1
+
+
+def test_what_is_cut_off_counts_as_received_as_far_as_there_is_room() -> None:
+    follower = Follower(buffer_bytes=3 << 20)
+    for _ in range(6):
+        follower.replicate(1, bytes(900_000))
+    shadow, log = follower.shadow, follower.replicas.alive[2].log
+    shadow.ledger.ahead.clear()
+    shadow.cutting(log, 1)
+    assert len(shadow.ledger.pending) == 3
+    shadow.ledger.pending.clear()
+    shadow.cutting(log, 5)
+    assert len(shadow.ledger.pending) == 1
+
+
+@pytest.mark.parametrize(("size", "expected"), [(10, 3000), (10_000, 200)])
+def test_of_large_records_fewer_are_remembered(size: int, expected: int) -> None:
+    follower = Follower()
+    for _ in range(30):
+        follower.replicate(100, bytes(size))
+    partition = follower.replicas.alive[2].partition
+    shadow = Shadow(partition, follower.runtime.monotonic(), 0, 1 << 20)
+    assert len(shadow.ledger.ahead) == expected
+
+
 @pytest.mark.parametrize(
     "payload",
     [
