@@ -73,6 +73,9 @@ def test_the_start_with_kafka_s_own_tools(
     blocks = [block for block in SECTIONS[START] if not block.text.startswith("barnabas start")]
     kitchen.cook(blocks)
     assert len(_values(kitchen.broker, "orders", 2)) == 2
+    new = ("--bootstrap-server", kitchen.broker.bootstrap, "--create", "--topic", "x")
+    refused = java_tools.run("kafka-topics", *new, "--config", "nats.subjects=x", status=1).output
+    assert "nats.subjects" in refused
 
 
 def _ticks_of_nats_kafka(kitchen: Kitchen) -> None:
