@@ -23,6 +23,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import uuid_to_string
 
 if TYPE_CHECKING:
+    from barnabas.broker.partition import Partition
     from barnabas.storage.runtime import Runtime, Timer
 
 GROUP_PREFIX: Final = "barnabas-jetstream-"
@@ -39,6 +40,15 @@ class Checkpoint(msgspec.Struct, frozen=True):
     sequence: int
     timestamp_ns: int
     partition_count: int
+    leader_epoch: int = -1  # the partition's, then
+
+    def is_of(self, partition: Partition, stream: str) -> bool:
+        """Whether it is of this stream, and the partition still has the records that it counts on: a log that has lost
+        its end, as when the power failed, ends its epochs earlier."""
+        if self.stream != stream or self.offset > partition.log.log_end_offset:
+            return False
+        epoch_end = partition.epoch_end_offset(self.leader_epoch)[1] if self.leader_epoch >= 0 else -1
+        return epoch_end < 0 or self.offset <= epoch_end
 
 
 class CheckpointsUnavailable(NatsError):
@@ -111,7 +121,8 @@ class Checkpoints:
     def _commit(self, checkpoints: Mapping[int, Checkpoint], done: object) -> None:
         assert callable(done)
         positions = {
-            index: Position(each.offset, -1, self._text(each)) for index, each in checkpoints.items()
+            index: Position(each.offset, each.leader_epoch, self._text(each))
+            for index, each in checkpoints.items()
         }
         self._positions.commit(self.group, self._topic_id, positions, done)
 
@@ -129,4 +140,5 @@ class Checkpoints:
             word.isascii() and word.isdigit() and len(word) <= _NUMBER_DIGITS_MAX for word in words[1:4]
         ):
             return None
-        return Checkpoint(position.offset, words[0], int(words[1]), int(words[2]), int(words[3]))
+        numbers = (int(words[1]), int(words[2]), int(words[3]))
+        return Checkpoint(position.offset, words[0], *numbers, position.leader_epoch)

@@ -116,17 +116,18 @@ class Progress:
             if was_added(index, checkpoints, self._stream):
                 before = max(self._turn, *elsewhere, 0)
             found[index] = Reached(before)
-            end = leading[index].high_watermark
-            begun[index] = Checkpoint(end, self._stream, before, 0, self._begun_with[index])
+            begun[index] = self._checkpoint(
+                index, leading[index], leading[index].high_watermark, found[index]
+            )
         if begun and self._checkpoints is not None:
             await self._checkpoints.commit(begun)
 
     async def _find(
         self, api: JetStreamApi, stream: Stream, partition: Partition, checkpoint: Checkpoint | None
     ) -> Reached | None:
-        name, end = self._stream, partition.log.log_end_offset
-        if checkpoint is not None and (checkpoint.stream != name or checkpoint.offset > end):
-            checkpoint = None  # of another stream, or of a log that was lost
+        name = self._stream
+        if checkpoint is not None and not checkpoint.is_of(partition, name):
+            checkpoint = None
         floor = checkpoint.offset if checkpoint is not None else 0
         reached = later_of(await find_position(self._runtime, partition, name, floor), checkpoint)
         if reached is None:
@@ -151,15 +152,23 @@ class Progress:
             if reached.sequence < sequence:
                 reached = Reached(sequence, timestamp_ns)
             end = partition.log.log_end_offset
-            checkpoint = Checkpoint(
-                end, self._stream, reached.sequence, reached.timestamp_ns, self._begun_with[index]
-            )
+            checkpoint = self._checkpoint(index, partition, end, reached)
 
             def committed(error: ErrorCode, index: int = index, checkpoint: Checkpoint = checkpoint) -> None:
                 if not error:
                     checkpoints.keep(index, checkpoint)
 
             partition.when_committed(end, committed)
+
+    def _checkpoint(self, index: int, partition: Partition, offset: int, reached: Reached) -> Checkpoint:
+        return Checkpoint(
+            offset,
+            self._stream,
+            reached.sequence,
+            reached.timestamp_ns,
+            self._begun_with[index],
+            partition.leader_epoch,
+        )
 
     def stop(self) -> None:
         """Commit what has been noted, at once."""

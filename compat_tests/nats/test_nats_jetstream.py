@@ -9,10 +9,10 @@ import kafka
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 from kafka import KafkaConsumer
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.confluent_admin import NewPartitions
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
