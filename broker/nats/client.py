@@ -58,6 +58,7 @@ class NatsClient:
         self._stats = ClientStats()
         self._reconnect = Reconnect(runtime, settings, self._new_connection, self._has_failed)
         self._failures = FailureLog(name, runtime)
+        self._refusals = FailureLog(name, runtime)
         self._subscriptions = Subscriptions(self, runtime)
         self._requests: Requests | None = None
         self._connection: NatsConnection | None = None
@@ -317,7 +318,9 @@ class NatsClient:
             if connection is not None:
                 connection.end(cause)
             return
-        log.warning("%s: the server has refused something: %s", self.name, text)
+        is_subscription = "subscription" in text.lower()  # of messages there may be many, each with its subject
+        what = text if is_subscription else text.partition('"')[0]
+        self._refusals.write(f"the server has refused something: {text}", what)
         self._subscriptions.refused(text)
         self._tell(lambda listener: listener.refused(text))
 

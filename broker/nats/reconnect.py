@@ -80,12 +80,14 @@ class FailureLog:
         self._runtime = runtime
         self._logged: dict[str, float] = {}
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, what: str = "") -> None:
+        """`what` is the same for texts of which one will do; "" when that is the text itself."""
         now = self._runtime.monotonic()
-        if now - self._logged.get(text, -LOG_AGAIN_AFTER_S) >= LOG_AGAIN_AFTER_S:
+        what = what or text
+        if now - self._logged.get(what, -LOG_AGAIN_AFTER_S) >= LOG_AGAIN_AFTER_S:
             if len(self._logged) >= LOGGED_MAX:
                 self._logged.clear()
-            self._logged[text] = now
+            self._logged[what] = now
             log.warning("%s: %s", self._name, text)
 
     def clear(self) -> None:

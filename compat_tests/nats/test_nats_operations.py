@@ -195,6 +195,7 @@ def test_a_refused_subscription(fresh_broker: BrokerFactory, nats_server: NatsSe
     server.reload(server_with(SECRET))
     eventually(lambda: state(broker, "orders") == "running", 20)
     eventually(lambda: metrics(broker)["barnabas_nats_gap_open", "orders"] == 0)
+    assert broker.log_text().count("has refused something") == 1  # though it was asked for again
     asyncio.run(publish_as_app(server))
     read(broker, "orders", 1)
 
