@@ -77,6 +77,7 @@ class ReverseBinding(ClientListener):
         self._ask_timer: Timer | None = None
         self._asking: set[PartitionPublisher] = set()  # whose position is on its way
         self._is_committing = False
+        self._ask_problem = ""
         self._commit_problem = ""
         self._renewed_at = 0.0
         self._renew_s = min(RENEW_S, services.config.offsets_retention_minutes * 60 / 4)
@@ -99,7 +100,7 @@ class ReverseBinding(ClientListener):
         if self._commit_problem:
             return self._commit_problem
         if any(not each.is_begun for each in self.publishers.values()):
-            return "starting"
+            return self._ask_problem or "starting"
         return "running"
 
     def start(self, leading: Mapping[int, Partition]) -> None:
@@ -205,6 +206,8 @@ class ReverseBinding(ClientListener):
     ) -> None:
         asked = [each for each in publishers if each in self._asking]
         self._asking.difference_update(asked)
+        if not error:
+            self._ask_problem = ""
         if self._is_stopped:
             return
         for publisher in asked:
@@ -214,7 +217,10 @@ class ReverseBinding(ClientListener):
             elif not error:
                 publisher.begin(position)
         if error and any(not each.is_begun for each in asked):
-            log.info("the position of group %s is not known yet: %s", self.group, error.name)
+            problem = f"waiting: where group {self.group} stands is not known yet: {error.name}"
+            if problem != self._ask_problem:
+                log.info("%s", problem)
+            self._ask_problem = problem
             if self._ask_timer is not None:
                 self._ask_timer.cancel()
             delay_s = ASK_AGAIN_S * self.runtime.random.uniform(0.5, 1)

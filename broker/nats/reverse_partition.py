@@ -151,6 +151,7 @@ class PartitionPublisher:
 
     def _go_to(self, offset: int, metadata: str | None) -> None:
         self._attempt += 1
+        self._stop_waiting()  # there is something to read again
         self._queue.clear()
         self._unacknowledged.clear()
         self._bytes = 0

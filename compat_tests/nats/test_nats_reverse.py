@@ -25,7 +25,7 @@ from compat_tests.nats.leader_moves import move_leader
 pytestmark = pytest.mark.barnabas_only
 
 CONFLUENT = CLIENTS[2]
-TOTAL = int(os.environ.get("BARNABAS_NATS_MESSAGES", "100000"))
+TOTAL = int(os.environ.get("BARNABAS_NATS_MESSAGES", "100000")) // 4
 SUBJECTS = 1000
 ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
 
