@@ -22,6 +22,7 @@ from barnabas.broker.nats.positions import Positions
 from barnabas.broker.nats.registry import BindingsService, describe
 from barnabas.broker.nats.roles import roles_of
 from barnabas.broker.nats.template_ingest import TemplateIngest
+from barnabas.broker.nats.turns import turn_of
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.connection_settings import ConnectionSettings
     from barnabas.broker.nats.core_binding import CoreBinding
     from barnabas.broker.nats.overview import Overview
+    from barnabas.broker.nats.turns import Turn
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.image import MetadataImage, TopicChanges
@@ -71,11 +73,11 @@ class BoundTopic:
     def all(self) -> list[Carrier]:
         return [*self.carriers, self.core] if self.core is not None else self.carriers
 
-    def change(self, binding: Binding, partition_count: int) -> None:
+    def change(self, binding: Binding, partition_count: int, turn: Turn | None) -> None:
         """What goes on as it is goes on; what can't stops, to be made anew."""
         before, count = self.binding, self.partition_count
         self.binding, self.partition_count = binding, partition_count
-        if self.core is None or binding.paused or not self.core.rebind(binding, partition_count):
+        if self.core is None or binding.paused or not self.core.rebind(binding, partition_count, turn):
             self.stop("the binding is paused" if binding.paused else "the binding was changed")
         elif count != partition_count or not _publish_alike(before, binding):
             for carrier in self.carriers:
@@ -139,7 +141,15 @@ class NatsBridge:
 
     def when_settled(self, callback: Callable[[], object]) -> None:
         """Call back when the servers know what is subscribed to, as of the changes so far; soon in any case."""
-        self.connections.when_flushed(SETTLES_WITHIN_S, callback)
+        planned = [
+            bound.core.turns
+            for bound in self.topics.values()
+            if bound.core is not None and bound.core.turns.are_planned
+        ]
+        if planned:  # one after the other; they are soon done
+            planned[0].when_done(lambda: self.when_settled(callback))
+        else:
+            self.connections.when_flushed(SETTLES_WITHIN_S, callback)
 
     # -- what is bound
 
@@ -211,8 +221,11 @@ class NatsBridge:
     def _update(self, bound: BoundTopic, binding: Binding, is_settled: bool) -> None:
         topic = self._services.controller.image.topics[binding.topic]
         partition_count = len(topic.partitions)
+        turn, is_newcomer = None, False
         if bound.binding != binding or bound.partition_count != partition_count:
-            bound.change(binding, partition_count)
+            turn = turn_of(self._services, topic, binding)
+            is_newcomer = bound.core is None and 0 <= bound.partition_count != partition_count
+            bound.change(binding, partition_count, turn)
         roles = roles_of(self._services, topic, is_settled=is_settled)
         leading = bound.leading = roles.leading
         if binding.paused and leading and bound.missed and bound.gaps.until_ms:
@@ -225,7 +238,12 @@ class NatsBridge:
         else:
             bound.core = make_core(self._services, self.connections, binding, bound.core_stats, bound.gaps)
             if bound.core is not None:
-                bound.core.start(*roles, missed=bound.missed, since_ms=bound.since_ms)
+                bound.core.start(
+                    *roles,
+                    missed=bound.missed,
+                    since_ms=bound.since_ms,
+                    turn=turn if is_newcomer else None,
+                )
             bound.missed, bound.since_ms = "", 0
         if not leading:
             for carrier in bound.carriers:

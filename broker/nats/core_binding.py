@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.alignment import Alignment
@@ -15,8 +16,10 @@ from barnabas.broker.nats.client import ClientListener
 from barnabas.broker.nats.dead_letters import DeadLetters
 from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.nats.presence import Presence
+from barnabas.broker.nats.roles import NO_ROLES, Roles
 from barnabas.broker.nats.subscribing import changed_subscriptions
 from barnabas.broker.nats.template_ingest import TemplateIngest
+from barnabas.broker.nats.turns import Turns
 from barnabas.controller.nats.subjects import compile_subscriptions
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.errors import Cause, NatsError
     from barnabas.broker.nats.gaps import GapLog
     from barnabas.broker.nats.protocol import ServerInfo
+    from barnabas.broker.nats.turns import Turn
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.nats.bound import Binding
@@ -40,6 +44,7 @@ ASK_REFUSED_AGAIN_S: Final = 5.0  # for a subscription
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
 
+_MOVES_MESSAGES: Final = ("key", "partitioner", "topic_template")  # to other partitions
 # With another one of these it is another binding.
 _WHAT_IT_IS: Final = ("topic", "mode", "connection", "queue_group")
 
@@ -63,6 +68,9 @@ class CoreBinding(ClientListener):
         self._rejects = DeadLetters(services, binding.topic, stats, self._budget)
         self._rejects.topic = binding.dead_letter_topic
         self._alignment: Alignment | None = None
+        self.turns = Turns(runtime, intake.client, binding.topic, cluster_id)
+        self._planned = binding, partition_count  # the last that was heard of
+        self._roles_at_turn: Roles | None = None  # nothing is served until then
         self.ingest: Ingest | TemplateIngest
         if binding.topic_template is not None:
             self.ingest = TemplateIngest(
@@ -124,15 +132,21 @@ class CoreBinding(ClientListener):
         *,
         missed: str = "",
         since_ms: int = 0,
+        turn: Turn | None = None,
     ) -> None:
         """As `roles_changed`; from here on it listens. `missed`: the binding is older than this, and why nobody has
-        listened; since when, where that is known."""
+        listened; since when, where that is known. `turn`: it takes messages from there on, others do so far."""
         binding, intake = self.binding, self._intake
         client = intake.client
         self._presence.start(() if missed else leading)
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
         self._subscribe(compile_subscriptions(binding.patterns, binding.unwanted))
+        self.turns.start()
+        if turn is not None and client.is_connected:
+            self._roles_at_turn = Roles(leading, following, coming)
+            leading, following, coming = NO_ROLES
+            self.turns.plan(turn, self._begin)
         self.ingest.serve(leading, following, coming)
         self._leads = bool(leading)
         if missed and self._is_template:
@@ -157,18 +171,39 @@ class CoreBinding(ClientListener):
     ) -> None:
         """`following`: the partitions that this broker is in sync with, and may have to lead at any time; `coming`: those
         that it is a replica of, and that are about to be opened."""
+        if self._roles_at_turn is not None:
+            self._roles_at_turn = Roles(leading, following, coming)
+            return
         self.ingest.serve(leading, following, coming)
         self._leads = bool(leading)
         self._presence.serves(leading, (*following, *coming))
 
-    def rebind(self, binding: Binding, partition_count: int) -> bool:
-        """The binding or the number of partitions has changed: go on with that from the next message on, without a gap.
-        Whether that can be done; if not, nothing has changed here."""
-        before = self.binding
+    def _begin(self) -> None:
+        """What was planned at `start`."""
+        roles, self._roles_at_turn = self._roles_at_turn, None
+        if roles is not None:
+            self.roles_changed(*roles)
+
+    def rebind(self, binding: Binding, partition_count: int, turn: Turn | None = None) -> bool:
+        """The binding or the number of partitions has changed: go on with that, without a gap, from the next message on;
+        with `turn`, if messages change their partitions, together with other brokers. Whether that can be done; if not,
+        nothing has changed here."""
+        before, count_before = self._planned
         if any(getattr(before, name) != getattr(binding, name) for name in _WHAT_IT_IS) or (
             (before.topic_template is None) != (binding.topic_template is None)
         ):
             return False
+        self._planned = binding, partition_count
+        moves = partition_count != count_before or any(
+            getattr(before, name) != getattr(binding, name) for name in _MOVES_MESSAGES
+        )
+        if turn is not None and (moves or self.turns.are_planned):
+            self.turns.plan(turn, partial(self._change, binding, partition_count))
+        else:
+            self._change(binding, partition_count)
+        return True
+
+    def _change(self, binding: Binding, partition_count: int) -> None:
         self.binding = binding
         self._budget.bytes_max = binding.buffer_bytes
         self._rejects.topic = binding.dead_letter_topic
@@ -176,7 +211,6 @@ class CoreBinding(ClientListener):
         patterns = [each.subject for each in self._subscriptions]
         self._subscribe(changed_subscriptions(patterns, binding.patterns, binding.unwanted))
         log.info("topic %s takes %s, as its configs are now", binding.topic, ", ".join(binding.patterns))
-        return True
 
     def _subscribe(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
         """To these, with these filters. What there is of them stays; what is new comes before what is old goes."""
@@ -209,6 +243,7 @@ class CoreBinding(ClientListener):
             self._alignment.stop()
         self.ingest.end()
         self._rejects.close()
+        self.turns.stop()
         self._intake.closers.remove(self.ingest.close)
         self._intake.client.listeners.remove(self)
         self._intake.let_go(self)

@@ -28,9 +28,10 @@ from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.nats.partitioners import positive_murmur2
 from barnabas.broker.nats.pending_acks import AckStats
 from barnabas.broker.nats.protocol import pub
-from barnabas.broker.nats.roles import roles_of
+from barnabas.broker.nats.roles import Roles, roles_of
 from barnabas.broker.nats.routes import SUBJECTS_KEPT_MAX, Wanted
 from barnabas.broker.nats.template_topics import Coming, TopicMaker, is_of_template
+from barnabas.broker.nats.turns import Turn, Turns, turn_of
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import TEMPLATE_OF
 from barnabas.wire.errors import ErrorCode
@@ -57,20 +58,36 @@ Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
 class Derived:
     """A topic of the template."""
 
-    def __init__(self, topic: TopicImage, ingest: Ingest, alignment: Alignment) -> None:
+    def __init__(self, topic: TopicImage, ingest: Ingest, alignment: Alignment, turns: Turns) -> None:
         self.topic_id = topic.topic_id
+        self.partition_count = ingest.partition_count  # the last that was heard of
         self.ingest = ingest
-        self.alignment = alignment
-        self.is_aligned = False
+        self.turns = turns
         self.take: Sink = ingest.encoder().take
+        self._alignment = alignment
+        self._is_aligned = False
+        self._has_turns = False
+
+    def serve(self, roles: Roles) -> None:
+        self.ingest.serve(*roles)
+        if self.ingest.shadows and not self._is_aligned:
+            self._is_aligned = True
+            self._alignment.start()
+
+    def plan(self, turn: Turn, take_up: Callable[[], object]) -> None:
+        if not self._has_turns:
+            self._has_turns = True
+            self.turns.start()
+        self.turns.plan(turn, take_up)
 
     def rebind(self, binding: Binding, partition_count: int) -> None:
         self.ingest.rebind(binding, partition_count)
         self.take = self.ingest.encoder().take
 
     def stop(self) -> None:
-        if self.is_aligned:
-            self.alignment.stop()
+        if self._is_aligned:
+            self._alignment.stop()
+        self.turns.stop()
         self.ingest.end()
 
 
@@ -245,16 +262,25 @@ class TemplateIngest:
             self._rejects,
         )
         ingest.ack_stats = self.ack_stats
-        return Derived(topic, ingest, Alignment(services.runtime, self._client, ingest, services.cluster_id))
+        alignment = Alignment(services.runtime, self._client, ingest, services.cluster_id)
+        turns = Turns(services.runtime, self._client, name, services.cluster_id)
+        return Derived(topic, ingest, alignment, turns)
 
     def _serve(self, derived: Derived, topic: TopicImage, is_settled: bool) -> None:
-        if derived.ingest.partition_count != len(topic.partitions):
-            derived.rebind(derived.ingest.binding, len(topic.partitions))
-            self._forget()
-        derived.ingest.serve(*roles_of(self._services, topic, is_settled=is_settled))
-        if derived.ingest.shadows and not derived.is_aligned:
-            derived.is_aligned = True
-            derived.alignment.start()
+        count = len(topic.partitions)
+        if derived.partition_count != count:
+            derived.partition_count = count
+
+            def grow() -> None:
+                derived.rebind(derived.ingest.binding, count)
+                self._forget()
+
+            turn = turn_of(self._services, topic, derived.ingest.binding)
+            if turn is None:
+                grow()
+            else:
+                derived.plan(turn, grow)
+        derived.serve(roles_of(self._services, topic, is_settled=is_settled))
 
     def _binding_of(self, name: str) -> Binding:
         return msgspec.structs.replace(self.binding, topic=name, topic_template=None)
