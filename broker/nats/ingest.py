@@ -149,7 +149,9 @@ class Ingest:
         """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
         in sync; what is for those in `coming` waits until they are one or the other."""
         for index in [
-            index for index, lane in self.lanes.items() if leading.get(index) is not lane.partition
+            index
+            for index, lane in self.lanes.items()
+            if leading.get(index) is not lane.partition or lane.was_perhaps_led_elsewhere()
         ]:
             self._close_lane(index)
         self._keep_shadows({**leading, **following})
@@ -164,7 +166,8 @@ class Ingest:
             self._take_over(index)
         if come:
             self._let_in(come)
-            self._held()
+        self._held()
+        if come:
             self.close()
 
     def close(self) -> None:
@@ -331,10 +334,13 @@ class Ingest:
         if entrance is not None:
             waiting += entrance.close()
         if shadow is not None and shadow.partition is lane.partition:
-            shadow.begin_anew()
             now_s = self._runtime.monotonic()
-            for tail, asked in waiting:  # received, and in no log yet
-                shadow.ledger.pending.add(tail, now_s, asked)
+            for (
+                tail,
+                asked,
+            ) in waiting:  # received, and in no log yet, unless another leader was there meanwhile
+                shadow.ledger.received(tail, now_s, asked)
+            shadow.begin_anew()
         else:
             self.stats.lost_estimate += len(waiting)
         lane.close()

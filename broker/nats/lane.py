@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 RETRY_S: Final = 0.1
+RETRY_MAX_S: Final = 1.0  # each time all that waits is put together
+LOG_AGAIN_S: Final = 60.0
 _ANY_SIZE: Final = 1 << 40
 _FOR_NOW: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -46,12 +48,15 @@ class Lane:
 
     __slots__ = (
         "_counted",
+        "_log_again_s",
         "_retry",
+        "_retry_s",
         "_runtime",
         "_stats",
         "acks",
         "builder",
         "dedup",
+        "epoch",
         "held_bytes",
         "on_appended",
         "on_held",
@@ -69,6 +74,7 @@ class Lane:
         dedup: DedupWindow | None = None,
     ) -> None:
         self.partition = partition
+        self.epoch = partition.leader_epoch  # the latest that was looked at
         self.acks = acks
         self.dedup = dedup
         self.builder = BatchBuilder()
@@ -80,6 +86,8 @@ class Lane:
         self._runtime = runtime
         self._stats = stats
         self._retry: Timer | None = None
+        self._retry_s = RETRY_S
+        self._log_again_s = -LOG_AGAIN_S
         self._counted = 0  # of the records gathered, those in `held_bytes`
 
     def append(self, now_ms: int, now_s: float) -> None:
@@ -105,7 +113,7 @@ class Lane:
             except StorageError as error:
                 if error.error in _FOR_NOW:
                     self._settle(results, owed, now_ms, now_s, batch.first)
-                    self._hold(tails[batch.first :], timestamps[batch.first :], error)
+                    self._hold(tails[batch.first :], timestamps[batch.first :], error, now_s)
                     return
                 if count == 1:
                     self._refuse(tails[batch.first], owed, batch.first, error.error, str(error))
@@ -118,7 +126,13 @@ class Lane:
                 continue
             self._stats.appended_bytes += len(batch.records)
             results.append((batch.first, count, result))
+        self._retry_s = RETRY_S
         self._settle(results, owed, now_ms, now_s, len(tails))
+
+    def was_perhaps_led_elsewhere(self) -> bool:
+        """Whether others may have led the partition, without anybody saying so, since this was asked last."""
+        before, self.epoch = self.epoch, self.partition.leader_epoch
+        return self.epoch > before + 1 and len(self.partition.state.replicas) > 1
 
     def close(self) -> None:
         """The partition is not led here any more, or the binding ends: what is held has no place to go."""
@@ -180,11 +194,14 @@ class Lane:
 
     # -- what has to wait
 
-    def _hold(self, tails: list[bytes], timestamps: list[int], error: StorageError) -> None:
-        log.warning("%s: what comes for it from NATS waits: %s", self.partition.log.name, error)
+    def _hold(self, tails: list[bytes], timestamps: list[int], error: StorageError, now_s: float) -> None:
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + LOG_AGAIN_S
+            log.warning("%s: what comes for it from NATS waits: %s", self.partition.log.name, error)
         self.builder.tails[:0] = tails
         self.builder.timestamps[:0] = timestamps
-        self._retry = self._runtime.call_later(RETRY_S, self._try_again)
+        self._retry = self._runtime.call_later(self._retry_s, self._try_again)
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
         self._counted = self.held_bytes = 0
         self.count_held()
 
