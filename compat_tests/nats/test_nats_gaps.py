@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import signal
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.received import by_subject
+from compat_tests.nats.test_nats_operations import metrics, state
 from compat_tests.nats.timed_publisher import Published, TimedPublisher
 
 pytestmark = pytest.mark.barnabas_only
@@ -123,7 +125,7 @@ def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: Na
     server = nats_server(config='write_deadline: "1s"\n', monitoring=True)
     monitoring = f"http://127.0.0.1:{server.monitoring_port}"
     broker = bound_broker(fresh_broker, server, {"nats.monitoring.url": monitoring})
-    publisher = TimedPublisher(server, "s", size=20_000, pause_s=0.02)
+    publisher = TimedPublisher(server, "s", size=20_000, burst=8, pause_s=0.01)
     time.sleep(1.2)
     assert broker.process is not None
     broker.process.send_signal(signal.SIGSTOP)
@@ -138,6 +140,25 @@ def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: Na
     assert 100 < missing <= int(estimate[1]) < 3 * missing + 2000
     assert "Slow Consumer Detected" in server.log_text()
     assert "Slow Consumer (Write Deadline); of " in broker.log_text()
+
+
+def test_a_log_that_takes_nothing(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server(config='write_deadline: "1s"\n')
+    settings = {"log.index.size.max.bytes": "4096", "barnabas.metrics.listener": "127.0.0.1:0"}
+    broker = bound_broker(fresh_broker, server, settings)
+    bind(broker, TOPIC, {"nats.buffer.bytes": "1000000"})
+    publisher = TimedPublisher(server, "s", size=20_000, burst=8, pause_s=0.01)
+    limit = 4 << 20
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    eventually(lambda: state(broker, TOPIC) == "paused")
+    assert metrics(broker)["barnabas_nats_connection_paused", "in"] == 1
+    eventually(lambda: "Slow Consumer Detected" in server.log_text())
+    assert "nothing is read from NATS until they are less" in broker.log_text()
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await_gap(broker, 1, "slow consumer")
+    assert state(broker, TOPIC) == "running"
+    publisher.await_more(200)
+    assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
 
 
 def test_a_cluster_that_ends_as_a_whole(
