@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from barnabas.broker.replica_fetch_state import ReplicaObserver
 from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
 from barnabas.broker.replica_fetcher_settings import FetcherSettings
 from barnabas.storage.disk import Disk, RealDisk
@@ -23,7 +24,7 @@ class FollowedPartition:
         self.leader_id = leader_id
         self.leader_epoch = epoch
         self.log = log
-        self.observer = None
+        self.observer: ReplicaObserver | None = None
 
     def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
         self.log.set_high_watermark(offset)

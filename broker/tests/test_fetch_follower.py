@@ -400,6 +400,7 @@ def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> N
 
 class Followed:
     topic, topic_id, partition, leader_epoch, leader_id = "t", TOPIC_ID, 3, 7, 1
+    observer = None
 
     def __init__(self, log: Any) -> None:
         self.log = log

@@ -47,7 +47,7 @@ class Follower:
 
     def replicate(self, count: int, value: bytes = b"x") -> None:
         """The leader appends so many messages."""
-        records = []
+        records: list[Record] = []
         for _ in range(count):
             self.number += 1
             headers: list[tuple[str, bytes | None]] = [("nats.subject", b"a.%d" % self.number)]
