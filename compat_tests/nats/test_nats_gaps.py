@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import pytest
+from nats.aio.client import Client as NatsClient
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
@@ -18,6 +20,7 @@ from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.received import by_subject
+from compat_tests.nats.streams import Streams
 from compat_tests.nats.test_nats_operations import metrics, state
 from compat_tests.nats.timed_publisher import Published, TimedPublisher
 
@@ -161,6 +164,18 @@ def test_a_log_that_takes_nothing(fresh_broker: BrokerFactory, nats_server: Nats
     assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
 
 
+async def led_partitions(client: NatsClient) -> list[int]:
+    """Of those brokers that answer, three if need be."""
+    inbox = client.new_inbox()
+    answers = await client.subscribe(inbox)
+    await client.publish("$BARNABAS.BINDINGS", b"", reply=inbox)
+    partitions: list[int] = []
+    for _ in range(3):
+        told = json.loads((await answers.next_msg(timeout=5)).data)
+        partitions += [index for each in told["bindings"] for index in each["partitions"]]
+    return partitions
+
+
 def test_a_cluster_that_ends_as_a_whole(
     fresh_cluster: ClusterFactory, nats_server: NatsServerFactory
 ) -> None:
@@ -180,6 +195,8 @@ def test_a_cluster_that_ends_as_a_whole(
     cluster.wait_until_whole()
     publisher.await_more(200)
     assert [gaps_of(node) for node in cluster.nodes.values()] == [[], [], []]  # others were there
+    with Streams(server) as streams:
+        assert sorted(streams.run(led_partitions(streams.client))) == [0, 1, 2]
 
     cluster.kill(*sorted(cluster.nodes))
     time.sleep(0.5)

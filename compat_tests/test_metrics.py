@@ -1,0 +1,87 @@
+"""Metrics of brokers, alone and in a cluster, as Prometheus would read them."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+import pytest
+from confluent_kafka import Producer
+from prometheus_client.parser import text_string_to_metric_families
+
+from compat_tests.harness.broker import Broker, BrokerFailed, free_port
+from compat_tests.harness.cluster_work import create_topic as create_replicated
+from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
+from compat_tests.harness.topics import create_topic, eventually
+
+pytestmark = pytest.mark.barnabas_only
+
+LISTENER = "barnabas.metrics.listener"
+MANAGER = "kafka_server_replicamanager"
+
+
+def metrics(broker: Broker) -> dict[tuple[str, str], float]:
+    """Values by name and partition ("topic-0", "" for the node's own)."""
+    port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, "-".join([sample.labels[name] for name in ("topic", "partition") if sample.labels])): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_broker(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker({LISTENER: "127.0.0.1:0"})
+    create_topic(broker.bootstrap, "topic", 2)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for _ in range(7):
+        producer.produce("topic", b"x" * 100, partition=1)
+    assert producer.flush(10) == 0
+    found = metrics(broker)
+    assert found["kafka_log_log_logendoffset", "topic-0"] == 0
+    assert found["kafka_log_log_logendoffset", "topic-1"] == 7
+    assert found["kafka_log_log_size_bytes", "topic-1"] > 700
+    assert found[f"{MANAGER}_partitioncount", ""] == found[f"{MANAGER}_leadercount", ""] == 2
+    assert found[f"{MANAGER}_underreplicatedpartitions", ""] == 0
+    assert found["kafka_controller_kafkacontroller_activecontrollercount", ""] == 1
+    assert metrics(broker)["process_cpu_seconds_total", ""] >= found["process_cpu_seconds_total", ""] > 0
+    assert found["process_open_fds", ""] > 5
+    assert not [name for name, _ in found if "nats" in name]
+
+
+def test_it_listens_nowhere_by_default_and_says_what_it_can_not(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker()
+    assert "metrics" not in broker.log_text()
+    taken = fresh_broker(start=False)
+    taken.settings[LISTENER] = f"127.0.0.1:{broker.port}"
+    with pytest.raises(BrokerFailed, match=rf"cannot listen on .*: .*in use.* {re.escape(LISTENER)}"):
+        taken.start()
+    taken.settings[LISTENER] = "9404"
+    with pytest.raises(BrokerFailed, match=rf"{re.escape(LISTENER)}: it must look like HOST:PORT"):
+        taken.start()
+    taken.settings[LISTENER] = f"127.0.0.1:{free_port()}"
+    taken.start()
+    assert metrics(taken)
+
+
+def test_a_cluster(fresh_cluster: ClusterFactory) -> None:
+    cluster = fresh_cluster(settings={LISTENER: "127.0.0.1:0"})
+    create_replicated(cluster, "topic", 3, configs={"min.insync.replicas": "3"})
+    cluster.wait_until_whole()
+
+    def total(name: str) -> float:
+        return sum(metrics(cluster.nodes[node])[name, ""] for node in cluster.live)
+
+    assert total("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert total(f"{MANAGER}_leadercount") == 3
+    assert total(f"{MANAGER}_partitioncount") == 9
+    assert total(f"{MANAGER}_underreplicatedpartitions") == 0
+    cluster.kill(cluster.leader("topic", 0))
+    eventually(lambda: total(f"{MANAGER}_leadercount") == 3, 30)
+    eventually(lambda: total(f"{MANAGER}_underminisrpartitioncount") == 3)
+    assert total(f"{MANAGER}_underreplicatedpartitions") == 3
+    assert total("kafka_controller_kafkacontroller_activecontrollercount") == 1
