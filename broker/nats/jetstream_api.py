@@ -218,7 +218,7 @@ class JetStreamApi:
             try:
                 refused = _decode_error(message.payload).error
                 result = decode(message.payload) if refused is None else None
-            except msgspec.MsgspecError as problem:
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
                 done(None, JetStreamError(f"the answer to {subject} can't be read: {problem}"))
                 return
             if refused is not None:

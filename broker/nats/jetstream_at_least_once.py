@@ -184,6 +184,7 @@ class AtLeastOnce(StreamCarrier):
         config = durable.info.config
         ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS
         await self._wait_for_others(stream, name, ack_wait_s)
+        self._deliveries.give_back()  # what has failed meanwhile
         self._stream, self._consumer = stream, name
         self._intake.of_stream(stream)
         self._prefix = _NO_PREFIX
@@ -479,8 +480,8 @@ class AtLeastOnce(StreamCarrier):
         after_s = self._ack_wait_s / 3
         self._progress_timer = self._runtime.call_later(after_s, self._in_progress)
         if self._client.is_connected:
-            if self._owned_epoch < 0:
-                self._deliveries.give_back()  # to the owner
+            if self._owned_epoch < 0 or not self._failing:
+                self._deliveries.give_back()  # nobody else is about to
             self._deliveries.say_in_progress(after_s)
 
     # -- a run's end

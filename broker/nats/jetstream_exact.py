@@ -319,11 +319,12 @@ class ExactlyOnce(StreamCarrier):
         delivery = parse_ack_subject(self._last_reply)
         if delivery is None or delivery.consumer_sequence != self._next + count - 1:
             self._intake.drop()
+            self._letter = None
             self._trouble = False, f"messages of the consumer did not come, from its {self._next}th on"
             return
         if (
             self._takes_all and self._cursor
-        ):  # in front of the first that was ever asked for nothing is missing
+        ):  # nothing is missing in front of the first that was ever asked for
             self.missing += delivery.stream_sequence - self._cursor - count
         self._next += count
         self._cursor = delivery.stream_sequence
@@ -375,7 +376,10 @@ class ExactlyOnce(StreamCarrier):
 
     def _note_progress(self) -> None:
         partitions = {index: lane.partition for index, lane in self._intake.lanes.items()}
-        self._progress.note(partitions, self._cursor, self._cursor_time)
+        if self._puller is not None:
+            self._progress.note(partitions, self._cursor, self._cursor_time)
+        else:  # the cursor is that of a run which knew nothing of partitions that have come since
+            self._progress.note(partitions, 0, 0)
 
 
 def _too_large(sequence: int, size: int) -> str:

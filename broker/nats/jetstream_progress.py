@@ -45,7 +45,7 @@ class Progress:
         self._begun_with: dict[int, int] = {}  # by partition: of how many it was one when it began
         self._count = 0
         self._turn = 0  # what had been reached when there came to be `_count` partitions
-        self._committed_at = -1
+        self._noted: dict[int, Reached] = {}  # by partition, what was committed last
 
     @property
     def first(self) -> int:
@@ -60,6 +60,7 @@ class Progress:
     def forget(self, partition: int) -> None:
         """Nothing is known of it any more: it is to be found again."""
         self.reached.pop(partition, None)
+        self._noted.pop(partition, None)
 
     def came_to(self, sequence: int, timestamp_ns: int) -> None:
         """All messages up to this one are dealt with."""
@@ -140,17 +141,19 @@ class Progress:
         return reached
 
     def note(self, partitions: Mapping[int, Partition], sequence: int, timestamp_ns: int) -> None:
-        """All up to this message is appended: commit that, once the records are."""
+        """All up to this message is appended, and to what else has been reached: commit that, once the records are."""
         checkpoints = self._checkpoints
-        if checkpoints is None or sequence == self._committed_at:
+        if checkpoints is None:
             return
-        self._committed_at = sequence
         for index, partition in partitions.items():
             reached = self.reached.get(index)
             if reached is None:
                 continue
             if reached.sequence < sequence:
                 reached = Reached(sequence, timestamp_ns)
+            if reached == self._noted.get(index):
+                continue
+            self._noted[index] = reached
             end = partition.log.log_end_offset
             checkpoint = self._checkpoint(index, partition, end, reached)
 
