@@ -88,7 +88,10 @@ class Intake(ClientListener):
 
     def _close(self) -> None:
         for closer in self.closers:
-            closer()
+            try:
+                closer()
+            except Exception:  # of one binding; the others' messages are not to wait for more
+                log.exception("%s: what was read could not be dealt with", self.client.name)
 
 
 class NatsConnections:

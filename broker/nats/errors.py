@@ -58,11 +58,12 @@ _AUTHORIZATION_TEXTS: Final = (
     "authentication",  # User Authentication Expired, Account Authentication Expired, Authentication Timeout ...
     "no credentials",
 )
+TOO_MANY_SUBSCRIPTIONS: Final = "maximum subscriptions exceeded"  # how it begins, in lower case
 _KEPT_TEXTS: Final = (
     "permissions violation",
     "invalid subject",
     "invalid publish subject",
-    "maximum subscriptions exceeded",
+    TOO_MANY_SUBSCRIPTIONS,
 )
 
 

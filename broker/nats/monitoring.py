@@ -32,6 +32,7 @@ TIMEOUT_S: Final = 3.0
 ANSWER_BYTES_MAX: Final = 1 << 20
 SAMPLES_KEPT: Final = 720  # an hour
 LOG_AGAIN_S: Final = 600.0
+_NO_JSON: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 Page = Callable[["bytes | None", str], object]  # the body, or None and why there is none
 
@@ -101,7 +102,7 @@ class Monitoring(ClientListener):
         def had(body: bytes | None, _why: str) -> None:
             try:
                 connz = msgspec.json.decode(body or b"{}", type=Connz)
-            except msgspec.DecodeError:
+            except _NO_JSON:
                 return
             for each in connz.connections:
                 if each.cid == number and connz.server_id == server_id:
@@ -141,7 +142,7 @@ class Monitoring(ClientListener):
             if body is not None:
                 try:
                     varz = msgspec.json.decode(body, type=Varz)
-                except msgspec.DecodeError as error:
+                except _NO_JSON as error:
                     why = str(error)
                 else:
                     sample = Sample(self._runtime.time_ms(), (varz.server_id, varz.start), varz.in_msgs)

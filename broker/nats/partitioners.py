@@ -17,7 +17,7 @@ routes.py keeps the results.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from struct import Struct
 from typing import Final, TypeAlias
 
@@ -37,7 +37,7 @@ _FNV_PRIME: Final = 0x01000193
 _NUMBER_DIGITS_MAX: Final = 64
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _words(count: int) -> Struct:
     return Struct(f"<{count}I")
 

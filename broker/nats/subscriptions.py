@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.broker.nats.errors import TOO_MANY_SUBSCRIPTIONS as TOO_MANY
 from barnabas.broker.nats.protocol import sub_line, unsub_line
 
 if TYPE_CHECKING:
@@ -127,7 +128,13 @@ class Subscriptions:
         return b"".join(subscription.line() for subscription in self._by_id.values())
 
     def refused(self, text: str) -> None:
-        """The server has refused something; if it was a subscription, let it know."""
+        """The server has refused something; if it was a subscription, let it know. Where there are too many, the server
+        does not say which, and it is the newest ones."""
+        if text.lower().startswith(TOO_MANY):
+            newest = next((each for each in reversed(self._by_id.values()) if not each.refused), None)
+            if newest is not None:
+                newest.refused = text
+            return
         for subscription in self._by_id.values():
             if f'subscription to "{subscription.subject}"'.lower() in text.lower():
                 subscription.refused = text

@@ -182,6 +182,22 @@ def test_unsubscribed_is_quiet_and_drained_loses_nothing(
     world.run(work())
 
 
+def test_subscriptions_beyond_the_servers_limit_are_known(world: ClientWorld, nats_server: Any) -> None:
+    async def work() -> None:
+        server = nats_server(config="max_subscriptions: 2")
+        ours, events = await world.connected(server.url)
+        made = [ours.subscribe(f"a.{number}", into([])) for number in range(4)]
+        await until(lambda: len(events.refusals) == 2)
+        assert [bool(each.refused) for each in made] == [False, False, True, True]
+        assert "maximum subscriptions" in made[3].refused
+        made[0].unsubscribe()
+        made[2].again()
+        await flushed(ours)
+        assert [bool(each.refused) for each in made[1:]] == [False, False, True]
+
+    world.run(work())
+
+
 def test_echo_off(world: ClientWorld, shared_nats_server: NatsServer) -> None:
     async def work() -> None:
         ours, _ = await world.connected(shared_nats_server.url, echo=False)

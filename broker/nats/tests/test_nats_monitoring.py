@@ -103,7 +103,9 @@ def test_answers_of_no_use(
     world.run(run())
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"in_msgs": "many"}', b'{"in_msgs": 5}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"in_msgs": "many"}', b'{"in_msgs": 5}', b"\xff", b'{"start": "\xff"}']
+)
 def test_pages_of_no_use(world: ClientWorld, body: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

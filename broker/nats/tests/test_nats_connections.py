@@ -1,0 +1,35 @@
+"""What the connections of a broker do for their bindings."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from barnabas.broker.nats.connections import NatsConnections
+from barnabas.broker.nats.tests.client_world import ClientWorld, into, settings, until
+
+from barnabas.testing.nats_server import NatsServer
+
+
+def test_a_binding_that_fails_costs_the_others_nothing(
+    world: ClientWorld, shared_nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        connections = NatsConnections(world.runtime, {"": settings(shared_nats_server.url)}, 1, "c")
+        intake = connections.intake("")
+        outlet = connections.outlet("")
+        assert intake is not None
+        assert outlet is not None
+        closed: list[int] = []
+        intake.closers += [lambda: closed.append(1), lambda: 1 // 0, lambda: closed.append(3)]
+        intake.client.subscribe("failing.>", into([]))
+        await until(lambda: intake.client.is_connected and outlet.is_connected)
+        closed.clear()
+        outlet.publish(b"failing.x", b"")
+        await until(lambda: closed)
+        assert closed[:2] == [1, 3]
+        connections.stop()
+        await asyncio.sleep(0)
+
+    world.run(work())
+    assert "ZeroDivisionError" in caplog.text
