@@ -113,6 +113,8 @@ class CoreBinding(ClientListener):
         refused = [each.refused for each in self._subscriptions if each.refused]
         if refused:
             return f"blocked: the server refuses the subscription: {refused[0]}"
+        if client.is_connected and isinstance(self.ingest, TemplateIngest) and self.ingest.problem:
+            return f"waiting: {self.ingest.problem}"
         if client.is_connected:
             return "running"
         return f"connecting: {client.last_cause}" if client.last_cause else "connecting"

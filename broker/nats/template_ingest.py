@@ -14,9 +14,9 @@ the bound topic's partition that the subject's hash gives.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from barnabas.broker.nats.acks import KAFKA_ACK, NO_ACK, PubAckBytes, ack_level
@@ -28,10 +28,11 @@ from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.nats.partitioners import positive_murmur2
 from barnabas.broker.nats.pending_acks import AckStats
 from barnabas.broker.nats.protocol import pub
-from barnabas.broker.nats.roles import Roles, roles_of
-from barnabas.broker.nats.routes import SUBJECTS_KEPT_MAX, Wanted
+from barnabas.broker.nats.roles import roles_of
+from barnabas.broker.nats.routes import Wanted
+from barnabas.broker.nats.template_routes import Derived, Router, Sink
 from barnabas.broker.nats.template_topics import Coming, TopicMaker, is_of_template
-from barnabas.broker.nats.turns import Turn, Turns, turn_of
+from barnabas.broker.nats.turns import Turns, turn_of
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import TEMPLATE_OF
 from barnabas.wire.errors import ErrorCode
@@ -51,74 +52,6 @@ log = logging.getLogger("barnabas.nats")
 LOOK_EVERY_S: Final = 1.0  # at ingests that nothing comes for
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
-
-Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
-
-
-class Derived:
-    """A topic of the template."""
-
-    def __init__(self, topic: TopicImage, ingest: Ingest, alignment: Alignment, turns: Turns) -> None:
-        self.topic_id = topic.topic_id
-        self.partition_count = ingest.partition_count  # the last that was heard of
-        self.ingest = ingest
-        self.turns = turns
-        self.take: Sink = ingest.encoder().take
-        self._alignment = alignment
-        self._is_aligned = False
-        self._has_turns = False
-
-    def serve(self, roles: Roles) -> None:
-        self.ingest.serve(*roles)
-        if self.ingest.shadows and not self._is_aligned:
-            self._is_aligned = True
-            self._alignment.start()
-
-    def plan(self, turn: Turn, take_up: Callable[[], object]) -> None:
-        if not self._has_turns:
-            self._has_turns = True
-            self.turns.start()
-        self.turns.plan(turn, take_up)
-
-    def rebind(self, binding: Binding, partition_count: int) -> None:
-        self.ingest.rebind(binding, partition_count)
-        self.take = self.ingest.encoder().take
-
-    def stop(self) -> None:
-        if self._is_aligned:
-            self._alignment.stop()
-        self.turns.stop()
-        self.ingest.end()
-
-
-class Router:
-    """The sink of one subscription: messages go to the ingests of their topics."""
-
-    __slots__ = ("by_subject", "take")
-
-    def __init__(self, owner: TemplateIngest, wanted: Wanted | None) -> None:
-        by_subject: dict[bytes, tuple[Sink, Ingest]] = {}
-        touched = owner.touched
-
-        def take(subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-            try:
-                sink, ingest = by_subject[subject]
-            except KeyError:
-                if wanted is not None and not wanted(subject):
-                    return
-                sink, found = owner.route(subject)
-                if found is None:  # what becomes of the next one may be something else
-                    sink(subject, reply, header_block, payload)
-                    return
-                if len(by_subject) >= SUBJECTS_KEPT_MAX:
-                    by_subject.clear()
-                ingest = found
-                by_subject[subject] = sink, ingest
-            sink(subject, reply, header_block, payload)
-            touched[ingest] = None
-
-        self.by_subject = by_subject
-        self.take = take
 
 
 class TemplateIngest:
@@ -161,6 +94,11 @@ class TemplateIngest:
         }
 
     @property
+    def problem(self) -> str:
+        """Why messages wait for topics, "" when nothing keeps them from being created."""
+        return self._maker.problem
+
+    @property
     def is_whole(self) -> bool:
         """Whether all that came is in the logs, as far as that is this broker's matter."""
         return self._maker.is_idle and all(
@@ -169,7 +107,7 @@ class TemplateIngest:
 
     def encoder(self, wanted: Wanted | None = None) -> Router:
         """One for each subscription; `wanted` says of a subject whether this one takes it."""
-        router = Router(self, wanted)
+        router = Router(self.route, wanted, self.touched)
         self._routers.append(router)
         return router
 

@@ -89,6 +89,7 @@ class TopicMaker:
         self._is_asking = False
         self._refused: dict[str, tuple[float, Refusal]] = {}  # until when
         self._is_closed = False
+        self.problem = ""  # why topics that are waited for are not there yet
 
     @property
     def is_idle(self) -> bool:
@@ -181,19 +182,23 @@ class TopicMaker:
             if coming is None:
                 continue
             if not error:
+                self.problem = ""
                 log.info("topic %s: created %s for its template", self.binding.topic, name)
                 if name not in self._services.controller.image.topics:
                     again.append(name)  # removed already
             elif error in _FOR_NOW and now_s < coming.until_s:
-                log.info(
-                    "topic %s: can't create %s yet: %s %s", self.binding.topic, name, error.name, message
-                )
+                if not self.problem:
+                    log.warning(
+                        "topic %s: can't create %s yet: %s", self.binding.topic, name, message or error.name
+                    )
+                self.problem = f"topic {name} can't be created yet: {message or error.name}"
                 again.append(name)
             else:
                 if len(self._refused) >= REFUSED_MAX:
                     self._refused.clear()
                 why = f"topic {name} can't be created: {message or error.name}"
                 self._refused[name] = now_s + REFUSED_S, (error, why)
+                self.problem = ""
             self._resolve(name)
         if again:
             runtime.call_later(RETRY_S, lambda: self._ask_again(again))

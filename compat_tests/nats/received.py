@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from confluent_kafka import Consumer, TopicPartition
@@ -26,8 +27,27 @@ class Received(NamedTuple):
     headers: list[tuple[str, bytes]]
 
 
+def by_topic(
+    bootstrap: str, partitions: Mapping[str, int], count: int, timeout: float = 60
+) -> dict[str, Sent]:
+    """As `by_subject`, of several topics with so many partitions each: `count` records in all."""
+    found: dict[str, Sent] = {topic: {} for topic in partitions}
+    for (topic, _), listed in _consume(bootstrap, partitions, count, timeout).items():
+        for record in listed:
+            subject = dict(record.headers)["nats.subject"].decode()
+            found[topic].setdefault(subject, []).append(record.value or b"")
+    return found
+
+
 def records(bootstrap: str, topic: str, partitions: int, count: int, timeout: float = 60) -> list[Received]:
     """The topic's records, each partition's in their order: `count` of them, and what there is beyond."""
+    found = _consume(bootstrap, {topic: partitions}, count, timeout)
+    return [record for listed in found.values() for record in listed]
+
+
+def _consume(
+    bootstrap: str, partitions: Mapping[str, int], count: int, timeout: float
+) -> dict[tuple[Any, Any], list[Received]]:
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -36,8 +56,9 @@ def records(bootstrap: str, topic: str, partitions: int, count: int, timeout: fl
             "enable.auto.commit": False,
         }
     )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-    by_partition: dict[Any, list[Received]] = {index: [] for index in range(partitions)}
+    places = [(topic, index) for topic in partitions for index in range(partitions[topic])]
+    consumer.assign([TopicPartition(topic, index, 0) for topic, index in places])
+    found: dict[tuple[Any, Any], list[Received]] = {place: [] for place in places}
     total = 0
     deadline = time.monotonic() + timeout
     quiet_at = 0.0
@@ -45,20 +66,16 @@ def records(bootstrap: str, topic: str, partitions: int, count: int, timeout: fl
         messages = consumer.consume(1000, 0.2)
         for message in messages:
             assert message.error() is None, message.error()
-            by_partition[message.partition()].append(
-                Received(
-                    message.key(),
-                    message.value(),
-                    cast("list[tuple[str, bytes]]", message.headers() or []),
-                )
-            )
+            headers = cast("list[tuple[str, bytes]]", message.headers() or [])
+            record = Received(message.key(), message.value(), headers)
+            found[message.topic(), message.partition()].append(record)
             total += 1
         if total >= count and not messages:
             quiet_at = quiet_at or time.monotonic() + 1
             if time.monotonic() > quiet_at:
                 break
     consumer.close()
-    return [record for index in range(partitions) for record in by_partition[index]]
+    return found
 
 
 def check(found: Sent, sent: Sent) -> None:

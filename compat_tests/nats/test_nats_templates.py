@@ -22,7 +22,7 @@ from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import Sent, SteadyPublisher
-from compat_tests.nats.received import by_subject, check, records
+from compat_tests.nats.received import by_topic, check, records
 
 pytestmark = pytest.mark.barnabas_only
 
@@ -56,6 +56,14 @@ def of_topics(sent: Sent, topic: Callable[[str], str]) -> dict[str, Sent]:
     return found
 
 
+def check_all(bootstrap: str, expected: dict[str, Sent], partitions: int) -> None:
+    """Each of these topics holds what is expected of it."""
+    count = sum(len(values) for sent in expected.values() for values in sent.values())
+    found = by_topic(bootstrap, dict.fromkeys(expected, partitions), count)
+    for topic, sent in expected.items():
+        check(found[topic], sent)
+
+
 def configs_of(admin: AdminClient, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     return {
@@ -73,12 +81,8 @@ def test_subjects_make_topics(server: NatsServer, broker: Broker) -> None:
     publisher = SteadyPublisher(server, lambda number: f"m.t{number % 6}.{number % 5}", alike="m.al_ike.x")
     publisher.await_more(2000)
     sent = publisher.finish()
-    for topic, expected in of_topics(
-        sent, lambda subject: ".".join(subject.split(".")[:2]).replace("_", "__5F")
-    ).items():
-        count = sum(map(len, expected.values()))
-        check(by_subject(broker.bootstrap, topic, 3, count), expected)
-    assert records(broker.bootstrap, "made", 3, 0) == []
+    expected = of_topics(sent, lambda subject: ".".join(subject.split(".")[:2]).replace("_", "__5F"))
+    check_all(broker.bootstrap, {"made": {}, **expected}, 3)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     listed = admin.list_topics(timeout=10).topics
     assert {name for name in listed if name.startswith("m.")} == {
@@ -164,9 +168,8 @@ def test_no_more_topics_than_allowed(server: NatsServer, broker: Broker) -> None
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     made = {name for name in admin.list_topics(timeout=10).topics if name.startswith("t")}
     assert len(made) == 5
-    for topic in made:
-        values = [int(record.value or b"") for record in records(broker.bootstrap, topic, 1, 10)]
-        assert values == list(range(int(topic[1:]), 300, 30))
+    for topic, found in by_topic(broker.bootstrap, dict.fromkeys(made, 1), 50).items():
+        assert found == {f"{topic}.x": [b"%d" % number for number in range(int(topic[1:]), 300, 30)]}
     dead = records(broker.bootstrap, "dead", 1, 253)
     assert len(dead) == 253
     first = next(record for record in dead if record.value != b"injected")
@@ -266,12 +269,13 @@ def test_bindings_that_overlap(server: NatsServer, broker: Broker) -> None:
         "one": lambda tokens: tokens[1:] == ["3", "3"],
         "without": lambda tokens: tokens[1] != "1",
     }
-    for topic, is_taken in tests.items():
-        expected = {subject: values for subject, values in sent.items() if is_taken(subject.split("."))}
-        count = sum(map(len, expected.values()))
-        check(by_subject(broker.bootstrap, topic, 2, count), expected)
-    for topic, expected in of_topics(sent, lambda subject: "-".join(subject.split(".")[:2])).items():
-        check(by_subject(broker.bootstrap, topic, 1, sum(map(len, expected.values()))), expected)
+    expected = {
+        topic: {subject: values for subject, values in sent.items() if is_taken(subject.split("."))}
+        for topic, is_taken in tests.items()
+    }
+    check_all(broker.bootstrap, expected, 2)
+    made = of_topics(sent, lambda subject: "-".join(subject.split(".")[:2]))
+    check_all(broker.bootstrap, {"templated": {}, **made}, 1)
 
 
 @pytest.mark.timeout(180 + 120 * ROUNDS)
@@ -304,5 +308,4 @@ def test_topics_are_made_while_leaders_move_and_die(
         cluster.wait_until_whole()
         publisher.await_more(1000)
     sent = publisher.finish()
-    for topic, expected in of_topics(sent, lambda subject: ".".join(subject.split(".")[:2])).items():
-        check(by_subject(cluster.bootstrap, topic, 2, sum(map(len, expected.values()))), expected)
+    check_all(cluster.bootstrap, of_topics(sent, lambda subject: ".".join(subject.split(".")[:2])), 2)
