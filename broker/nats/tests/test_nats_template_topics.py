@@ -17,7 +17,6 @@ from barnabas.broker.nats.template_topics import (
 )
 from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.controller.nats.binding import TEMPLATE_OF, read_binding
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopicResult,
@@ -25,6 +24,8 @@ from barnabas.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from barnabas.wire.messages.metadata_records import ConfigRecord, TopicRecord
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
 
 BOUND = "bound"
 
