@@ -8,12 +8,13 @@ error and is closed as well.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.listener_config import format_address
 from barnabas.broker.metrics import CONTENT_TYPE, Source, exposition
+from barnabas.storage.background import in_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,17 +35,18 @@ _REASONS: Final = {
     405: "Method Not Allowed",
     408: "Request Timeout",
     431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
     503: "Service Unavailable",
 }
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class MetricsListener:
-    """`page()` makes the text at each request, or None while there is nothing to tell yet. OSError when the address can't
-    be listened on."""
+    """`page()` makes the text at each request, in pieces, or None while there is nothing to tell yet. OSError when the
+    address can't be listened on."""
 
-    def __init__(self, runtime: Runtime, host: str, port: int, page: Callable[[], bytes | None]) -> None:
+    def __init__(
+        self, runtime: Runtime, host: str, port: int, page: Callable[[], Iterator[bytes] | None]
+    ) -> None:
         self.runtime = runtime
         self.page = page
         self.connections: set[_Request] = set()
@@ -58,15 +60,13 @@ class MetricsListener:
             connection.abort()
 
 
-def make_page(sources: Sequence[Source]) -> bytes:
+def make_page(sources: Sequence[Source]) -> Iterator[bytes]:
     """All families of these sources. One that fails is logged and left out: the others are worth having."""
-    families = []
     for source in sources:
         try:
-            families += list(source())
+            yield from exposition(source())
         except Exception:
             log.exception("some metrics can't be had")
-    return exposition(families)
 
 
 class _Request:
@@ -77,6 +77,7 @@ class _Request:
         self._transport: Any = None
         self._head = b""
         self._timer: Timer | None = None
+        self._is_asked = False  # its page is being made
         self._is_answered = False
 
     def connection_made(self, transport: Any) -> None:
@@ -90,7 +91,7 @@ class _Request:
         self._timer = self._listener.runtime.call_later(REQUEST_S_MAX, lambda: self._refuse(408))
 
     def data_received(self, data: bytes) -> None:
-        if self._is_answered:
+        if self._is_answered or self._is_asked:
             return
         self._head += data
         head, end, _ = self._head.replace(b"\r\n", b"\n").partition(b"\n\n")
@@ -100,7 +101,7 @@ class _Request:
             self._refuse(431)
 
     def eof_received(self) -> bool:
-        return self._is_answered  # the answer may still be on its way
+        return self._is_asked  # the answer may still be on its way
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's shape
         self._is_answered = True
@@ -132,16 +133,19 @@ class _Request:
             self._page()
 
     def _page(self) -> None:
-        try:
-            page = self._listener.page()
-        except Exception:
-            log.exception("the metrics can't be had")
-            self._refuse(500)
-            return
+        page = self._listener.page()
         if page is None:
             self._refuse(503)
-        else:
-            self._write(200, CONTENT_TYPE, page)
+            return
+        pieces: list[bytes] = []
+
+        def steps() -> Iterator[None]:
+            for piece in page:
+                pieces.append(piece)
+                yield
+
+        self._is_asked = True
+        in_slices(self._listener.runtime, steps(), lambda: self._write(200, CONTENT_TYPE, b"".join(pieces)))
 
     def _refuse(self, status: int) -> None:
         text = f"{status} {_REASONS[status]}: GET {PATH} is all there is\n"

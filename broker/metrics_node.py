@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
     from barnabas.broker.services import Services
 
+PARTITIONS_AT_ONCE: Final = 100
 _STATM: Final = Path("/proc/self/statm")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def node_metrics(services: Services) -> Iterable[Family]:
+def node_metrics(services: Services) -> Iterable[Family | None]:
     """Of a broker, a controller, or both."""
     if services.config.is_broker:
         yield from _partitions(services)
@@ -37,7 +38,7 @@ def node_metrics(services: Services) -> Iterable[Family]:
     yield from _process()
 
 
-def _partitions(services: Services) -> Iterable[Family]:
+def _partitions(services: Services) -> Iterable[Family | None]:
     ends = Family(
         "kafka_log_log_logendoffset", GAUGE, "The offset behind the last record of each replica here"
     )
@@ -47,7 +48,9 @@ def _partitions(services: Services) -> Iterable[Family]:
     sizes = Family("kafka_log_log_size_bytes", GAUGE, "What each replica here takes on disk")
     count = leading = under_replicated = under_min_isr = offline = 0
     partitions = sorted(services.partitions.all(), key=lambda each: (each.topic, each.partition))
-    for partition in partitions:
+    for number, partition in enumerate(partitions, 1):
+        if not number % PARTITIONS_AT_ONCE:
+            yield None
         log = partition.log
         labels = written_labels({"topic": partition.topic, "partition": str(partition.partition)})
         ends.add_labelled(log.log_end_offset, labels)

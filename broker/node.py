@@ -9,7 +9,7 @@ connections, no more requests, then the logs are closed and marked clean.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from barnabas.broker.lifecycle import BrokerLifecycle
     from barnabas.broker.listener_config import ListenerConfig
     from barnabas.broker.member import ClusterMember
+    from barnabas.broker.metrics import Source
     from barnabas.broker.metrics_http import MetricsListener
     from barnabas.broker.nats.bridge import NatsBridge
     from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
@@ -412,13 +413,13 @@ class Node:
                 f"barnabas.metrics.listener"
             ) from error
 
-    def _metrics_page(self) -> bytes | None:
+    def _metrics_page(self) -> Iterator[bytes] | None:
         from barnabas.broker.metrics_http import make_page
         from barnabas.broker.metrics_node import node_metrics
 
         if self._partitions is None:
             return None
-        sources = [partial(node_metrics, self.services)]
+        sources: list[Source] = [partial(node_metrics, self.services)]
         if self._bridge is not None:
             from barnabas.broker.nats.metrics import nats_metrics
 

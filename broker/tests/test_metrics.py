@@ -24,7 +24,7 @@ def test_one_family() -> None:
     family = Family("a_total", COUNTER, "What \\ it is\nfor")
     family.add(3, {"topic": 'a"b\\c\nd', "mode": ""})
     family.add(0.5)
-    assert exposition([family, Family("b", GAUGE, "empty")]).decode() == (
+    assert b"".join(exposition([family, None, Family("b", GAUGE, "empty")])).decode() == (
         "# HELP a_total What \\\\ it is\\nfor\n# TYPE a_total counter\n"
         'a_total{topic="a\\"b\\\\c\\nd",mode=""} 3\na_total 0.5\n'
     )
@@ -35,7 +35,7 @@ def test_what_is_written_is_read(samples: list[tuple[dict[str, str], float]], he
     family = Family("a", GAUGE, help_text)
     for labels, value in samples:
         family.add(value, labels)
-    (read,) = text_string_to_metric_families(exposition([family]).decode())
+    (read,) = text_string_to_metric_families(b"".join(exposition([family])).decode())
     assert (read.name, read.type) == ("a", "gauge")
     assert [sample.labels for sample in read.samples] == [labels for labels, _ in samples]
     for sample, (_, value) in zip(read.samples, samples, strict=True):
@@ -51,7 +51,7 @@ def test_a_source_that_fails_leaves_the_others(caplog: pytest.LogCaptureFixture)
     def bad() -> Iterator[Family]:
         raise ValueError("no")
 
-    assert b"a 1\n" in make_page([bad, good])
+    assert b"a 1\n" in b"".join(make_page([bad, good]))
     assert "some metrics can't be had" in caplog.text
 
 
@@ -80,7 +80,14 @@ class World:
     def __init__(self) -> None:
         self.runtime = AsyncioRuntime()
         self.page: bytes | None = b"a 1\n"
-        self.listener = MetricsListener(self.runtime, "127.0.0.1", 0, lambda: self.page)
+        self.listener = MetricsListener(self.runtime, "127.0.0.1", 0, self.make_page)
+
+    def make_page(self) -> Iterator[bytes] | None:
+        return (
+            None
+            if self.page is None
+            else (self.page[at : at + 100_000] for at in range(0, len(self.page), 100_000))
+        )
 
     def ask(self, *pieces: bytes) -> bytes:
         """The whole answer, until the connection is closed."""
