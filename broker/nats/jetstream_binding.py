@@ -42,7 +42,7 @@ def make_stream_carrier(
     producer = ForeignProducer(services)
     dead_letter = None
     if binding.dead_letter_topic:
-        dead_letter = dead_letters_to(producer, binding.dead_letter_topic, partitions_of)
+        dead_letter = dead_letters_to(producer, binding.dead_letter_topic, partitions_of, binding.topic)
     if binding.delivery == AT_LEAST_ONCE:
         return AtLeastOnce(
             runtime,

@@ -1,7 +1,7 @@
 """Messages of a stream that no partition will ever take: records of a topic for what is left over (nats.dead.letter.topic).
 
 The key is the subject, the value the payload, and the headers tell what the message was and why it is here:
-nats.subject, nats.stream, nats.seq, nats.timestamp, nats.error, and the message's own.
+nats.subject, nats.stream, nats.seq, nats.timestamp, nats.topic (which it was for), nats.error, and the message's own.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
+TOPIC_HEADER: Final = b"nats.topic"
 ERROR_HEADER: Final = b"nats.error"
 
 
@@ -46,8 +47,10 @@ class DeadLetter(msgspec.Struct, gc=False):
 Send = Callable[[DeadLetter, Callable[[ErrorCode], object]], object]
 
 
-def dead_letters_to(producer: ForeignProducer, topic: str, partition_count: Callable[[str], int]) -> Send:
-    """Sends dead letters to a topic. `partition_count(topic)` is 0 while there is no such topic."""
+def dead_letters_to(
+    producer: ForeignProducer, topic: str, partition_count: Callable[[str], int], for_topic: str
+) -> Send:
+    """Sends what `for_topic` does not take to a topic. `partition_count(topic)` is 0 while there is no such topic."""
 
     def send(letter: DeadLetter, done: Callable[[ErrorCode], object]) -> None:
         count = partition_count(topic)
@@ -55,13 +58,13 @@ def dead_letters_to(producer: ForeignProducer, topic: str, partition_count: Call
             log.warning("there is no topic %s for dead letters; create it", topic)
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             return
-        batch = build_batch([record_of(letter)])
+        batch = build_batch([record_of(letter, for_topic)])
         producer.produce(topic, positive_murmur2(letter.subject) % count, batch, done)
 
     return send
 
 
-def record_of(letter: DeadLetter) -> Record:
+def record_of(letter: DeadLetter, for_topic: str) -> Record:
     own: list[tuple[bytes, bytes]]
     try:
         own = parse_headers(letter.header_block) if letter.header_block else []
@@ -74,6 +77,7 @@ def record_of(letter: DeadLetter) -> Record:
         (STREAM_HEADER, letter.stream.encode()),
         (SEQUENCE_HEADER, b"%d" % letter.sequence),
         (TIMESTAMP_HEADER, letter.timestamp_ns),
+        (TOPIC_HEADER, for_topic.encode()),
         (ERROR_HEADER, letter.why.encode()),
         *own,
     ]
