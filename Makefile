@@ -74,8 +74,9 @@ demo-nats: $(INSTALLED) java
 # Everything, then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
 test: $(JARS)
 	$(PYTEST) --durations=10 $(ARGS)
-	$(PYTEST) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation -m 'not jvm' --loop asyncio $(ARGS)
-	$(PYTEST) compat_tests/cluster/test_cluster_kill.py -m 'not jvm' --loop asyncio $(ARGS)
+	$(PYTEST) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation --ignore compat_tests/nats \
+	  -m 'not jvm' --loop asyncio $(ARGS)
+	$(PYTEST) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
 test-durability: $(JARS)

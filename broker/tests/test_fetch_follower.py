@@ -15,7 +15,7 @@ from barnabas.broker.controller_requests import RawResponse
 from barnabas.broker.fetch_usual import fetch_usual
 from barnabas.broker.registry import Outcome
 from barnabas.broker.replica_fetch_session import FollowerSession
-from barnabas.broker.replica_fetch_state import FetchState
+from barnabas.broker.replica_fetch_state import FetchState, ReplicaObserver
 from barnabas.broker.replica_fetch_usual import read_usual_answer, usual_request
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Follower, Leader, batch
 from barnabas.storage.disk import FileRegion
@@ -400,7 +400,7 @@ def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> N
 
 class Followed:
     topic, topic_id, partition, leader_epoch, leader_id = "t", TOPIC_ID, 3, 7, 1
-    observer = None
+    observer: ReplicaObserver | None = None
 
     def __init__(self, log: Any) -> None:
         self.log = log

@@ -12,8 +12,10 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.nats.bound_topics import bind
@@ -43,7 +45,7 @@ def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -
     asyncio.run(run())
 
 
-def read(broker: Broker, topic: str, count: int, partitions: int = 1) -> list[ConsumerRecord]:
+def read(broker: Broker | Cluster, topic: str, count: int, partitions: int = 1) -> list[ConsumerRecord]:
     """`count` records, in each partition's order; and that there are no more."""
     consumer = KafkaConsumer(
         bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
@@ -110,7 +112,7 @@ def test_requests_of_others_are_left_alone(server: NatsServer, broker: Broker) -
     bind(broker, "asked", {"nats.subjects": "asked.>"})
 
     async def work(client: NatsClient) -> None:
-        async def answer(message: nats.aio.msg.Msg) -> None:
+        async def answer(message: Msg) -> None:
             await asyncio.sleep(0.05)
             await message.respond(b"the answer")
 

@@ -158,7 +158,13 @@ def tally_topic(bootstrap: str, topic: str, partitions: int, total: int) -> Tall
         messages = consumer.consume(5000, 0.5)
         for message in messages:
             assert message.error() is None, message.error()
-            tally.take(dict(message.headers())["nats.subject"], message.value())
+            headers, value = message.headers(), message.value()
+            assert headers
+            assert isinstance(headers, list)
+            subject = headers[0][1]
+            assert isinstance(subject, bytes)
+            assert value is not None
+            tally.take(subject, value)
         if messages:
             quiet_from = 0.0
         elif tally.count >= total:
