@@ -94,6 +94,16 @@ class ManualRuntime:
     ) -> Any:
         raise NotImplementedError
 
+    def start_tls(
+        self,
+        transport: Any,
+        protocol: Any,
+        tls: Any,
+        server_name: str,
+        done: Callable[[Any, OSError | None], object],
+    ) -> None:
+        raise NotImplementedError
+
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
         raise NotImplementedError
 
