@@ -21,12 +21,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.batch_builder import BatchBuilder, TooLarge
-from barnabas.broker.nats.errors import NatsError
-from barnabas.broker.nats.jetstream_acks import numbers_start, parse_ack_subject
+from barnabas.broker.nats.jetstream_acks import parse_ack_subject
 from barnabas.broker.nats.jetstream_api import NANOSECONDS, ConsumerInfo
 from barnabas.broker.nats.jetstream_carrier import (
-    BACKOFF_MAX_S,
-    FIRST_BACKOFF_S,
     Source,
     StreamCarrier,
 )
@@ -34,14 +31,15 @@ from barnabas.broker.nats.jetstream_dead_letters import DeadLetter, Send
 from barnabas.broker.nats.jetstream_deliveries import Delivered, Deliveries
 from barnabas.broker.nats.jetstream_durable import ACK_WAIT_S, open_durable
 from barnabas.broker.nats.jetstream_intake import RECORD_OVERHEAD_BYTES, Intake, batch_bytes_max
-from barnabas.broker.nats.jetstream_pull import Puller, PullLimits
+from barnabas.broker.nats.jetstream_pull import PullLimits
+from barnabas.broker.nats.jetstream_run import Run
+from barnabas.broker.nats.jetstream_setback import SETTLES_S, Setback
 from barnabas.broker.nats.jetstream_setup import find_stream
 from barnabas.broker.nats.jetstream_steps import Answer, pause
 from barnabas.broker.nats.partitioners import BadPartition
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.client import Subscription
     from barnabas.broker.nats.foreign import ForeignProducer
     from barnabas.broker.nats.protocol import ServerInfo
     from barnabas.broker.partition import Partition
@@ -52,9 +50,7 @@ log = logging.getLogger("barnabas.nats")
 
 OWNING_PARTITION: Final = 0
 EXPIRES_S: Final = 2.0  # of a pull: how long it takes until the server owes nothing
-SETTLES_S: Final = 0.05  # acknowledgements and pulls take different ways through the server
 ISR_AGAIN_S: Final = 0.5
-_NO_PREFIX: Final = b"\0"
 _PASSING: Final = frozenset(
     {
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -100,9 +96,7 @@ class AtLeastOnce(StreamCarrier):
         self._deliveries = Deliveries(runtime, source.client)
         self._owned_epoch = -1
         self._attempts: dict[int, int] = {}  # by sequence: how often it was refused for good
-        self._failures_in_row = 0
-        self._failing = ""  # why nothing is taken now
-        self._give_back_timer: Timer | None = None
+        self._setback = Setback(runtime, source.client, self._deliveries, self._name, self._go_on)
         self._progress_timer: Timer | None = None
         self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
         self._careful = 0  # so many messages are appended one by one
@@ -116,17 +110,14 @@ class AtLeastOnce(StreamCarrier):
         self._count = self._bytes = 0
         self._last_reply = b""
         # of the run
-        self._subscription: Subscription | None = None
-        self._puller: Puller | None = None
-        self._stream = self._consumer = ""
-        self._prefix = _NO_PREFIX
-        self._numbers_start = 0
+        self._run: Run | None = None
+        self._stream = ""
 
     @property
     def state(self) -> str:
         if self._is_started and OWNING_PARTITION not in self.leading:
             return f"standing by: the leader of partition {OWNING_PARTITION} reads the stream"
-        return f"waiting: {self._failing}" if self._failing else super().state
+        return f"waiting: {self._setback.why}" if self._setback.why else super().state
 
     # -- roles
 
@@ -141,18 +132,18 @@ class AtLeastOnce(StreamCarrier):
         self._serve(leading)
         if self._owned_epoch == before:
             self.leading = dict(leading)
-        elif self._owned_epoch < 0 and self._puller is not None:
+        elif self._owned_epoch < 0 and self._run is not None:
             self.leading = dict(leading)
-            self._puller.hold()
+            self._run.puller.hold()
             self._retire()
         else:
             super().roles_changed(leading)
 
     def _retire(self) -> None:
         """Another broker owns the durable: take what has been asked for, then end. It waits for that."""
-        if self._owned_epoch >= 0 or self._puller is None:
+        if self._owned_epoch >= 0 or self._run is None:
             return
-        if self._puller.is_idle:
+        if self._run.puller.is_idle:
             self._end_run()
             self._deliveries.give_back()
         else:
@@ -185,23 +176,22 @@ class AtLeastOnce(StreamCarrier):
         ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS
         await self._wait_for_others(stream, name, ack_wait_s)
         self._deliveries.give_back()  # what has failed meanwhile
-        self._stream, self._consumer = stream, name
+        self._stream = stream
         self._intake.of_stream(stream)
-        self._prefix = _NO_PREFIX
-        self._failing = ""
+        self._setback.end()
         self._read_limits()
         self.stats.lag = durable.info.num_pending
         limits = PullLimits(config.max_batch, config.max_bytes, config.max_expires, config.max_waiting)
         limits.expires_ns = min(limits.expires_ns, int(EXPIRES_S * NANOSECONDS))
-        inbox = self._client.new_inbox()
-        self._subscription = self._client.subscribe(inbox.decode(), self._take)
-        self._puller = Puller(
+        self._run = Run(
             self._runtime,
             self._client,
-            self._api.next_subject(stream, name),
-            inbox,
+            self._api,
+            stream,
+            name,
             self.binding.buffer_bytes,
             limits,
+            self._take,
             self._pull_failed,
         )
         self._refill()
@@ -239,11 +229,14 @@ class AtLeastOnce(StreamCarrier):
     # -- messages
 
     def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        if not reply.startswith(self._prefix):
-            self._take_other(subject, reply, header_block, payload)
+        run = self._run
+        if run is None:
+            return
+        if not reply.startswith(run.prefix):
+            run.other(subject, reply, header_block, payload)
             return
         try:
-            numbers = reply[self._numbers_start :].split(b".")
+            numbers = reply[run.numbers_start :].split(b".")
             sequence, timestamp = int(numbers[1]), numbers[3]
             timestamp_ms = int(timestamp[:-6])
         except (ValueError, IndexError):
@@ -257,7 +250,7 @@ class AtLeastOnce(StreamCarrier):
         if not self._deliveries.came(sequence, reply):
             return
         delivered = sequence, reply
-        if self._failing:
+        if self._setback.why:
             self._deliveries.fail((delivered,))
             return
         why = ""
@@ -289,20 +282,6 @@ class AtLeastOnce(StreamCarrier):
             self._careful -= 1
             self._append()
 
-    def _take_other(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        """The first message, or what is none."""
-        if not reply:
-            if self._puller is not None:
-                self._puller.status(header_block)
-            return
-        delivery = parse_ack_subject(reply)
-        if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
-            log.warning("%s: a message that is not of its consumer came: %r", self._name, reply[:200])
-            return
-        self._numbers_start = numbers_start(reply)
-        self._prefix = reply[: self._numbers_start]
-        self._take(subject, reply, header_block, payload)
-
     def on_read(self) -> None:
         self._close()
         self._refill()
@@ -313,11 +292,11 @@ class AtLeastOnce(StreamCarrier):
             self._count = self._bytes = 0
             self.stats.messages_in += count
             self.stats.bytes_in += size
-            pending = self._last_reply[self._numbers_start :].split(b".")[4]
-            self.stats.lag = int(pending) if pending.isdigit() else 0
+            delivery = parse_ack_subject(self._last_reply)
+            self.stats.lag = delivery.pending if delivery is not None else 0
             self._append(size)
-            if self._puller is not None:
-                self._puller.received(count, size)
+            if self._run is not None:
+                self._run.puller.received(count, size)
 
     def _append(self, size: int = 0) -> None:
         """What was gathered goes its ways."""
@@ -332,8 +311,8 @@ class AtLeastOnce(StreamCarrier):
         self._gathered.clear()
 
     def _refill(self) -> None:
-        if self._puller is not None:
-            self._puller.refill(self._intake.room - self._foreign_bytes)
+        if self._run is not None:
+            self._run.puller.refill(self._intake.room - self._foreign_bytes)
 
     def _pull_failed(self, why: str) -> None:
         self._runtime.call_soon(lambda: self.restart(why))
@@ -384,7 +363,7 @@ class AtLeastOnce(StreamCarrier):
 
     def _ended(self, delivered: list[Delivered], error: ErrorCode, why: str = "") -> None:
         if not error:
-            self._failures_in_row = 0
+            self._setback.went_well()
             self._deliveries.settled(delivered)
             self.went_well()
             if self._attempts:
@@ -436,64 +415,34 @@ class AtLeastOnce(StreamCarrier):
     def _fail(self, delivered: list[Delivered], why: str) -> None:
         """Take nothing more, until these have been delivered again."""
         self._deliveries.fail(delivered)
-        if self._failing or not self._is_started:
-            return
-        self._failing = why
-        self.resets += 1
-        longest = min(FIRST_BACKOFF_S * 2 ** min(self._failures_in_row, 10), BACKOFF_MAX_S)
-        if self._failures_in_row == 0:
-            log.warning("%s: what comes of its stream waits: %s", self._name, why)
-        self._failures_in_row += 1
-        if self._puller is not None:
-            self._puller.hold()
-        delay = longest * self._runtime.random.uniform(0.5, 1)
-        self._give_back_timer = self._runtime.call_later(delay, self._give_back)
+        if not self._setback.why and self._is_started:
+            self.resets += 1
+            self._setback.begin(why, self._run.puller if self._run is not None else None)
 
-    def _give_back(self) -> None:
-        """Once the server owes nothing and nothing is open."""
-        self._give_back_timer = None
-        puller = self._puller
-        if puller is None:
-            return  # the next run begins with it
-        if not puller.is_idle or self._deliveries.open:
-            self._give_back_timer = self._runtime.call_later(SETTLES_S, self._give_back)
-            return
-        count = self._deliveries.give_back()
+    def _go_on(self, count: int) -> None:
+        """What failed has been given back."""
         self._careful = count if self._wants_care else 0
         self._wants_care = False
-
-        def flushed(error: NatsError | None) -> None:
-            if error is None:
-                self._give_back_timer = self._runtime.call_later(SETTLES_S, self._go_on)
-
-        self._client.flush(flushed)
-
-    def _go_on(self) -> None:
-        self._give_back_timer = None
-        self._failing = ""
         self._read_limits()
-        if self._puller is not None and self._owned_epoch >= 0:
-            self._puller.let_go()
+        if self._run is not None and self._owned_epoch >= 0:
+            self._run.puller.let_go()
             self._refill()
 
     def _in_progress(self) -> None:
         after_s = self._ack_wait_s / 3
         self._progress_timer = self._runtime.call_later(after_s, self._in_progress)
         if self._client.is_connected:
-            if self._owned_epoch < 0 or not self._failing:
+            if self._owned_epoch < 0 or not self._setback.why:
                 self._deliveries.give_back()  # nobody else is about to
             self._deliveries.say_in_progress(after_s)
 
     # -- a run's end
 
     def _end_run(self) -> None:
-        puller, subscription = self._puller, self._subscription
-        if puller is None or subscription is None:
+        run = self._run
+        if run is None:
             return
-        puller.stop()
-        subscription.unsubscribe()
+        run.stop()
         self._close()
-        self._puller = self._subscription = None
-        if self._give_back_timer is not None:
-            self._give_back_timer.cancel()
-            self._give_back_timer = None
+        self._run = None
+        self._setback.cancel()

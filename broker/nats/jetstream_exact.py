@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.jetstream_acks import numbers_start, parse_ack_subject
+from barnabas.broker.nats.jetstream_acks import parse_ack_subject
 from barnabas.broker.nats.jetstream_api import LIMITS, NANOSECONDS, ConsumerConfig, StreamInfo
 from barnabas.broker.nats.jetstream_carrier import Source, StreamCarrier
 from barnabas.broker.nats.jetstream_dead_letters import DeadLetter, Send
@@ -29,7 +29,8 @@ from barnabas.broker.nats.jetstream_intake import (
 )
 from barnabas.broker.nats.jetstream_origin import look_at
 from barnabas.broker.nats.jetstream_progress import Progress
-from barnabas.broker.nats.jetstream_pull import Puller, PullLimits
+from barnabas.broker.nats.jetstream_pull import PullLimits
+from barnabas.broker.nats.jetstream_run import Run
 from barnabas.broker.nats.jetstream_setup import (
     Blocked,
     Consumer,
@@ -43,7 +44,6 @@ from barnabas.broker.nats.partitioners import BadPartition
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.client import Subscription
     from barnabas.broker.nats.jetstream_checkpoint import Checkpoints
     from barnabas.broker.nats.keys import KeyFunction
     from barnabas.broker.partition import Partition
@@ -61,7 +61,6 @@ _FOR_NOW: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
     }
 )
-_NO_PREFIX: Final = b"\0"  # no reply subject begins with it
 
 
 class ExactlyOnce(StreamCarrier):
@@ -94,12 +93,9 @@ class ExactlyOnce(StreamCarrier):
         self._stream = ""
         self._checkpoint_timer: Timer | None = None
         # of the run
-        self._subscription: Subscription | None = None
-        self._puller: Puller | None = None
+        self._run: Run | None = None
         self._consumer = ""
         self._takes_all = False
-        self._prefix = _NO_PREFIX  # of the reply subjects
-        self._numbers_start = 0
         self._next = 1  # of the consumer's own numbers
         self._cursor = 0  # the last message that was dealt with
         self._cursor_time = 0  # when it was stored, ns
@@ -163,7 +159,7 @@ class ExactlyOnce(StreamCarrier):
             mem_storage=True,
         )
         made = await make_consumer(self._api, info, config, self.binding.patterns)
-        self._run(made, self._note_removed(info, first))
+        self._start_run(made, self._note_removed(info, first))
 
     def _note_removed(self, info: StreamInfo, first: int) -> int:
         """What was removed from the front of the stream before it could be taken; returns the first that is left."""
@@ -182,11 +178,8 @@ class ExactlyOnce(StreamCarrier):
         )
         return left
 
-    def _run(self, made: Consumer, first: int) -> None:
-        client = self._client
-        inbox = client.new_inbox()
+    def _start_run(self, made: Consumer, first: int) -> None:
         self._takes_all = made.takes_all
-        self._prefix = _NO_PREFIX
         self._next = 1
         self._cursor = first - 1
         self._ahead = self._progress.last
@@ -196,14 +189,15 @@ class ExactlyOnce(StreamCarrier):
         self._trouble = None
         self._letter = None
         self.stats.lag = made.info.num_pending
-        self._subscription = client.subscribe(inbox.decode(), self._take)
-        self._puller = Puller(
+        self._run = Run(
             self._runtime,
-            client,
-            self._api.next_subject(self._stream, self._consumer),
-            inbox,
+            self._client,
+            self._api,
+            self._stream,
+            self._consumer,
             self.binding.buffer_bytes,
             PullLimits(),
+            self._take,
             self._pull_failed,
         )
         self._refill()
@@ -213,13 +207,14 @@ class ExactlyOnce(StreamCarrier):
     # -- messages
 
     def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        if not reply.startswith(self._prefix):
-            self._take_other(subject, reply, header_block, payload)
+        run = self._run
+        if run is None or self._trouble is not None:
             return
-        if self._trouble is not None:
+        if not reply.startswith(run.prefix):
+            run.other(subject, reply, header_block, payload)
             return
         try:
-            numbers = reply[self._numbers_start :].split(b".")
+            numbers = reply[run.numbers_start :].split(b".")
             if self._is_behind or not self._intake.gather(
                 subject, header_block, payload, numbers[1], numbers[3]
             ):
@@ -260,24 +255,10 @@ class ExactlyOnce(StreamCarrier):
         else:
             lane.builder.add_at(tail, int(timestamp[:-6]))
 
-    def _take_other(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        """The first message, or what is none."""
-        if not reply:
-            if self._puller is not None:
-                self._puller.status(header_block)
-            return
-        delivery = parse_ack_subject(reply)
-        if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
-            log.warning("%s: a message that is not of its consumer came: %r", self._name, reply[:200])
-            return
-        self._numbers_start = numbers_start(reply)
-        self._prefix = reply[: self._numbers_start]
-        self._take(subject, reply, header_block, payload)
-
     def on_read(self) -> None:
         """Append what came together, and ask for more."""
         self._close()
-        if self._puller is None:
+        if self._run is None:
             return
         if self._trouble is None:
             self._refill()
@@ -314,8 +295,8 @@ class ExactlyOnce(StreamCarrier):
         if not count:
             return
         self._count = self._bytes = 0
-        if self._puller is not None:
-            self._puller.received(count, size)
+        if self._run is not None:
+            self._run.puller.received(count, size)
         delivery = parse_ack_subject(self._last_reply)
         if delivery is None or delivery.consumer_sequence != self._next + count - 1:
             self._intake.drop()
@@ -340,8 +321,8 @@ class ExactlyOnce(StreamCarrier):
             self.went_well()
 
     def _refill(self) -> None:
-        if self._puller is not None:
-            self._puller.refill(self._intake.room)
+        if self._run is not None:
+            self._run.puller.refill(self._intake.room)
 
     def _pull_failed(self, why: str) -> None:
         """Called while data is read, or by a timer."""
@@ -357,13 +338,12 @@ class ExactlyOnce(StreamCarrier):
     # -- a run's end
 
     def _end_run(self) -> None:
-        puller, subscription = self._puller, self._subscription
-        if puller is None or subscription is None:
+        run = self._run
+        if run is None:
             return
-        puller.stop()
-        subscription.unsubscribe()
+        run.stop()
         self._close()
-        self._puller = self._subscription = None
+        self._run = None
         self._progress.came_to(self._cursor, self._cursor_time)
         if self._client.is_connected:
             Steps(delete(self._api, self._stream, self._consumer), lambda _error: None)
@@ -376,7 +356,7 @@ class ExactlyOnce(StreamCarrier):
 
     def _note_progress(self) -> None:
         partitions = {index: lane.partition for index, lane in self._intake.lanes.items()}
-        if self._puller is not None:
+        if self._run is not None:
             self._progress.note(partitions, self._cursor, self._cursor_time)
         else:  # the cursor is that of a run which knew nothing of partitions that have come since
             self._progress.note(partitions, 0, 0)
