@@ -119,6 +119,7 @@ class SyncedOutgoing(BucketOutgoing):
 
     def restart(self, metadata: str | None) -> None:
         super().restart(metadata)
+        self._revisions.clear()  # some may stand behind what comes next
         self._under_way.clear()
         self._keys.clear()
         self._attempt += 1
