@@ -172,21 +172,30 @@ class NatsBridge:
         if self._is_stopped:
             return
         image = self._services.controller.image
+        for name in [name for name in self.refused if name not in image.topics]:
+            del self.refused[name]
         for name in names:
-            topic = image.topics.get(name)
-            binding = self._read(name, image.topic_configs(name)) if topic is not None else None
-            bound = self.topics.get(name)
-            if bound is not None and (topic is None or binding is None or bound.topic_id != topic.topic_id):
-                self._end(name)
-                bound = None
-            if binding is None:
-                continue
-            if bound is None:
-                bound = self._bind(name)
-            if bound is not None:
-                self._update(bound, binding, is_settled)
+            try:
+                self._refresh_one(name, is_settled)
+            except Exception:  # other bindings, and whoever else follows the metadata, go on
+                log.exception("topic %s: its binding can't be carried out", name)
         for templates in self._templates():
             templates.topics_changed(names, is_settled=is_settled)
+
+    def _refresh_one(self, name: str, is_settled: bool) -> None:
+        image = self._services.controller.image
+        topic = image.topics.get(name)
+        binding = self._read(name, image.topic_configs(name)) if topic is not None else None
+        bound = self.topics.get(name)
+        if bound is not None and (topic is None or binding is None or bound.topic_id != topic.topic_id):
+            self._end(name)
+            bound = None
+        if binding is None:
+            return
+        if bound is None:
+            bound = self._bind(name)
+        if bound is not None:
+            self._update(bound, binding, is_settled)
 
     def _templates(self) -> list[TemplateIngest]:
         """Those who follow topics that are not bound themselves."""

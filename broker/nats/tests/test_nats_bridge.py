@@ -1,0 +1,61 @@
+"""The bridge among the metadata of a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from barnabas.broker.nats import bridge as bridge_module
+from barnabas.broker.nats.attendance import Attendance
+from barnabas.broker.nats.bridge import NatsBridge
+from barnabas.broker.nats.carriers import make_core
+from barnabas.broker.nats.tests.client_world import settings
+from barnabas.broker.tests.replicas import DIRECTORY, Replicas
+from barnabas.controller.image import TOPIC_RESOURCE, PartitionState, partition_record
+from barnabas.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+
+OTHER_ID = b"other".ljust(16)
+
+
+def bound(topic: str, name: str = "nats.subjects", value: str = "a.>") -> ConfigRecord:
+    return ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
+
+
+def test_a_binding_that_fails_is_a_matter_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replicas = Replicas(ids=(1,))
+    replica = replicas[1]
+    bridge = NatsBridge(
+        replica.node.services,
+        {"": settings("nats://nobody:4222")},
+        Attendance(replica.disk, "/data/attendance", replica.runtime),
+    )
+    bridge.start()
+
+    def fails(services: Any, connections: Any, binding: Any, *others: Any) -> Any:
+        if binding.topic == "other":
+            raise ZeroDivisionError
+        return make_core(services, connections, binding, *others)
+
+    monkeypatch.setattr(bridge_module, "make_core", fails)
+    state = PartitionState(
+        replicas=[1], isr=[1], leader=1, leader_epoch=0, partition_epoch=0, directories=[DIRECTORY]
+    )
+    replicas.commit(
+        TopicRecord(name="other", topic_id=OTHER_ID),
+        partition_record(OTHER_ID, 0, state),
+        bound("other"),
+        bound("t"),
+    )
+    replicas.run()
+    assert bridge.topics["t"].core is not None
+    assert "ZeroDivisionError" in caplog.text
+    replicas.commit(bound("other", "nats.mode", "telepathy"))
+    replicas.run()
+    assert "nats.mode" in bridge.refused["other"]
+    replicas.commit(RemoveTopicRecord(topic_id=OTHER_ID))
+    replicas.commit(bound("t", value="b.>"))
+    replicas.run()
+    assert not bridge.refused
+    bridge.stop()
