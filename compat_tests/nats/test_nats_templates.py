@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import nats
@@ -309,3 +310,52 @@ def test_topics_are_made_while_leaders_move_and_die(
         publisher.await_more(1000)
     sent = publisher.finish()
     check_all(cluster.bootstrap, of_topics(sent, lambda subject: ".".join(subject.split(".")[:2])), 2)
+
+
+def test_brokers_agree_on_which_topics_there_are(fresh_cluster: ClusterFactory, server: NatsServer) -> None:
+    """Publishers with other subjects each ask for more topics than there may be, all at once: each message is in one of
+    those that were made, or a dead letter, once."""
+    cluster = fresh_cluster(settings={"nats.servers": server.url})
+    bind(cluster, "dead", {}, partitions=2, replicas=3)
+    bind(
+        cluster,
+        "made",
+        {
+            "nats.subjects": "m.>",
+            "nats.topic.template": "{1}-{2}",
+            "nats.topic.max": "7",
+            "nats.dead.letter.topic": "dead",
+        },
+        partitions=3,
+        replicas=2,
+    )
+    cluster.wait_until_known()
+    publishers = [
+        SteadyPublisher(server, partial(subject_of, which), per_second=1500, name=f"p{which}")
+        for which in range(3)
+    ]
+    for publisher in publishers:
+        publisher.await_more(800)
+    sent: Sent = {}
+    for publisher in publishers:
+        for subject, values in publisher.finish().items():
+            sent.setdefault(subject, []).extend(values)
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    made = sorted(name for name in admin.list_topics(timeout=10).topics if name.startswith("m-"))
+    assert len(made) == 7
+    count = sum(map(len, sent.values()))
+    found = by_topic(cluster.bootstrap, {"dead": 2, "made": 3, **dict.fromkeys(made, 3)}, count)
+    together: Sent = {}
+    for topic, theirs in found.items():
+        for subject, values in theirs.items():
+            assert subject not in together, (subject, topic)
+            together[subject] = values
+    check(
+        {subject: sorted(values) for subject, values in together.items()},
+        {subject: sorted(values) for subject, values in sent.items()},
+    )
+
+
+def subject_of(which: int, number: int) -> str:
+    """Each publisher begins with other subjects than the others."""
+    return f"m.{(number + 5 * which) % 15}.x"
