@@ -301,7 +301,7 @@ class NatsBridge:
                 bytes_max=bytes_max,
             )
 
-        BindingsService(client, tell)
+        BindingsService(client, tell, services.runtime.monotonic)
 
     def _end(self, name: str) -> None:
         self.topics.pop(name).stop()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.errors import NatsError
@@ -36,6 +37,10 @@ SUBJECT: Final = "$BARNABAS.BINDINGS"
 SUBJECT_BYTES_MAX: Final = 4096
 GAPS_TOLD_MAX: Final = 10  # the newest
 ANSWER_SHARE: Final = 0.9  # of what the server takes as one message
+FILTERS_KEPT_MAX: Final = 2048
+# Anybody may ask, as often as he likes: no more of the broker's time goes into answers than this.
+TIME_SHARE: Final = 0.1
+TIME_AT_ONCE_S: Final = 0.2
 
 
 def describe(
@@ -77,7 +82,10 @@ def _takes(binding: Binding | None, connection: str, subject: bytes) -> bool:
         return False
     if len(subject) > SUBJECT_BYTES_MAX or not is_valid_subject(subject):
         return False
-    return compile_filter(binding.patterns, binding.unwanted)(subject)
+    return _filter(binding.patterns, binding.unwanted)(subject)
+
+
+_filter = lru_cache(maxsize=FILTERS_KEPT_MAX)(compile_filter)
 
 
 def _entry(told: Overview, *, is_short: bool) -> dict[str, object]:
@@ -135,16 +143,28 @@ def _gap(gap: Gap) -> dict[str, object]:
 
 
 class BindingsService:
-    """Answers the requests that come in on one connection. `tell(payload, bytes_max)` makes the answer."""
+    """Answers the requests that come in on one connection. `tell(payload, bytes_max)` makes the answer. Who asks while
+    there is no time left (`now`, in seconds, tells it) asks again."""
 
-    def __init__(self, client: NatsClient, tell: Callable[[bytes, int], bytes]) -> None:
+    def __init__(
+        self, client: NatsClient, tell: Callable[[bytes, int], bytes], now: Callable[[], float]
+    ) -> None:
         self._client = client
         self._tell = tell
+        self._now = now
+        self._left_s = TIME_AT_ONCE_S
+        self._answered_at_s = now()
         client.subscribe(SUBJECT, self._asked)
 
     def _asked(self, _subject: bytes, reply: bytes, _header_block: bytes, payload: bytes) -> None:
-        if reply and not reply.startswith(b"$"):  # who may not publish to the server is not to have us do it
+        if not reply or reply.startswith(b"$"):  # who may not publish to the server is not to have us do it
+            return
+        begun_s = self._now()
+        self._left_s = min(TIME_AT_ONCE_S, self._left_s + TIME_SHARE * (begun_s - self._answered_at_s))
+        if self._left_s > 0:
             info = self._client.info
             bytes_max = int((info.max_payload if info is not None else 1 << 20) * ANSWER_SHARE)
             with suppress(NatsError, ValueError):  # who asked asks again
                 self._client.publish(reply, self._tell(payload, bytes_max))
+        self._answered_at_s = self._now()
+        self._left_s -= self._answered_at_s - begun_s

@@ -7,8 +7,11 @@ from typing import Any
 
 from barnabas.broker.nats.carrier import CarrierStats, Gap
 from barnabas.broker.nats.overview import Overview, Way, overview, refused_overview
-from barnabas.broker.nats.registry import describe
+from barnabas.broker.nats.registry import SUBJECT, BindingsService, describe
+from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, into
 from barnabas.controller.nats.binding import read_binding
+
+from barnabas.testing.nats_server import NatsServer
 
 
 def bound(
@@ -131,3 +134,45 @@ def test_a_paused_binding_keeps_its_counters() -> None:
     assert binding is not None
     (way,) = overview(binding, [0], [], CarrierStats(appended=5)).ways
     assert (way.mode, way.state, way.stats.appended) == ("core", "paused", 5)
+
+
+def test_no_more_than_a_share_of_the_time_goes_into_answers(
+    world: ClientWorld, shared_nats_server: NatsServer
+) -> None:
+    now_s = 100.0
+    told: list[bytes] = []
+
+    def tell(payload: bytes, _bytes_max: int) -> bytes:
+        nonlocal now_s
+        now_s += 0.06
+        told.append(payload)
+        return b"{}"
+
+    async def work() -> None:
+        nonlocal now_s
+        client, _ = await world.connected(shared_nats_server.url)
+        asker, _ = await world.connected(shared_nats_server.url)
+        answers: list[tuple[bytes, bytes, bytes, bytes]] = []
+        BindingsService(client, tell, lambda: now_s)
+        asker.subscribe("answers", into(answers))
+        await flushed(client)
+
+        async def ask(count: int) -> int:
+            told.clear()
+            for _ in range(count):
+                asker.publish(SUBJECT.encode(), b"", reply=b"answers")
+            await flushed(asker)
+            await flushed(client)
+            await flushed(asker)
+            return len(told)
+
+        assert await ask(100) == 4
+        assert len(answers) == 4
+        assert await ask(100) == 0
+        now_s += 1.2
+        assert await ask(100) == 2
+        asker.publish(SUBJECT.encode(), b"", reply=b"$KV.a.b")
+        now_s += 10
+        assert await ask(1) == 1
+
+    world.run(work())
