@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-ASK_REFUSED_AGAIN_S: Final = 5.0  # for a subscription
+ASK_REFUSED_AGAIN_S: Final = 2.0  # for a subscription, and then twice as long each time
+ASK_REFUSED_AGAIN_S_MAX: Final = 60.0
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -104,6 +105,7 @@ class CoreBinding(ClientListener):
             lambda: self.ingest.is_whole,
         )
         self._retry: Timer | None = None  # of what the server has refused
+        self._ask_again_s = ASK_REFUSED_AGAIN_S
 
     @property
     def state(self) -> str:
@@ -288,7 +290,8 @@ class CoreBinding(ClientListener):
             return
         self._presence.refused(refused)
         if self._retry is None:
-            self._retry = self._runtime.call_later(ASK_REFUSED_AGAIN_S, self._ask_again)
+            self._retry = self._runtime.call_later(self._ask_again_s, self._ask_again)
+            self._ask_again_s = min(2 * self._ask_again_s, ASK_REFUSED_AGAIN_S_MAX)
 
     def _ask_again(self) -> None:
         """What the server has refused it may allow now; it does not tell when."""
@@ -306,6 +309,7 @@ class CoreBinding(ClientListener):
 
     def _listening(self) -> None:
         if not any(each.refused for each in self._subscriptions):
+            self._ask_again_s = ASK_REFUSED_AGAIN_S
             self._presence.listens()
 
     def _has_messages_to_miss(self) -> bool:
