@@ -32,6 +32,7 @@ from barnabas.broker.nats.jetstream_deliveries import Delivered, Deliveries
 from barnabas.broker.nats.jetstream_durable import ACK_WAIT_S, open_durable
 from barnabas.broker.nats.jetstream_intake import RECORD_OVERHEAD_BYTES, Intake, batch_bytes_max
 from barnabas.broker.nats.jetstream_pull import PullLimits
+from barnabas.broker.nats.jetstream_refusals import Refusals
 from barnabas.broker.nats.jetstream_run import Run
 from barnabas.broker.nats.jetstream_setback import SETTLES_S, Setback
 from barnabas.broker.nats.jetstream_setup import find_stream
@@ -88,14 +89,13 @@ class AtLeastOnce(StreamCarrier):
         self._partition_count = partition_count
         self._cluster_id = cluster_id
         self._producer = producer
-        self._dead_letter = dead_letter
         self._ack_wait_s = ack_wait_s
         self._intake = Intake(binding, self.stats, cluster_id)
         self._intake.on_refused = self._refused
         self._intake.on_committed = self._refill
         self._deliveries = Deliveries(runtime, source.client)
         self._owned_epoch = -1
-        self._attempts: dict[int, int] = {}  # by sequence: how often it was refused for good
+        self._refusals = Refusals(binding, self.stats, self._deliveries, dead_letter, self._fail)
         self._setback = Setback(runtime, source.client, self._deliveries, self._name, self._go_on)
         self._progress_timer: Timer | None = None
         self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
@@ -269,9 +269,9 @@ class AtLeastOnce(StreamCarrier):
                 return
             if len(tail) > self._tail_max:
                 why = f"its record would take {len(tail)} bytes, more than max.message.bytes"
-        if why or self._attempts.get(sequence, 0) >= self.binding.max_deliver > 0:
+        if why or self._refusals.is_enough(sequence):
             letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
-            self._refuse(letter, delivered)
+            self._refusals.refuse(letter, delivered)
             return
         # What is under way to the leader before must not be overtaken by what comes after.
         lane = self._intake.lanes.get(partition) if partition not in self._foreign_batches else None
@@ -366,49 +366,13 @@ class AtLeastOnce(StreamCarrier):
             self._setback.went_well()
             self._deliveries.settled(delivered)
             self.went_well()
-            if self._attempts:
-                for sequence, _ in delivered:
-                    self._attempts.pop(sequence, None)
+            self._refusals.forget(delivered)
             return
         if error not in _PASSING:
             if len(delivered) == 1:
-                self._count_attempt(delivered[0][0])
+                self._refusals.count(delivered[0][0])
             self._wants_care = True
         self._fail(delivered, f"{error.name}: {why}" if why else error.name)
-
-    def _count_attempt(self, sequence: int) -> None:
-        self._attempts[sequence] = self._attempts.get(sequence, 0) + 1
-
-    def _refuse(self, letter: DeadLetter, delivered: Delivered) -> None:
-        """A message that can't be taken: again later, or never."""
-        sequence, most = letter.sequence, self.binding.max_deliver
-        if letter.why:
-            self._count_attempt(sequence)
-        if most <= 0 or self._attempts[sequence] < most:
-            self._fail([delivered], f"message {sequence} of the stream can't be taken: {letter.why}")
-        elif self._dead_letter is None:
-            log.error(
-                "%s: message %d of the stream %s was refused %d times and is given up: %s",
-                self._name,
-                sequence,
-                self._stream,
-                self._attempts.pop(sequence),
-                letter.why or "its partition does not take it",
-            )
-            self.stats.refused += 1
-            self._deliveries.fail((delivered,))
-            self._deliveries.terminate(sequence)
-        else:
-            letter.why = letter.why or "its partition does not take it"
-            self._dead_letter(letter, partial(self._is_buried, delivered))
-
-    def _is_buried(self, delivered: Delivered, error: ErrorCode) -> None:
-        if error:
-            self._fail([delivered], f"the dead letter topic does not take it: {error.name}")
-            return
-        self.stats.dead_letters += 1
-        self._attempts.pop(delivered[0], None)
-        self._deliveries.settled((delivered,))
 
     # -- failures
 

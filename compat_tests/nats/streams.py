@@ -71,6 +71,10 @@ class Streams:
             times[message.metadata.sequence.stream] = message.reply.split(".")[7]
         return [int(times[sequence]) for sequence in sequences]
 
+    def contents(self, stream: str) -> list[tuple[str, bytes]]:
+        """All messages, the first of which has number 1."""
+        return [(message.subject, message.data) for message in self.run(self._ordered(stream))]
+
     async def _ordered(self, stream: str) -> list[Any]:
         count = (await self.jetstream.stream_info(stream)).state.messages
         subscription = await self.jetstream.subscribe("", stream=stream, ordered_consumer=True)

@@ -125,3 +125,31 @@ def test_at_least_once_while_leaders_move_and_are_killed(
         for _ in range(ROUNDS):
             kill(cluster, published)
     check_at_least_once(read_all(cluster, TOPIC, len(published), distinct=True), published)
+
+
+@pytest.mark.timeout(120 + 150 * ROUNDS)
+@pytest.mark.parametrize("binding", [EXACTLY_ONCE, AT_LEAST_ONCE], ids=["exactly-once", "at-least-once"])
+def test_nats_server_is_killed_too(
+    fresh_cluster: ClusterFactory, server: NatsServer, binding: dict[str, str]
+) -> None:
+    """What counts is what the stream has in the end: what was under way when the server was killed may be there or not."""
+    cluster = bound_cluster(fresh_cluster, server, binding)
+    stored = 0
+    for number in range(3 * ROUNDS):
+        with publishing(server) as published:
+            published.await_more(700)
+        stored += len(published)
+        move(cluster, number)
+        if number % 3 == 1:
+            cluster.kill(victim := cluster.leader(TOPIC, number % PARTITIONS))
+            server.restart(kill=True)
+            cluster.start(victim)
+        else:
+            server.restart(kill=True)
+    with Streams(server) as streams:
+        contents = streams.contents("ORDERS")
+    assert len(contents) == stored
+    if binding is EXACTLY_ONCE:
+        check_exactly(read_all(cluster, TOPIC, stored), contents)
+    else:
+        check_at_least_once(read_all(cluster, TOPIC, stored, distinct=True), contents)
