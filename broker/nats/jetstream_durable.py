@@ -13,6 +13,7 @@ from barnabas.broker.nats.jetstream_api import (
     CONSUMER_NOT_FOUND,
     FILTER_NOT_UNIQUE,
     NANOSECONDS,
+    ONE_CONSUMER_ALLOWED,
     ConsumerConfig,
     ConsumerInfo,
     JetStreamApi,
@@ -56,7 +57,7 @@ async def open_durable(
     try:
         return await make_consumer(api, stream, _config(binding, name, ack_wait_s), binding.patterns)
     except JetStreamError as error:
-        if error.err_code != FILTER_NOT_UNIQUE:
+        if error.err_code not in (FILTER_NOT_UNIQUE, ONE_CONSUMER_ALLOWED):
             raise
         raise Blocked(
             f"another consumer of the work queue {stream.config.name} takes these subjects, and each message has one taker"

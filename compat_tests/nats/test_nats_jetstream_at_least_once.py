@@ -120,3 +120,18 @@ def test_a_message_that_is_refused_goes_to_the_dead_letters(
     assert (letter.key(), letter.value()) == (b"orders.bad", b"x" * 3000)
     assert (headers["nats.stream"], headers["nats.seq"], headers["Own"]) == (b"ORDERS", b"101", b"kept")
     assert b"max.message.bytes" in headers["nats.error"]
+
+
+def test_without_dead_letters_a_message_is_given_up_after_its_tries(
+    broker: Broker, server: NatsServer
+) -> None:
+    published = [*numbered(0, 20), ("orders.bad", b"x" * 3000), *numbered(21, 20)]
+    limits = {"max.message.bytes": "2000", "nats.max.deliver": "2", "nats.durable": "taker"}
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+        bind(broker, "orders", {**BINDING, **limits})
+        found = read_all(broker, "orders", 40)
+        info = streams.acknowledged("ORDERS", "taker")
+    assert [message.value() for message in found] == [value for _, value in published if len(value) < 3000]
+    assert (info.num_ack_pending, info.ack_floor.stream_seq) == (0, 41)
