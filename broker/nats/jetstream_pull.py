@@ -143,12 +143,10 @@ class Puller:
         self._asked_messages -= messages
         self._asked_bytes -= byte_count
         self._one_at_a_time = False
-        if (
-            self._asked_messages <= 0
-        ):  # the server serves no more than was asked for, so all pulls are used up
+        # The server serves no more than was asked for, so all pulls are used up. It says so of a pull only when the next
+        # message does not fit: one whose bytes have come to the last has ended without a word.
+        if self._asked_messages <= 0 or self._asked_bytes <= 0:
             self._forget_pulls()
-        elif self._asked_bytes < 0:
-            self._asked_bytes = 0
 
     def _forget_pulls(self) -> None:
         self._pulls = self._asked_messages = self._asked_bytes = 0

@@ -98,6 +98,18 @@ def test_pulls_that_end_without_a_message_are_made_again() -> None:
     assert not pulls.failed
 
 
+def test_pulls_whose_bytes_have_come_to_the_last_end_without_a_word() -> None:
+    pulls = Pulls(3000)
+    pulls.puller.refill(3000)
+    pulls.puller.received(10, 2999)
+    pulls.puller.refill(3000)
+    assert len(pulls.asked) == PULLS
+    pulls.puller.received(1, 1)
+    assert pulls.puller.is_idle
+    pulls.puller.refill(3000)
+    assert len(pulls.asked) == 2 * PULLS
+
+
 def test_held_pulls_run_out() -> None:
     pulls = Pulls(3000)
     pulls.puller.refill(3000)
