@@ -50,6 +50,7 @@ def test_leaders_that_move(fresh_cluster: ClusterFactory, nats_server: NatsServe
         publisher.await_more(random.randrange(50, 400))
     publisher.await_more(1000)
     sent = publisher.finish()
+    assert not any("may be missing" in node.log_text() for node in cluster.nodes.values())
     check(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count), sent)
 
 
@@ -67,4 +68,5 @@ def test_leaders_that_are_killed(fresh_cluster: ClusterFactory, nats_server: Nat
         cluster.wait_until_whole()
         publisher.await_more(2000)
     sent = publisher.finish()
+    assert not any("may be missing" in node.log_text() for node in cluster.nodes.values())
     check(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count), sent)
