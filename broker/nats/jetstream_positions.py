@@ -1,8 +1,9 @@
 """How far a partition has come in a stream: read from the partition's own log, backwards from its end.
 
 Every record that was a message of a stream says so in its headers (nats.stream, nats.seq, nats.timestamp), and they are
-appended in the stream's order. So the last such record tells where to go on, whoever appended it; a record that is in
-the log of the leader counts, committed or not, because it is this leader's to commit. Others may have written to the
+appended in the stream's order. So the last such record tells where to go on, whichever leader appended it; a record that
+is in the log of the leader counts, committed or not, because it is this leader's to commit. Copies with the same headers, as
+producers write that pass on what they have read, are none of ours where they come with a producer's id. Others may have written to the
 partition since, as much as they liked: then more is read, a window at a time, off the loop, each window larger than the
 one before, and no further back than `floor`, below which somebody has looked already.
 """
@@ -134,7 +135,8 @@ def _search(
             position += header.size
             next_offset = header.next_offset
         for position, header in reversed(batches):
-            if header.is_control or (
+            is_of_a_producer = header.producer_id >= 0  # ours have none
+            if is_of_a_producer or (
                 not header.attributes & CODEC_MASK and data.find(sign, position, position + header.size) < 0
             ):
                 continue

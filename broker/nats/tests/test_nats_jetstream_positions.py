@@ -66,6 +66,7 @@ def record(kind: str, sequence: int, offset: int) -> Record:
             st.lists(KINDS, min_size=1, max_size=40),
             st.integers(1, 30),
             st.sampled_from([Codec.NONE, Codec.NONE, Codec.GZIP]),
+            st.booleans(),
         ),
         max_size=8,
     ),
@@ -73,19 +74,23 @@ def record(kind: str, sequence: int, offset: int) -> Record:
     st.booleans(),
 )
 def test_the_last_of_the_stream_is_found(
-    batches: list[tuple[list[tuple[str, int]], int, Codec]], floor_share: float, is_cold: bool
+    batches: list[tuple[list[tuple[str, int]], int, Codec, bool]], floor_share: float, is_cold: bool
 ) -> None:
     world = World([1])
     partition = world.partition()
     model: list[LogPosition] = []
-    for kinds, repeats, codec in batches:
+    appended = 0
+    for kinds, repeats, codec, is_copy in batches:
         for _ in range(repeats):
             base = partition.log.log_end_offset
-            partition.append(
-                build_batch(
-                    [record(kind, number, index) for index, (kind, number) in enumerate(kinds)], codec=codec
+            records = [record(kind, number, index) for index, (kind, number) in enumerate(kinds)]
+            if is_copy:
+                partition.append(
+                    build_batch(records, codec=codec, producer_id=7, producer_epoch=0, base_sequence=appended)
                 )
-            )
+                appended += len(records)
+                continue
+            partition.append(build_batch(records, codec=codec))
             model += [
                 LogPosition(number, number * 1000, base + index)
                 for index, (kind, number) in enumerate(kinds)
