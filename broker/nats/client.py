@@ -318,7 +318,9 @@ class NatsClient:
             if connection is not None:
                 connection.end(cause)
             return
-        is_subscription = "subscription" in text.lower()  # of messages there may be many, each with its subject
+        is_subscription = (
+            "subscription" in text.lower()
+        )  # of messages there may be many, each with its subject
         what = text if is_subscription else text.partition('"')[0]
         self._refusals.write(f"the server has refused something: {text}", what)
         self._subscriptions.refused(text)
