@@ -11,7 +11,7 @@ are sent again on the next connection, and a message that comes again though its
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.errors import NatsError
@@ -25,6 +25,9 @@ log = logging.getLogger("barnabas.nats")
 
 REMEMBERED: Final = 50_000  # settled messages, twice: they may come again
 CONFIRM_EVERY_S: Final = 0.5
+
+_LAST: Final = b" %d\r\n%b\r\n" % (len(ACK), ACK)
+_NEXT: Final = _LAST + b"PUB "
 
 Delivered = tuple[int, bytes]  # sequence in the stream, reply subject
 
@@ -121,17 +124,17 @@ class Deliveries:
 
     # -- acknowledgements
 
-    def _acknowledge(self, replies: Iterable[bytes]) -> None:
-        publish = self._client.publish
-        sent = self._unconfirmed
-        pending = iter(replies)
+    def _acknowledge(self, replies: Sequence[bytes]) -> None:
+        if not replies:
+            return
+        # One piece of protocol for all of them: PUB <reply> 4, +ACK, and so on.
+        data = b"PUB " + _NEXT.join(replies) + _LAST
         try:
-            for reply in pending:
-                publish(reply, ACK)
-                sent.append(reply)
+            self._client.publish_encoded(data, len(replies))
+            self._unconfirmed += replies
         except NatsError:
-            self._unsent += [reply, *pending]
-        if self._timer is None and not self._is_stopped and (sent or self._unsent):
+            self._unsent += replies
+        if self._timer is None and not self._is_stopped:
             self._timer = self._runtime.call_later(CONFIRM_EVERY_S, self._confirm)
 
     def _confirm(self) -> None:
