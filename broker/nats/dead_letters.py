@@ -46,7 +46,11 @@ SIZE_HEADER: Final = "nats.size"
 KEPT_BYTES: Final = 1000
 NAME_KEPT_CHARACTERS: Final = 200  # of headers of a message that is cut
 RETRIED_S: Final = 30.0
-RETRY_S: Final = 0.2
+RETRY_S: Final = 0.2  # at first, then later and later
+RETRY_MAX_S: Final = 3.0
+LETTER_BYTES: Final = (
+    4096  # that each one counts for beside what is in it: it takes memory, and time when it is sent again
+)
 LOG_EVERY_S: Final = 60.0
 _ANY_SIZE: Final = 1 << 40
 _SUBJECT: Final = SUBJECT_HEADER.decode()
@@ -74,6 +78,7 @@ class _Letter(msgspec.Struct, gc=False):
     answer: Answer
     until_s: float
     size: int
+    retry_s: float = RETRY_S
     is_cut: bool = False
 
 
@@ -133,11 +138,16 @@ class DeadLetters:
             (ERROR_HEADER, f"{error.name}: {why}".encode(errors="replace")),
             *rest,
         ]
-        size = len(record.value or b"") + len(subject)
+        size = LETTER_BYTES + len(record.value or b"") + len(subject)
         self._size += size
         self._budget.note(self, self._size)
         until_s = self._services.runtime.monotonic() + RETRIED_S
         self._send(_Letter(record, error, why, answer, until_s, size))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether none is on its way."""
+        return not self._size
 
     def close(self) -> None:
         """Those on their way are given up: nobody is told anything any more."""
@@ -167,7 +177,8 @@ class DeadLetters:
             _cut(letter)
             self._send(letter)
         elif error in _FOR_NOW and self._services.runtime.monotonic() < letter.until_s and self.topic:
-            self._services.runtime.call_later(RETRY_S, lambda: self._again(letter))
+            self._services.runtime.call_later(letter.retry_s, lambda: self._again(letter))
+            letter.retry_s = min(2 * letter.retry_s, RETRY_MAX_S)
         elif error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             self._done(letter)
             why = f"{letter.why}; topic {self.topic} for dead letters does not take it: {error.name}"

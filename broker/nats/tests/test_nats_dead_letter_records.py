@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
+import pytest
 from barnabas.broker.nats.budget import Budget
-from barnabas.broker.nats.dead_letters import record_of_message, record_of_tail
+from barnabas.broker.nats.carrier import CarrierStats
+from barnabas.broker.nats.dead_letters import (
+    LETTER_BYTES,
+    DeadLetters,
+    record_of_message,
+    record_of_tail,
+)
 from barnabas.broker.nats.encoder import Encoder
+from barnabas.broker.nats.foreign import ForeignProducer
 from barnabas.broker.nats.headers import format_headers
 from barnabas.broker.nats.keys import compile_key
 from barnabas.broker.nats.partitioners import compile_partitioner
+from barnabas.broker.tests.replicas import Replicas
+from barnabas.wire.errors import ErrorCode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,3 +78,38 @@ def test_a_budget_is_full_from_its_limit_on_until_half_of_it(changes: list[tuple
         if told:
             assert told[-1] == is_full
     assert all(first != second for first, second in pairwise(told))
+
+
+def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replicas = Replicas(ids=(1, 2))
+    replicas.elect(-1, [1])
+    fullness: list[bool] = []
+    stats = CarrierStats()
+    count = 65
+    budget = Budget((count - 1) * LETTER_BYTES, fullness.append)
+    letters = DeadLetters(replicas[1].node.services, "orders", stats, budget)
+    letters.topic = "t"
+    sent = 0
+    send = ForeignProducer.produce
+
+    def counted(self: ForeignProducer, *arguments: Any) -> None:
+        nonlocal sent
+        sent += 1
+        send(self, *arguments)
+
+    monkeypatch.setattr(ForeignProducer, "produce", counted)
+    answers: list[ErrorCode] = []
+    for _ in range(count):
+        record = record_of_message(b"a", b"", b"", b"x", 0)
+        letters.put(record, ErrorCode.INVALID_REQUEST, "why", lambda error, _why: answers.append(error))
+    assert fullness == [True]
+    replicas.run(20)
+    assert 5 * count < sent < 12 * count
+    assert not answers
+    replicas.elect(1)
+    replicas.run(5)
+    assert fullness == [True, False]
+    assert stats.dead_letters == len(replicas[1].messages) == count
+    assert answers == [ErrorCode.INVALID_REQUEST] * count
