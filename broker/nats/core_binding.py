@@ -102,7 +102,7 @@ class CoreBinding(ClientListener):
             binding.topic,
             gaps,
             self._has_messages_to_miss,
-            lambda: self.ingest.is_whole,
+            lambda: self.ingest.is_whole and self._rejects.is_idle,
         )
         self._retry: Timer | None = None  # of what the server has refused
         self._ask_again_s = ASK_REFUSED_AGAIN_S
@@ -124,7 +124,9 @@ class CoreBinding(ClientListener):
     def count(self) -> None:
         """Bring `stats` up to date with what is kept elsewhere: nothing is counted for each message."""
         stats = self.stats
-        stats.messages_in = stats.appended + stats.duplicates + stats.refused + stats.looped
+        stats.messages_in = (
+            stats.appended + stats.duplicates + stats.refused + stats.looped + stats.dead_letters
+        )
         stats.bytes_in = stats.appended_bytes
         stats.ack_latency_ms = self.ingest.ack_stats.latency_s * 1000
 
