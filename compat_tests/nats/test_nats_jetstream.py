@@ -62,7 +62,7 @@ def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, k
     bind(broker, "orders", BINDING, partitions=2)
     with Streams(server) as streams:
         streams.publish(published)
-    for _ in range(3):
+    for _ in range(2):
         server.restart(kill=kill)
         more = numbered(len(published), 2000)
         with Streams(server) as streams:
@@ -89,7 +89,7 @@ def test_a_broker_that_goes_and_comes_back_while_messages_come(
 
         thread = threading.Thread(target=publish)
         thread.start()
-        for _ in range(3):
+        for _ in range(2):
             time.sleep(0.5)
             if kill:
                 broker.kill()

@@ -128,7 +128,19 @@ def test_at_least_once_while_leaders_move_and_are_killed(
 
 
 @pytest.mark.timeout(120 + 150 * ROUNDS)
-@pytest.mark.parametrize("binding", [EXACTLY_ONCE, AT_LEAST_ONCE], ids=["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(
+    "binding",
+    [
+        pytest.param(EXACTLY_ONCE, id="exactly-once"),
+        pytest.param(
+            AT_LEAST_ONCE,
+            id="at-least-once",
+            marks=pytest.mark.skipif(
+                ROUNDS == 1, reason="waits for deliveries that were lost, 10 s each time"
+            ),
+        ),
+    ],
+)
 def test_nats_server_is_killed_too(
     fresh_cluster: ClusterFactory, server: NatsServer, binding: dict[str, str]
 ) -> None:
