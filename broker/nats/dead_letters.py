@@ -149,11 +149,6 @@ class DeadLetters:
         """Whether none is on its way."""
         return not self._size
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether none is on its way."""
-        return not self._size
-
     def close(self) -> None:
         """Those on their way are given up: nobody is told anything any more."""
         if self._producer is not None:
