@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.turns import Turn
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
-    from barnabas.controller.image import MetadataImage, TopicChanges
+    from barnabas.controller.image import MetadataImage, TopicChanges, TopicImage
     from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.nats")
@@ -210,7 +210,7 @@ class NatsBridge:
         if topic is None or binding is None:
             return None
         stats = CarrierStats()
-        gaps = GapLog(name, stats, self._services.runtime.time_ms)
+        gaps = GapLog(name, stats, self._services.runtime.time_ms, self._attendance_known)
         bound = self.topics[name] = BoundTopic(topic.topic_id, binding, gaps, stats)
         return bound
 
@@ -239,7 +239,7 @@ class NatsBridge:
         leading = bound.leading = roles.leading
         if binding.paused and leading and bound.missed and bound.gaps.until_ms:
             bound.gaps.begin(bound.gaps.until_ms, "the binding is paused")
-        if binding.paused or (roles.are_none and binding.topic_template is None):
+        if binding.paused or (roles.are_none and not self._takes_for_others(binding, topic)):
             bound.stop()
             return
         if bound.core is not None:
@@ -265,6 +265,15 @@ class NatsBridge:
             bound.carriers = make_carriers(self._services, self.connections, self._positions, binding)
             for carrier in bound.carriers:
                 carrier.start(leading)
+
+    def _takes_for_others(self, binding: Binding, topic: TopicImage) -> bool:
+        """Whether it takes messages though there is no partition that they may be for here."""
+        if binding.topic_template is not None:
+            return True
+        node_id = self._services.node_id
+        return bool(binding.queue_group) and any(
+            node_id in state.replicas for state in topic.partitions.values()
+        )
 
     # -- what is told
 
@@ -310,6 +319,12 @@ class NatsBridge:
 
     def _attended(self) -> dict[bytes, int]:
         return {bound.topic_id: bound.gaps.until_ms for bound in self.topics.values() if bound.gaps.until_ms}
+
+    def _attendance_known(self) -> None:
+        """A binding that is new may not wait for the next second: what is not written down when the broker dies is not
+        known after it."""
+        if not self._is_stopped:
+            self._attendance.note(self._attended())
 
     def _note_attendance(self) -> None:
         self._attendance.note(self._attended())

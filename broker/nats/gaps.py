@@ -37,8 +37,12 @@ class GapLog:
     """Of one binding on this broker. `until_ms`: what the server had taken by then is in the log, but for the gaps; 0 when
     nothing is known."""
 
-    def __init__(self, topic: str, stats: CarrierStats, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, topic: str, stats: CarrierStats, now_ms: Callable[[], int], on_known: Callable[[], object]
+    ) -> None:
+        """`on_known()` is called when `until_ms` is known for the first time."""
         self.until_ms = 0
+        self._on_known = on_known
         # Estimates what was lost in a gap that has ended, and calls back.
         self.estimate: Callable[[Gap, Callable[[], object]], object] | None = None
         self.open: Gap | None = None
@@ -85,16 +89,18 @@ class GapLog:
 
     def _end(self, end_ms: int) -> None:
         gap = self.open
-        if gap is None:
-            self.until_ms = max(self.until_ms, end_ms)
-            return
-        if self._searches:
+        if gap is not None and self._searches:
             self._ends_ms = end_ms
+            return
+        is_news = not self.until_ms
+        self.until_ms = max(self.until_ms, end_ms)
+        if is_news:
+            self._on_known()
+        if gap is None:
             return
         self.open = None
         self._ends_ms = 0
         gap.end_ms = max(end_ms, gap.begin_ms)
-        self.until_ms = max(self.until_ms, end_ms)
         self._stats.gap_ms += gap.end_ms - gap.begin_ms
         if self.estimate is not None:
             self.estimate(gap, lambda: self._tell(gap))

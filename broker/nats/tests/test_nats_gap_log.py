@@ -47,7 +47,7 @@ class Clock:
 )
 def test_gaps_cover_what_was_missed(steps: list[tuple[str, int]]) -> None:
     clock, stats = Clock(), CarrierStats()
-    gaps = GapLog("t", stats, clock)
+    gaps = GapLog("t", stats, clock, lambda: None)
     away: list[tuple[int, int | None]] = []  # from when to when, each cause and search for itself
     is_away, searches, began = False, 0, 0
     for what, number in steps:
@@ -87,7 +87,8 @@ def test_gaps_cover_what_was_missed(steps: list[tuple[str, int]]) -> None:
 def test_a_gap_with_many_causes(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     clock, stats = Clock(), CarrierStats()
-    gaps = GapLog("orders", stats, clock)
+    known: list[int] = []
+    gaps = GapLog("orders", stats, clock, lambda: known.append(clock.now_ms))
     gaps.begin(900, "server gone")
     gaps.begin(950, "the binding is paused")
     for number in range(100):
@@ -95,6 +96,7 @@ def test_a_gap_with_many_causes(caplog: pytest.LogCaptureFixture) -> None:
     clock.now_ms = 2000
     gaps.end()
     gaps.end()
+    assert known == [2000]
     (gap,) = stats.gaps
     assert (gap.begin_ms, gap.end_ms) == (900, 2000)
     assert gap.cause.startswith("server gone; then the binding is paused; then cause 0")
