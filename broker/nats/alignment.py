@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 LOOK_EVERY_S: Final = 0.1
+LOOK_IDLE_S: Final = (
+    1.0  # where nobody follows anything, as on every single broker: there may be many bindings
+)
 SENDER_BYTES: Final = 8  # written in hexadecimal digits
 _NO_JSON: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _is_sender: Final = re.compile(f"[0-9a-f]{{{2 * SENDER_BYTES}}}").fullmatch
@@ -78,7 +81,7 @@ class Alignment:
             self._client.subscribe(self._marks, self._mark_came),
             self._client.subscribe(f"{self._answers}.{self._me}", self._answer_came),
         ]
-        self._look_later()
+        self._look_later(LOOK_EVERY_S)
 
     def stop(self) -> None:
         for subscription in self._subscriptions:
@@ -86,19 +89,17 @@ class Alignment:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look_later(self) -> None:
-        self._timer = self._runtime.call_later(LOOK_EVERY_S, self._look)
+    def _look_later(self, after_s: float) -> None:
+        self._timer = self._runtime.call_later(after_s, self._look)
 
     def _look(self) -> None:
-        self._look_later()
         ingest = self._ingest
         followed = [shadow for index, shadow in ingest.shadows.items() if index not in ingest.lanes]
+        self._look_later(LOOK_EVERY_S if ingest.shadows else LOOK_IDLE_S)
         if not followed:
             return
         now_s = self._runtime.monotonic()
-        for (
-            shadow
-        ) in followed:  # without a connection as well: replication goes on, and what it brings gets old
+        for shadow in followed:  # replication goes on without a connection, and what it brings gets old
             shadow.tick(now_s)
         wanting = [shadow for shadow in followed if shadow.wants_mark()]
         if not wanting or not self._client.is_connected:

@@ -90,6 +90,26 @@ def test_a_mark_that_is_answered_late_takes_no_more_than_the_budget() -> None:
     assert follower.runtime.monotonic() - begun_s < KEPT_S
 
 
+def test_who_follows_nothing_is_seldom_looked_at(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower.ingest.serve({})
+    follower.replicas.run(2)
+    looks: list[float] = []
+    call_later = follower.runtime.call_later
+
+    def counted(delay_s: float, callback: Any) -> Any:
+        looks.append(delay_s)
+        return call_later(delay_s, callback)
+
+    monkeypatch.setattr(
+        follower.alignment, "_look_later", lambda after_s: counted(after_s, follower.alignment._look)
+    )
+    follower.replicas.run(10)
+    assert 9 <= len(looks) <= 11
+    follower.ingest.serve({}, {0: follower.replicas.alive[2].partition})
+    follower.replicas.run(2)
+    assert len(looks) > 18
+
+
 def test_a_failure_here_does_not_stop_replication(
     follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
