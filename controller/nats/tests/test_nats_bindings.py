@@ -242,8 +242,28 @@ def test_circles_through_buckets_and_templates() -> None:
         if closes:
             with pytest.raises(ConfigError, match=r"closes a circle"):
                 check_cycles(name, back, {"in": spread})
+            with pytest.raises(
+                ConfigError, match=r"topic n\.eu publishes to \"x\.>\", which topic in gets again"
+            ):
+                check_cycles("in", spread, {name: back})
         else:
             check_cycles(name, back, {"in": spread})
+            check_cycles("in", spread, {name: back})
+
+
+def test_circles_through_dead_letters() -> None:
+    """What is refused would be published, refused again, and so on."""
+    taking = read_binding("in", {"nats.subjects": "x.>", "nats.dead.letter.topic": "dead"})
+    assert taking is not None
+    for subject, closes in (("x.{key}", True), ("y.{key}", False)):
+        dead = read_binding("dead", {"nats.publish.subject": subject})
+        assert dead is not None
+        for name, binding, others in (("in", taking, {"dead": dead}), ("dead", dead, {"in": taking})):
+            if closes:
+                with pytest.raises(ConfigError, match="topic dead publishes"):
+                    check_cycles(name, binding, others)
+            else:
+                check_cycles(name, binding, others)
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=1, max_size=5))
