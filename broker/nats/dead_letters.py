@@ -121,6 +121,7 @@ class DeadLetters:
         self._producer: ForeignProducer | None = None
         self._waiting: list[_Letter] | None = None  # while their topic is being created
         self._size = 0  # of those on their way
+        self._is_closed = False
         self._log_again_s = 0.0
         self._untold = 0  # refused since it was logged last
 
@@ -158,6 +159,7 @@ class DeadLetters:
         self._size = 0
         self._budget.note(self, 0)
         self.topic = ""
+        self._is_closed = True
 
     # -- on their way
 
@@ -189,8 +191,13 @@ class DeadLetters:
             letter.answer(letter.error, f"{letter.why}; it is in topic {self.topic}")
 
     def _again(self, letter: _Letter) -> None:
+        if self._is_closed:
+            return
         if self.topic:
             self._send(letter)
+        else:  # none is named any more
+            self._done(letter)
+            self._refuse(letter.error, letter.why, letter.answer)
 
     def _done(self, letter: _Letter) -> None:
         self._size -= letter.size

@@ -113,3 +113,31 @@ def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_
     assert fullness == [True, False]
     assert stats.dead_letters == len(replicas[1].messages) == count
     assert answers == [ErrorCode.INVALID_REQUEST] * count
+
+
+def test_letters_without_a_topic_any_more_are_refused() -> None:
+    replicas = Replicas(ids=(1, 2))
+    replicas.elect(-1, [1])
+    fullness: list[bool] = []
+    stats = CarrierStats()
+    letters = DeadLetters(replicas[1].node.services, "orders", stats, Budget(100, fullness.append))
+    letters.topic = "t"
+    answers: list[ErrorCode] = []
+
+    def put() -> None:
+        record = record_of_message(b"a", b"", b"", b"x", 0)
+        letters.put(record, ErrorCode.INVALID_REQUEST, "why", lambda error, _why: answers.append(error))
+
+    put()
+    assert fullness == [True]
+    letters.topic = ""
+    replicas.run(5)
+    assert fullness == [True, False]
+    assert answers == [ErrorCode.INVALID_REQUEST]
+    assert stats.refused == 1
+    letters.topic = "t"
+    put()
+    letters.close()
+    replicas.run(5)
+    assert fullness == [True, False, True, False]
+    assert len(answers) == 1
