@@ -41,6 +41,7 @@ __all__ = ["ClientListener", "ClientStats", "Message", "NatsClient", "Subscripti
 
 log = logging.getLogger("barnabas.nats")
 
+SINK_ERRORS_EVERY_S: Final = 10.0  # one of them is told of
 LAME_DUCK_LEAVE_S: Final = 2.0  # at the latest, when there is another server
 
 
@@ -64,6 +65,7 @@ class NatsClient:
         self._connection: NatsConnection | None = None
         self._is_running = False
         self._is_paused = False
+        self._tell_sink_errors_at_s = 0.0
 
     # -- state
 
@@ -327,8 +329,13 @@ class NatsClient:
         self._tell(lambda listener: listener.refused(text))
 
     def on_sink_error(self, subject: bytes, error: Exception) -> None:
-        self._stats.sink_errors += 1
-        log.error("%s: a message on %r could not be dealt with", self.name, subject, exc_info=error)
+        stats = self._stats
+        stats.sink_errors += 1
+        now_s = self._runtime.monotonic()
+        if now_s >= self._tell_sink_errors_at_s:  # what one message does, a hundred thousand a second may do
+            self._tell_sink_errors_at_s = now_s + SINK_ERRORS_EVERY_S
+            text = "%s: a message on %r could not be dealt with (%d so far)"
+            log.error(text, self.name, subject[:200], stats.sink_errors, exc_info=error)
 
 
 def _nothing() -> None:

@@ -182,6 +182,22 @@ def test_unsubscribed_is_quiet_and_drained_loses_nothing(
     world.run(work())
 
 
+def test_messages_that_fail_are_counted_and_told_of_now_and_then(
+    world: ClientWorld, shared_nats_server: NatsServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        ours, _ = await world.connected(shared_nats_server.url)
+        ours.subscribe("failures", lambda *_message: 1 // 0)
+        for _ in range(50):
+            ours.publish(b"failures", b"")
+        await flushed(ours)
+        await until(lambda: ours.stats.sink_errors == 50)
+
+    world.run(work())
+    assert caplog.text.count("could not be dealt with") == 1
+    assert "ZeroDivisionError" in caplog.text
+
+
 def test_subscriptions_beyond_the_servers_limit_are_known(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         server = nats_server(config="max_subscriptions: 2")
