@@ -42,6 +42,8 @@ log = logging.getLogger("barnabas.nats")
 
 DEFAULT_GROUP_PREFIX: Final = "nats-"
 COMMIT_EVERY_S: Final = 1.0
+# The leader before may commit last, having heard late that it is none: then the group stands further back than it should.
+COMMIT_AGAIN_S: Final = 10.0
 COMMIT_AFTER: Final = 10_000  # records of one partition
 # A group without members loses positions that are old (offsets.retention.minutes, a week), so they are renewed.
 RENEW_S: Final = 3600.0  # at the latest
@@ -75,6 +77,9 @@ class ReverseBinding(ClientListener):
         self._subscription: Subscription | None = None
         self._tick_timer: Timer | None = None
         self._ask_timer: Timer | None = None
+        self._again_at_s: dict[
+            PartitionPublisher, float
+        ] = {}  # when those that have begun lately commit once more
         self._asking: set[PartitionPublisher] = set()  # whose position is on its way
         self._is_committing = False
         self._ask_problem = ""
@@ -128,6 +133,7 @@ class ReverseBinding(ClientListener):
             publisher = self.publishers.pop(index)
             publisher.stop()
             self._asking.discard(publisher)
+            self._again_at_s.pop(publisher, None)
         for index, partition in sorted(leading.items()):
             if index not in self.publishers:
                 self.publishers[index] = PartitionPublisher(self, partition, self._outgoing(index))
@@ -216,6 +222,7 @@ class ReverseBinding(ClientListener):
                 publisher.moved_to(position)
             elif not error:
                 publisher.begin(position)
+                self._again_at_s[publisher] = self.runtime.monotonic() + COMMIT_AGAIN_S
         if error and any(not each.is_begun for each in asked):
             problem = f"waiting: where group {self.group} stands is not known yet: {error.name}"
             if problem != self._ask_problem:
@@ -246,7 +253,9 @@ class ReverseBinding(ClientListener):
         moved: dict[int, Position] = {}
         for index, publisher in sorted(self.publishers.items()):
             offset = publisher.confirmed
-            if publisher.has_position and (renews or offset != publisher.committed):
+            if publisher.has_position and (
+                renews or offset != publisher.committed or self._commits_again(publisher, now)
+            ):
                 epoch = publisher.partition.log.epoch_for_offset(offset - 1) if offset > 0 else -1
                 moved[index] = Position(offset, epoch, publisher.metadata())
         if not moved:
@@ -257,6 +266,13 @@ class ReverseBinding(ClientListener):
         topic_id = next(iter(self.publishers.values())).partition.topic_id
         publishers = dict(self.publishers)
         self._positions.commit(self.group, topic_id, moved, partial(self._committed, publishers, moved))
+
+    def _commits_again(self, publisher: PartitionPublisher, now_s: float) -> bool:
+        """Once. Not where an admin may be about to move the group."""
+        if publisher.problem or self._again_at_s.get(publisher, now_s + 1) > now_s:
+            return False
+        del self._again_at_s[publisher]
+        return True
 
     def _committed(
         self, publishers: dict[int, PartitionPublisher], moved: dict[int, Position], error: ErrorCode

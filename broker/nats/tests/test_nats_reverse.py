@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker.nats import reverse as reverse_module
 from barnabas.broker.nats.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
@@ -113,6 +114,26 @@ def test_a_stream_has_each_record_once_though_the_server_is_killed(
         mine = [data for subject, data, _ in found if subject == f"out.{partition}"]
         assert mine == [b"v%d" % number for number in range(4000)]
     assert reverse.stats.reconnects >= 1
+
+
+def test_a_late_commit_of_the_leader_before_does_not_last(
+    bench: ReverseBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reverse_module, "COMMIT_AGAIN_S", 2.5)
+    bench.create("orders")
+    bench.append("orders", records(20))
+    reverse = bench.publish("orders", {"nats.publish.subject": "out.x"})
+    bench.until(lambda: reverse.publishers[0].committed == 20)
+    assert not bench.commit(reverse.group, "orders", 12)
+    deadline = time.monotonic() + 10
+    while (position := bench.position(reverse.group, "orders")) is None or position.offset != 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert not bench.commit(reverse.group, "orders", 12)  # it is an admin who does this
+    time.sleep(2)
+    position = bench.position(reverse.group, "orders")
+    assert position is not None
+    assert position.offset == 12
 
 
 def test_without_a_stream_nothing_is_passed_over(bench: ReverseBench, server: NatsServer) -> None:
