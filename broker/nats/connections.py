@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.client import ClientListener, NatsClient
 from barnabas.broker.nats.heartbeat import Heartbeat
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
+FAILURES_EVERY_S: Final = 10.0  # one of them is told of
+
 
 class Intake(ClientListener):
     """The client that messages come in on. `closers` are called after each piece of data that was read."""
 
     def __init__(self, runtime: Runtime, client: NatsClient) -> None:
         self.client = client
+        self._runtime = runtime
+        self._tell_again_s = 0.0
         self.heartbeat = Heartbeat(runtime, client)  # the first one to be told of the connection
         url = client.settings.monitoring_url
         self.monitoring = Monitoring(runtime, client, url) if url else None
@@ -90,8 +94,14 @@ class Intake(ClientListener):
         for closer in self.closers:
             try:
                 closer()
-            except Exception:  # of one binding; the others' messages are not to wait for more
-                log.exception("%s: what was read could not be dealt with", self.client.name)
+            except Exception:  # noqa: BLE001 - of one binding; the others do not wait for more
+                self._has_failed()
+
+    def _has_failed(self) -> None:
+        now_s = self._runtime.monotonic()
+        if now_s >= self._tell_again_s:  # it may fail with each piece of data
+            self._tell_again_s = now_s + FAILURES_EVERY_S
+            log.exception("%s: what was read could not be dealt with", self.client.name)
 
 
 class NatsConnections:
