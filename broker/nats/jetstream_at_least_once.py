@@ -93,6 +93,7 @@ class AtLeastOnce(StreamCarrier):
         self._intake = Intake(binding, self.stats, cluster_id)
         self._intake.on_refused = self._refused
         self._intake.on_committed = self._refill
+        self._known_stream: tuple[str, str] | None = None  # and when it was made
         self._deliveries = Deliveries(runtime, source.client)
         self._owned_epoch = -1
         self._refusals = Refusals(binding, self.stats, self._deliveries, dead_letter, self._fail)
@@ -170,6 +171,9 @@ class AtLeastOnce(StreamCarrier):
         if OWNING_PARTITION not in self.leading:
             return
         info = await find_stream(self._api, self.binding)
+        known, self._known_stream = self._known_stream, (info.config.name, info.created)
+        if known not in (None, self._known_stream):  # numbers are other messages' now
+            self._deliveries.forget()
         durable = await open_durable(self._api, info, self.binding, self._cluster_id, self._ack_wait_s)
         stream, name = info.config.name, durable.info.name
         config = durable.info.config

@@ -108,7 +108,7 @@ class Deliveries:
         self._acknowledge(again)
 
     def forget(self) -> None:
-        """It is another broker's consumer now."""
+        """It is another stream now, whose numbers are those of other messages."""
         self.open.clear()
         self.failed.clear()
         self._settled.clear()
