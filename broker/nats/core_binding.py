@@ -14,6 +14,7 @@ from barnabas.broker.nats.alignment import Alignment
 from barnabas.broker.nats.budget import Budget
 from barnabas.broker.nats.client import ClientListener
 from barnabas.broker.nats.dead_letters import DeadLetters
+from barnabas.broker.nats.group_lanes import GroupLanes
 from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.nats.presence import Presence
 from barnabas.broker.nats.roles import NO_ROLES, Roles
@@ -78,6 +79,9 @@ class CoreBinding(ClientListener):
                 services, intake.client, binding, partition_count, stats, self._budget, self._rejects
             )
         else:
+            group = None
+            if binding.queue_group:
+                group = GroupLanes(services, binding.topic, intake.client.publish_encoded, stats)
             self.ingest = Ingest(
                 runtime,
                 binding,
@@ -87,6 +91,7 @@ class CoreBinding(ClientListener):
                 intake.client.publish_encoded,
                 self._budget,
                 self._rejects,
+                group,
             )
             self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
         self._runtime = runtime
@@ -96,6 +101,7 @@ class CoreBinding(ClientListener):
         self._is_stopped = False
         self._leads = False
         self._is_template = binding.topic_template is not None
+        self._is_member = bool(binding.queue_group)
         self._presence = Presence(
             runtime,
             intake,
@@ -149,7 +155,8 @@ class CoreBinding(ClientListener):
         intake.client.listeners.append(self)
         self._subscribe(compile_subscriptions(binding.patterns, binding.unwanted))
         self.turns.start()
-        if turn is not None and client.is_connected:
+        # A member of a queue group takes what it is given from the first message on: nobody else is.
+        if turn is not None and client.is_connected and not self._is_member:
             self._roles_at_turn = Roles(leading, following, coming)
             leading, following, coming = NO_ROLES
             self.turns.plan(turn, self._begin)
@@ -315,5 +322,6 @@ class CoreBinding(ClientListener):
             self._presence.listens()
 
     def _has_messages_to_miss(self) -> bool:
-        """A template's messages may be for topics that are yet to come, which whoever leads the bound topic answers for."""
-        return bool(self.ingest.lanes) or (self._is_template and self._leads)
+        """A template's messages may be for topics that are yet to come, which whoever leads the bound topic answers for.
+        A member's may be for any partition."""
+        return bool(self.ingest.lanes) or ((self._is_template or self._is_member) and self._leads)

@@ -41,6 +41,13 @@ class Refusal(NamedTuple):
 
 
 _EXPECTS: Final = re.compile(rb"\r\nNats-(?:Expected-|Rollup:|TTL:|Incr:|Batch-Id:|Schedule)")
+_OF_LOG: Final = (
+    b"Nats-Expected-Last-Sequence",
+    b"Nats-Expected-Last-Subject-Sequence",
+    b"Nats-Expected-Last-Subject-Sequence-Subject",
+    b"Nats-Expected-Last-Msg-Id",
+    b"Nats-Rollup",
+)
 _REPUBLISHED: Final = re.compile(rb"\r\nNats-Stream:(?s:.*)\r\nNats-Sequence:")
 _NUMBER: Final = re.compile(rb"[0-9]{1,20}")
 _DURATION: Final = re.compile(
@@ -109,6 +116,11 @@ def refusal(header_block: bytes, topic: str) -> Refusal | None:
     if any(of_scheduler):
         return SCHEDULER_INVALID
     return None
+
+
+def expects_of_log(header_block: bytes) -> bool:
+    """Whether there is anything for `refusal_now` to look at."""
+    return any(_value(header_block, name) for name in _OF_LOG)
 
 
 def refusal_now(

@@ -33,8 +33,10 @@ VERSION: Final = 13  # the first that names topics by their ids alone
 TIMEOUT_S: Final = 10.0
 IDLE_S: Final = 60.0  # a connection on which nothing is produced is closed after this time
 NOBODY: Final = -1
+NOWHERE: Final = -1
 
 Done = Callable[[ErrorCode], object]
+Placed = Callable[[ErrorCode, int], object]  # with the offset of the batch's first record, -1 with an error
 
 
 class _Batch(msgspec.Struct, gc=False):
@@ -67,18 +69,17 @@ class ForeignProducer:
         self._links.clear()
         self._lines.clear()
 
-    # -- called by the lines
-
-    def send(self, topic: str, partition: int, records: memoryview | bytes, done: Done) -> None:
+    def send(self, topic: str, partition: int, records: memoryview | bytes, done: Placed) -> None:
+        """As `produce`, at once and beside what else is under way; `done` is told where the batch is, too."""
         image = self._services.controller.image
         known = image.topics.get(topic)
         state = known.partitions.get(partition) if known is not None else None
         if known is None or state is None:
-            done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NOWHERE)
         elif state.leader == self._services.node_id:
             self._append(topic, partition, records, done)
         elif state.leader == NOBODY:
-            done(ErrorCode.LEADER_NOT_AVAILABLE)
+            done(ErrorCode.LEADER_NOT_AVAILABLE, NOWHERE)
         else:
             data = TopicProduceData(
                 topic_id=known.topic_id,
@@ -87,21 +88,24 @@ class ForeignProducer:
             request = ProduceRequest(acks=ACKS_ALL, timeout_ms=int(TIMEOUT_S * 1000), topic_data=[data])
             self._link(state.leader).ask(request, done)
 
+    # -- called by the lines
+
     def is_empty(self, topic: str, partition: int) -> None:
         """Nothing is under way for it."""
         self._lines.pop((topic, partition), None)
 
-    def _append(self, topic: str, partition: int, records: memoryview | bytes, done: Done) -> None:
+    def _append(self, topic: str, partition: int, records: memoryview | bytes, done: Placed) -> None:
         found = self._services.partitions.get(topic, partition)
         if found is None:
-            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER, NOWHERE)
             return
         try:
             result = found.append(records, None, ACKS_ALL)
         except StorageError as error:
-            done(error.error)
+            done(error.error, NOWHERE)
             return
-        found.when_committed(result.last_offset + 1, done)
+        base_offset = result.base_offset
+        found.when_committed(result.last_offset + 1, lambda error: done(error, base_offset))
 
     def _link(self, node_id: int) -> _Link:
         link = self._links.get(node_id)
@@ -142,7 +146,7 @@ class _Line:
         if not self._waiting and not self._is_under_way:
             self._producer.is_empty(self._topic, self._partition)
 
-    def _ended(self, batch: _Batch, error: ErrorCode) -> None:
+    def _ended(self, batch: _Batch, error: ErrorCode, _base_offset: int) -> None:
         failed = deque([batch])
         if error:
             failed.extend(self._waiting)
@@ -160,7 +164,7 @@ class _Link:
         self._services = services
         self._node_id = node_id
         self._runtime = services.runtime
-        self._waiting: dict[int, tuple[ProduceRequest, Done]] = {}  # what has no answer yet
+        self._waiting: dict[int, tuple[ProduceRequest, Placed]] = {}  # what has no answer yet
         self._number = 0
         self._idle = idle
         self._idle_timer: Timer | None = None
@@ -173,7 +177,7 @@ class _Link:
             timeout_s=TIMEOUT_S + 5,
         )
 
-    def ask(self, request: ProduceRequest, done: Done) -> None:
+    def ask(self, request: ProduceRequest, done: Placed) -> None:
         self._number += 1
         number = self._number
         self._waiting[number] = request, done
@@ -206,9 +210,9 @@ class _Link:
         self._client.send(PRODUCE, VERSION, self._waiting[number][0], partial(self._answered, number))
 
     def _answered(self, number: int, response: Any) -> None:
-        codes = [each.error_code for topic in response.responses for each in topic.partition_responses]
-        if len(codes) == 1:
-            self._end(number, ErrorCode(codes[0]))
+        answers = [each for topic in response.responses for each in topic.partition_responses]
+        if len(answers) == 1:
+            self._end(number, ErrorCode(answers[0].error_code), answers[0].base_offset)
         else:
             self._end(number, ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -220,10 +224,10 @@ class _Link:
         for number in tuple(self._waiting):
             self._end(number, ErrorCode.NETWORK_EXCEPTION)
 
-    def _end(self, number: int, error: ErrorCode) -> None:
+    def _end(self, number: int, error: ErrorCode, base_offset: int = NOWHERE) -> None:
         waiting = self._waiting.pop(number, None)
         if waiting is None:
             return
         if not self._waiting:
             self._idle_timer = self._runtime.call_later(IDLE_S, self._idle)
-        waiting[1](error)
+        waiting[1](error, base_offset)

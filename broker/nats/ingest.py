@@ -32,6 +32,8 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.dead_letters import Answer, DeadLetters
+    from barnabas.broker.nats.group_acks import GroupAcks
+    from barnabas.broker.nats.group_lanes import GroupLanes
     from barnabas.broker.nats.headers import Pairs
     from barnabas.broker.nats.routes import Take, Wanted
     from barnabas.broker.nats.shadow import Asked
@@ -73,7 +75,8 @@ class Coming:
 
 class Ingest:
     """Of one binding. `send_acks(data, count)` sends messages that are encoded already. `on_full(bool)` is told when more
-    than the byte budget waits, and when it does no longer, unless several share a `budget`, whose owner is told."""
+    than the byte budget waits, and when it does no longer, unless several share a `budget`, whose owner is told. With a
+    `group` what is not this broker's alone goes there."""
 
     def __init__(
         self,
@@ -85,16 +88,22 @@ class Ingest:
         send_acks: Send,
         budget: Budget | None = None,
         rejects: DeadLetters | None = None,
+        group: GroupLanes | None = None,
     ) -> None:
         self.binding = binding
         self.stats = stats
-        self.ack_stats = AckStats()
+        self.ack_stats = AckStats() if group is None else group.ack_stats
         self.lanes: dict[int, Lane] = {}
         self.shadows: dict[int, Shadow] = {}
         self.on_full: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
         self._send_acks = send_acks
         self._rejects = rejects
+        self._group = group
+        if group is not None:
+            group.on_held = self._held
+            if rejects is not None:
+                group.on_refused = partial(self._refused, rejects)
         self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
         self._hop = f"{cluster_id}/{binding.topic}".encode()
         self._compile(partition_count)
@@ -123,6 +132,9 @@ class Ingest:
             for index in sorted(self.lanes):
                 self._learn_ids_anew(index)
             self._serve_encoders()
+        if self._group is not None:
+            self._serve_group(self._group, self.lanes)
+            self._serve_encoders()
 
     def encoder(self, wanted: Wanted | None = None) -> Encoder:
         """One for each subscription; `wanted` says of a subject whether this one takes it."""
@@ -148,6 +160,10 @@ class Ingest:
     ) -> None:
         """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
         in sync; what is for those in `coming` waits until they are one or the other."""
+        if self._group is not None:
+            leading = {index: each for index, each in leading.items() if len(each.state.replicas) == 1}
+            following, coming = _NOTHING, _NONE
+            self._serve_group(self._group, leading)
         for index in [
             index
             for index, lane in self.lanes.items()
@@ -167,11 +183,13 @@ class Ingest:
         if come:
             self._let_in(come)
         self._held()
-        if come:
+        if come or self._group is not None:
             self.close()
 
     def close(self) -> None:
         """Append what was gathered."""
+        if self._group is not None:
+            self._group.send()
         gathered = [lane for lane in self.lanes.values() if lane.builder.tails]
         if not (gathered or self.shadows or self._entrances or self._coming):
             return  # as mostly when there are many bindings
@@ -193,6 +211,8 @@ class Ingest:
     def end(self) -> None:
         """For good: append what is gathered, and drop what waits."""
         self.close()
+        if self._group is not None:
+            self._group.close()
         for index in sorted(self.lanes):
             self._close_lane(index)
         self._keep_shadows({})
@@ -203,8 +223,10 @@ class Ingest:
     @property
     def is_whole(self) -> bool:
         """Whether partitions are led here, and all that came for them is in their logs."""
+        group = self._group
         return (
-            bool(self.lanes)
+            bool(self.lanes or (group is not None and group.served))
+            and not (group is not None and group.waiting)
             and not any(lane.is_holding or lane.builder.tails for lane in self.lanes.values())
             and not any(entrance.size for entrance in self._entrances.values())
             and not any(coming.size for coming in self._coming.values())
@@ -224,6 +246,9 @@ class Ingest:
         return lane.partition.leader_epoch, lane.partition.log.log_end_offset
 
     # -- roles
+
+    def _serve_group(self, group: GroupLanes, alone: Mapping[int, object]) -> None:
+        group.serve(index for index in range(self.partition_count) if index not in alone)
 
     def _keep_shadows(self, hosted: Mapping[int, Partition]) -> None:
         wanted = {
@@ -341,12 +366,20 @@ class Ingest:
             ) in waiting:  # received, and in no log yet, unless another leader was there meanwhile
                 shadow.ledger.received(tail, now_s, asked)
             shadow.begin_anew()
+        elif self._group is not None and index in self._group.served:
+            self._group.lanes[index].take_over(lane.builder.tails, lane.owed)
+            lane.owed = []
+            for tail, asked in waiting[len(lane.builder.tails) :]:
+                self._take_in_group(self._group, index, tail, asked)
         else:
             self.stats.lost_estimate += len(waiting)
         lane.close()
 
     def _serve_encoders(self) -> None:
         takes: dict[int, Take] = {index: shadow.receive for index, shadow in self.shadows.items()}
+        if self._group is not None:
+            for index in self._group.served:
+                takes[index] = self._group.lanes[index].builder.tails.append
         for index, lane in self.lanes.items():
             entrance = self._entrances.get(index)
             takes[index] = lane.builder.tails.append if entrance is None else entrance.take
@@ -360,6 +393,8 @@ class Ingest:
         held = sum(lane.held_bytes for lane in self.lanes.values())
         held += sum(entrance.size for entrance in self._entrances.values())
         held += sum(coming.size for coming in self._coming.values())
+        if self._group is not None:
+            held += self._group.held_bytes
         self._budget.note(self, held)
 
     # -- messages that ask for something
@@ -378,8 +413,17 @@ class Ingest:
             self._store_asking(index, tail, asked)
         elif index in self._coming:
             self._coming[index].take_asking(tail, asked)
+        elif self._group is not None:
+            self._take_in_group(self._group, index, tail, asked)
         else:
             self.shadows[index].receive_asking(tail, asked)
+
+    def _take_in_group(self, group: GroupLanes, index: int, tail: bytes, asked: Asked | None) -> None:
+        lane = group.lanes[index]
+        if asked is None:
+            lane.builder.tails.append(tail)
+        else:
+            lane.take_asking(tail, asked, self.binding, self._level_of)
 
     def _store_asking(self, index: int, tail: bytes, asked: Asked) -> None:
         """A message of a partition that is led here: store it, or tell why not."""
@@ -459,9 +503,12 @@ class Ingest:
         self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes, error: BadPartition
     ) -> None:
         lane = self.lanes.get(error.partition)
-        if lane is None:
+        if lane is not None:
+            acks: PartitionAcks | GroupAcks | None = lane.acks
+        elif self._group is not None:
+            acks = self._group.lanes[error.partition].acks
+        else:
             return  # its leader's matter
-        acks = lane.acks
         level = self._level_of(reply, find_header(header_block, KAFKA_ACK))
 
         def answer(error: ErrorCode, why: str) -> None:

@@ -1,21 +1,34 @@
-"""A bound topic as one member of a queue group among others: each message goes to one of them."""
+"""Bound topics in queue groups: a broker is one member among others, and in a cluster each broker is one. Each message goes
+to one member, and is in the topic once, whoever leads its partition."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import random
+import time
 
 import nats
+import nats.errors
 import pytest
 from nats.aio.msg import Msg
 
-from compat_tests.harness.fixture_types import BrokerFactory
-from compat_tests.harness.nats_server import NatsServerFactory
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.received import by_subject
+from compat_tests.nats.leader_moves import move_leader
+from compat_tests.nats.publishers import Sent, SteadyPublisher
+from compat_tests.nats.received import by_subject, check
+from compat_tests.nats.streams import read_all
 
 pytestmark = pytest.mark.barnabas_only
 
 COUNT = 1000
+TOPIC = "shared"
+PARTITIONS = 3
+GROUP = {"nats.subjects": "jobs.>", "nats.queue.group": "workers"}
 
 
 def test_members_share(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
@@ -43,3 +56,99 @@ def test_members_share(fresh_broker: BrokerFactory, nats_server: NatsServerFacto
     assert len(ours) > COUNT // 10
     assert len(theirs) > COUNT // 10
     assert sorted(map(int, [*ours, *theirs])) == list(range(COUNT))
+
+
+def members(fresh_cluster: ClusterFactory, server: NatsServer, replicas: int, **configs: str) -> Cluster:
+    """A cluster all of whose brokers are in the group."""
+    cluster = fresh_cluster(settings={"nats.servers": server.url})
+    named = {name.replace("_", "."): value for name, value in configs.items()}
+    bind(cluster, TOPIC, {**GROUP, **named}, partitions=PARTITIONS, replicas=replicas)
+    cluster.wait_until_known()
+    return cluster
+
+
+def in_any_order(found: Sent) -> Sent:
+    """Members overtake each other."""
+    return {subject: sorted(values) for subject, values in found.items()}
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_members_of_a_cluster_produce_for_each_other(
+    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory, replicas: int
+) -> None:
+    server = nats_server()
+    cluster = members(fresh_cluster, server, replicas, nats_acks="reply")
+
+    sent: Sent = {}
+
+    async def run() -> None:
+        client = await nats.connect(server.url)
+        stream = client.jetstream()
+        for number in range(300):
+            subject, payload = f"jobs.{number % 17}", b"%d" % number
+            await stream.publish(subject, payload, timeout=10)
+            sent.setdefault(subject, []).append(payload)
+        await client.close()
+
+    asyncio.run(run())
+    found = by_subject(cluster.bootstrap, TOPIC, PARTITIONS, 300)
+    check(found, sent)  # who awaits each answer has his order
+
+
+def test_leaders_that_move_lose_nothing(
+    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory
+) -> None:
+    server = nats_server()
+    cluster = members(fresh_cluster, server, 3, min_insync_replicas="2")
+    publisher = SteadyPublisher(server, lambda number: f"jobs.{number % 40}")
+    publisher.await_more(1000)
+    for number in range(10):
+        move_leader(cluster, TOPIC, number % PARTITIONS, random.sample(sorted(cluster.nodes), 3))
+        publisher.await_more(random.randrange(50, 400))
+    publisher.await_more(1000)
+    sent = publisher.finish()
+    check(in_any_order(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count)), in_any_order(sent))
+
+
+async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[tuple[int, int, bytes]]:
+    """Partition, offset and payload of what was acknowledged."""
+    client = await nats.connect(server.url)
+    acknowledged: list[tuple[int, int, bytes]] = []
+    is_over = False
+
+    async def write(writer: int) -> None:
+        number = 0
+        while not is_over:
+            payload = b"%d-%d" % (writer, number)
+            with contextlib.suppress(nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                answer = json.loads((await client.request(f"jobs.{number}", payload, timeout=1)).data)
+                acknowledged.append((answer["partition"], answer["seq"] - 1, payload))
+            number += 1
+
+    writers = [asyncio.create_task(write(number)) for number in range(20)]
+    await asyncio.sleep(0.5)
+    victim = await asyncio.to_thread(cluster.leader, TOPIC, 0)
+    await asyncio.to_thread(cluster.kill, victim)
+    for _ in range(2):  # while the others don't know yet, and after it
+        deadline, wanted = time.monotonic() + 40, len(acknowledged) + 500
+        while len(acknowledged) < wanted:
+            assert time.monotonic() < deadline, "nobody is answered any more"
+            await asyncio.sleep(0.05)
+    is_over = True
+    await asyncio.gather(*writers)
+    await client.close()
+    return acknowledged
+
+
+@pytest.mark.timeout(120)
+def test_what_is_acknowledged_is_there(fresh_cluster: ClusterFactory, nats_server: NatsServerFactory) -> None:
+    server = nats_server()
+    cluster = members(fresh_cluster, server, 3, nats_acks="reply", min_insync_replicas="2")
+    acknowledged = asyncio.run(publish_while_one_dies(server, cluster))
+    found = {
+        (record.partition(), record.offset()): record.value()
+        for record in read_all(cluster, TOPIC, len(acknowledged))
+    }
+    assert len(set(found.values())) == len(found)
+    for partition, offset, payload in acknowledged:
+        assert found[partition, offset] == payload

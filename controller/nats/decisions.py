@@ -59,11 +59,6 @@ class BindingDecisions:
             raise ConfigError(
                 "nats.mode=kv keeps the last value of each key, and so must the topic: set cleanup.policy=compact, too"
             )
-        if binding.queue_group and not self._is_alone:
-            raise ConfigError(
-                f"nats.queue.group={binding.queue_group} is for clusters of one broker: with several, each would get messages "
-                "for partitions that others lead, and lose them. Leave it away: every message goes to its leader then"
-            )
         self._check_connection(binding)
         others = {name: other for name, other in self._bindings.items() if name != topic}
         check_cycles(topic, binding, others)
