@@ -55,13 +55,22 @@ async def find_position(
     StorageError: the log can't be read, or the partition is not led here (any more).
     """
     name = stream.encode()
-    return await find_last(runtime, partition, name, lambda record: read_position(record, name), floor)
+    return await find_last(
+        runtime, partition, name, lambda record: read_position(record, name), floor, of_producers=False
+    )
 
 
 async def find_last(
-    runtime: Runtime, partition: Partition, sign: bytes, read: Callable[[Record], T | None], floor: int = 0
+    runtime: Runtime,
+    partition: Partition,
+    sign: bytes,
+    read: Callable[[Record], T | None],
+    floor: int = 0,
+    *,
+    of_producers: bool = True,
 ) -> T | None:
-    """What `read` makes of the last record of which it makes something; it holds the bytes `sign`. As `find_position`."""
+    """What `read` makes of the last record of which it makes something; it holds the bytes `sign`. `of_producers`: those in
+    batches with a producer's id count as well. As `find_position`."""
     end = partition.log.log_end_offset
     epoch = partition.leader_epoch
     window = FIRST_WINDOW
@@ -70,7 +79,7 @@ async def find_last(
         if end <= lowest:
             return None
         start = max(lowest, end - window)
-        found = await _last_within(runtime, partition, epoch, sign, read, start, end)
+        found = await _last_within(runtime, partition, epoch, sign, read, start, end, of_producers)
         if found is not None:
             return found
         end = start
@@ -85,6 +94,7 @@ async def _last_within(
     read: Callable[[Record], T | None],
     start: int,
     end: int,
+    of_producers: bool,
 ) -> T | None:
     """The last one among the offsets from `start` to `end`."""
     found: T | None = None
@@ -106,7 +116,7 @@ async def _last_within(
         if not result.regions:
             break
         searched: tuple[int, T | None] = await in_thread(
-            runtime, partial(_search, result.regions, sign, read, start, end)
+            runtime, partial(_search, result.regions, sign, read, start, end, of_producers)
         )
         next_offset, last = searched
         if next_offset <= start:
@@ -117,7 +127,12 @@ async def _last_within(
 
 
 def _search(
-    regions: tuple[FileRegion, ...], sign: bytes, read: Callable[[Record], T | None], start: int, end: int
+    regions: tuple[FileRegion, ...],
+    sign: bytes,
+    read: Callable[[Record], T | None],
+    start: int,
+    end: int,
+    of_producers: bool,
 ) -> tuple[int, T | None]:
     """(the offset behind the last whole batch, the last of those that are looked for from `start` to `end`)."""
     try:
@@ -135,10 +150,9 @@ def _search(
             position += header.size
             next_offset = header.next_offset
         for position, header in reversed(batches):
-            is_of_a_producer = header.producer_id >= 0  # ours have none
-            if is_of_a_producer or (
-                not header.attributes & CODEC_MASK and data.find(sign, position, position + header.size) < 0
-            ):
+            if header.is_control or (header.producer_id >= 0 and not of_producers):
+                continue
+            if not header.attributes & CODEC_MASK and data.find(sign, position, position + header.size) < 0:
                 continue
             for record in reversed(list(iterate_records(data[position : position + header.size]))):
                 if start <= record.offset < end:
