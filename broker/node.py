@@ -367,10 +367,16 @@ class Node:
             else:
                 member.hand_over(stopped)
 
-        if self._lifecycle is None or not self._config.controlled_shutdown_enable:
-            left()
+        def leave() -> None:
+            if self._lifecycle is None or not self._config.controlled_shutdown_enable:
+                left()
+            else:
+                self._lifecycle.leave(left, LEAVE_S)
+
+        if self._bridge is None:
+            leave()
         else:
-            self._lifecycle.leave(left, LEAVE_S)
+            self._bridge.leave_groups(leave)
 
     def stop(self) -> None:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""

@@ -45,6 +45,7 @@ SETTLES_WITHIN_S: Final = (
     2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
 )
 ATTENDANCE_EVERY_S: Final = 1.0
+LEAVE_GROUPS_S: Final = 5.0
 # What of a core binding concerns the messages that come in alone.
 _OF_TAKING: Final = (
     *("subjects", "excludes", "key", "partitioner", "acks", "dedup_window_ms", "buffer_bytes"),
@@ -138,6 +139,36 @@ class NatsBridge:
         self._attendance.close(attended)
         self._positions.close()
         self.connections.stop()
+
+    def leave_groups(self, left: Callable[[], object]) -> None:
+        """Before `stop`, while there are leaders to produce to: leave the queue groups, and call `left()` when what came here
+        is in the logs; soon in any case."""
+        members = [
+            bound.core
+            for bound in self.topics.values()
+            if bound.core is not None and bound.binding.queue_group
+        ]
+        missing = len(members)
+        if not missing:
+            left()
+            return
+
+        def one_has() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                timer.cancel()
+                left()
+
+        def too_late() -> None:
+            nonlocal missing
+            missing = 0
+            log.warning("messages of queue groups are not stored yet, and are lost")
+            left()
+
+        timer = self._services.runtime.call_later(LEAVE_GROUPS_S, too_late)
+        for member in members:
+            member.leave_group(one_has)
 
     def when_settled(self, callback: Callable[[], object]) -> None:
         """Call back when the servers know what is subscribed to, as of the changes so far; soon in any case."""

@@ -24,7 +24,7 @@ from barnabas.broker.nats.turns import Turns
 from barnabas.controller.nats.subjects import compile_subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.client import Subscription
@@ -43,6 +43,7 @@ log = logging.getLogger("barnabas.nats")
 
 ASK_REFUSED_AGAIN_S: Final = 2.0  # for a subscription, and then twice as long each time
 ASK_REFUSED_AGAIN_S_MAX: Final = 60.0
+LEAVING_LOOK_S: Final = 0.02
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
 
@@ -242,6 +243,27 @@ class CoreBinding(ClientListener):
             subscription.unsubscribe()
         self._subscriptions = subscriptions
         self._intake.subscriptions_changed()
+
+    def leave_group(self, left: Callable[[], object]) -> None:
+        """Before `stop`: have the others of the queue group be given the messages, and call `left()` when those that have
+        come here are in their logs, which may take for ever."""
+        missing = len(self._subscriptions)
+
+        def drained(_error: NatsError | None) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                self.ingest.close()
+                look()
+
+        def look() -> None:
+            if self.ingest.is_whole or self._is_stopped:
+                left()
+            else:
+                self._runtime.call_later(LEAVING_LOOK_S, look)
+
+        for subscription in self._subscriptions:
+            subscription.drain(drained)
 
     def stop(self, cause: str = "") -> None:
         """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""

@@ -122,6 +122,7 @@ class GroupLane:
         self._attempt = 0  # the number of the one under way
         self._asked = NOBODY  # who was asked
         self._is_under_way = False
+        self._awaits_id = False
         self._is_going_on = False  # answers may come at once
         self._retry: Timer | None = None
         self._retry_s = RETRY_S
@@ -192,13 +193,13 @@ class GroupLane:
         if self._is_going_on:
             return
         self._is_going_on = True
-        while not (self._is_under_way or self._retry or self._is_closed):
-            if self._batches:
+        while not (self._is_under_way or self._awaits_id or self._retry or self._is_closed):
+            if self._batches and self._producer_id == NO_ID:
+                self._awaits_id = True
+                self._next_id(self._identified)
+            elif self._batches:
                 self._is_under_way = True
-                if self._producer_id == NO_ID:
-                    self._next_id(self._identified)
-                else:
-                    self._try(self._batches[0])
+                self._try(self._batches[0])
             elif self.builder.tails:
                 self._cut()
             else:
@@ -218,7 +219,7 @@ class GroupLane:
                 self._batches.append(mine)
 
     def _identified(self, producer_id: int, error: ErrorCode) -> None:
-        self._is_under_way = False
+        self._awaits_id = False
         if self._is_closed:
             return
         if error:

@@ -110,6 +110,22 @@ def test_leaders_that_move_lose_nothing(
     check(in_any_order(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count)), in_any_order(sent))
 
 
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_brokers_that_are_restarted_lose_nothing(
+    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory, replicas: int
+) -> None:
+    server = nats_server()
+    cluster = members(fresh_cluster, server, replicas)
+    publisher = SteadyPublisher(server, lambda number: f"jobs.{number % 40}")
+    publisher.await_more(1000)
+    for node in sorted(cluster.nodes):
+        assert cluster.nodes[node].stop() == 0  # a single signal: with a second one it would end at once
+        cluster.start(node)
+        publisher.await_more(500)
+    sent = publisher.finish()
+    check(in_any_order(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count)), in_any_order(sent))
+
+
 async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[tuple[int, int, bytes]]:
     """Partition, offset and payload of what was acknowledged."""
     client = await nats.connect(server.url)

@@ -28,8 +28,9 @@ class Member:
         services = self.replica.node.services
         # Each broker's controller is its own here, and would hand out the same ids.
         first = 1000 * broker_id
+        ids = range(first, first + 1000)
         services.producer_ids = ProducerIdAllocator(
-            lambda done: done(range(first, first + 1000), ErrorCode.NONE)
+            lambda done: services.runtime.call_later(0.0005, lambda: done(ids, ErrorCode.NONE))
         )
         self.answers: dict[str, dict[str, Any]] = {}
         self.fullness: list[bool] = []
