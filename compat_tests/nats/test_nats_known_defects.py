@@ -1,0 +1,376 @@
+"""What bridges between NATS and logs have been reported to get wrong, and what happens here instead.
+
+Shown completely elsewhere, and so not repeated here:
+
+- a record that can't be published stops its partition, it is not skipped: broker/nats/tests/test_nats_reverse.py,
+  test_a_message_that_is_too_large_stops_the_partition, test_what_the_server_refuses_is_not_taken_for_published,
+  test_a_stream_that_is_full_loses_nothing_of_what_comes
+- plain messages get a key, keep their headers and are acknowledged when they ask for it: test_nats_core.py,
+  test_messages_are_records, test_a_stock_jetstream_publish_is_acknowledged, test_requests_of_others_are_left_alone
+- wildcards: nearly all tests bind one; patterns with `*` and `>` held against nats-server itself are in
+  controller/nats/tests/test_nats_subjects.py
+- publishers, streams and subscribers are nats-server's own, there is no log beside NATS that only its own clients can
+  read: test_nats_recipes.py, test_recipe
+- a leader that stands still without being dead: compat_tests/cluster/test_cluster_pause.py, test_a_node_stands_still_and_wakes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import nats
+import nats.errors
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from kafka.partitioner.default import murmur2
+from nats.aio.msg import Msg
+from nats.js.errors import NotFoundError
+
+from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.topics import eventually
+from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all
+from compat_tests.nats.test_nats_reverse import CONFLUENT, samples, stored, stream_of
+from compat_tests.nats.volume import Raw, tally_topic
+
+pytestmark = pytest.mark.barnabas_only
+
+MEGABYTE = 1_000_000
+JETSTREAM = {"nats.mode": "jetstream"}
+AT_LEAST_ONCE = {**JETSTREAM, "nats.delivery": "at-least-once"}
+PER_SECOND, SECONDS = 20_000, 3
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+    config = "max_payload: 8MB\n"
+    with NatsServer(tmp_path_factory.mktemp("nats"), jetstream=True, config=config) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def broker(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    settings = {"nats.servers": server.url, "offsets.topic.num.partitions": "1"}
+    broker = BarnabasBroker(tmp_path_factory.mktemp("broker"), settings)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {"nats.servers": server.url, "offsets.topic.num.partitions": "1"}
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"), "barnabas", settings=settings)
+    cluster.start()
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+    """With all nodes running again in the end."""
+    yield shared_cluster
+    down = [node for node in shared_cluster.nodes if node not in shared_cluster.live]
+    if down:
+        shared_cluster.start(*down)
+    shared_cluster.wait_until_whole()
+
+
+def publish(server: NatsServer, *messages: tuple[str, bytes]) -> None:
+    raw = Raw(server)
+    raw.socket.sendall(
+        b"".join(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(data), data) for subject, data in messages)
+    )
+    raw.flush()
+    raw.close()
+
+
+def publish_with(server: NatsServer, subject: str, block: bytes) -> None:
+    """A message without a payload."""
+    raw = Raw(server)
+    raw.socket.sendall(b"HPUB %b %d %d\r\n%b\r\n" % (subject.encode(), len(block), len(block), block))
+    raw.flush()
+    raw.close()
+
+
+def test_each_message_under_a_wildcard_is_keyed_and_placed_by_its_own_subject(
+    server: NatsServer, broker: Broker
+) -> None:
+    """nats-kafka #108: the key is the configured pattern, so a wildcard fills one partition."""
+    bind(broker, "keyed", {"nats.subjects": "keyed.>"}, partitions=8)
+    subjects = [f"keyed.{number}.x" for number in range(200)]
+    publish(server, *((subject, subject.encode()) for subject in subjects))
+    found = read_all(broker, "keyed", 200)
+    assert sorted(record.key().decode() for record in found) == sorted(subjects)
+    for record in found:
+        assert record.key() == record.value()
+        assert record.partition() == (murmur2(record.key()) & 0x7FFFFFFF) % 8
+
+
+def test_all_partitions_of_a_wildcard_binding_listen_on_the_same_subjects(
+    server: NatsServer, broker: Broker
+) -> None:
+    """Liftbridge: partition 1 of a stream listens on another subject, which a wildcard does not match."""
+    configs = {"nats.subjects": "spread.*.>", "nats.partitioner": "token:2"}
+    bind(broker, "spread", configs, partitions=4)
+    publish(server, *((f"spread.{number % 4}.a.b", b"%d" % number) for number in range(40)))
+    found = read_all(broker, "spread", 40)
+    assert sorted((record.partition(), int(record.value())) for record in found) == sorted(
+        (number % 4, number) for number in range(40)
+    )
+
+
+@pytest.mark.parametrize("mode", ["core", "jetstream"])
+def test_every_header_value_is_kept_in_its_order_with_its_case_and_bytes(
+    server: NatsServer, broker: Broker, mode: str
+) -> None:
+    """nats-kafka: the first value of a name alone."""
+    topic = f"headers-{mode}"
+    if mode == "jetstream":
+        with Streams(server) as streams:
+            streams.add("HEADERS", f"{topic}.>")
+    bind(broker, topic, {"nats.subjects": f"{topic}.>", "nats.mode": mode})
+    pairs = [
+        ("Color", b"red"),
+        ("color", b"lower"),
+        ("Color", b"blue"),
+        ("Raw", bytes(range(256)).replace(b"\r", b"").replace(b"\n", b"")),
+        ("Empty", b""),
+        ("COLOR", b"  in blanks  "),
+        ("Color", b"red"),
+    ]
+    block = b"".join(b"%b: %b\r\n" % (name.encode(), value) for name, value in pairs)
+    publish_with(server, f"{topic}.a", b"NATS/1.0\r\n" + block + b"\r\n")
+    (record,) = read_all(broker, topic, 1)
+    assert [pair for pair in record.headers() if not pair[0].startswith("nats.")] == pairs
+
+
+def test_a_message_without_a_key_has_a_null_key_and_an_empty_key_is_empty(
+    server: NatsServer, broker: Broker
+) -> None:
+    """nats-kafka: an empty key for both."""
+    bind(broker, "unkeyed", {"nats.subjects": "unkeyed.>", "nats.key": "none"})
+    bind(broker, "by-header", {"nats.subjects": "unkeyed.>", "nats.key": "header:Key"})
+    publish(server, ("unkeyed.a", b"plain"))
+    publish_with(server, "unkeyed.b", b"NATS/1.0\r\nKey:\r\n\r\n")
+    assert [record.key() for record in read_all(broker, "unkeyed", 2)] == [None, None]
+    assert [record.key() for record in read_all(broker, "by-header", 2)] == [None, b""]
+
+
+def test_reverse_goes_on_by_itself_when_the_server_comes_back(
+    fresh_broker: BrokerFactory, nats_server: NatsServerFactory
+) -> None:
+    """nats-kafka #85: from Kafka to NATS it never connects again."""
+    server = nats_server(jetstream=True)
+    stream_of(server, "out")
+    broker = fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
+    bind(broker, "back", {"nats.publish.subject": "out", "nats.publish.jetstream": "true"})
+    CONFLUENT.produce(broker.bootstrap, "back", samples(0, 100))
+    eventually(lambda: len(stored(server)) == 100)
+    server.kill()
+    CONFLUENT.produce(broker.bootstrap, "back", samples(100, 100))
+    time.sleep(1)
+    server.start()
+    eventually(lambda: len(stored(server)) >= 200)
+    CONFLUENT.produce(broker.bootstrap, "back", samples(200, 100))
+    eventually(lambda: len(stored(server)) >= 300)
+    assert [data for _, data in stored(server)] == [b"%d" % number for number in range(300)]
+
+
+def test_twenty_thousand_messages_a_second_are_no_trouble(server: NatsServer, broker: Broker) -> None:
+    """nats-kafka #33: a slow consumer at 10,000 a second."""
+    bind(broker, "fast", {"nats.subjects": "fast.*"}, partitions=4)
+    before = broker.log_text()
+    raw = Raw(server)
+    begin = time.monotonic()
+    total = PER_SECOND * SECONDS
+    for first in range(0, total, 200):
+        pieces = []
+        for number in range(first, first + 200):
+            payload = b"0 %d %0200d" % (number // 100, 0)
+            pieces.append(b"PUB fast.%d %d\r\n%b\r\n" % (number % 100, len(payload), payload))
+        time.sleep(max(0.0, begin + first / PER_SECOND - time.monotonic()))
+        raw.socket.sendall(b"".join(pieces))
+    raw.flush()
+    assert time.monotonic() - begin < 2 * SECONDS, "the machine is too busy to tell"
+    raw.close()
+    tally = tally_topic(broker.bootstrap, "fast", 4, total)
+    assert (tally.count, tally.wrong) == (total, [])
+    assert "Slow Consumer" not in server.log_text()
+    assert "may be missing" not in broker.log_text()[len(before) :]
+
+
+def test_memory_stays_bounded_while_a_log_takes_nothing(
+    fresh_broker: BrokerFactory, nats_server: NatsServerFactory
+) -> None:
+    """Liftbridge #44: it grows without a limit. The server is patient here, so that all is offered to the broker."""
+    server = nats_server(config='write_deadline: "60s"\nmax_pending: 1GB\n')
+    broker = fresh_broker({"nats.servers": server.url, "log.index.size.max.bytes": "4096"})
+    bind(broker, "full", {"nats.subjects": "full", "nats.buffer.bytes": str(4 * MEGABYTE)})
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "end"})
+
+    def end_offset() -> int:
+        return consumer.get_watermark_offsets(TopicPartition("full", 0), timeout=10)[1]
+
+    publish(server, *[("full", bytes(100_000))] * 20)
+    eventually(lambda: end_offset() == 20)
+    before = most = broker.resident_bytes()
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (4 << 20, resource.RLIM_INFINITY))
+    publish(server, *[("full", bytes(100_000))] * 1500)
+    eventually(lambda: "nothing is read from NATS until they are less" in broker.log_text())
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        most = max(most, broker.resident_bytes())
+        time.sleep(0.01)
+    resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    deadline = time.monotonic() + 30
+    while end_offset() < 1520:
+        assert time.monotonic() < deadline
+        most = max(most, broker.resident_bytes())
+    consumer.close()
+    assert most - before < 50 * MEGABYTE  # of 150
+    assert "may be missing" not in broker.log_text()
+
+
+@pytest.mark.parametrize(
+    "configs", [JETSTREAM, {**AT_LEAST_ONCE, "nats.durable": "many"}], ids=["exactly", "at-least"]
+)
+def test_one_stream_binding_takes_many_filter_subjects(
+    server: NatsServer, broker: Broker, configs: dict[str, str]
+) -> None:
+    """Redpanda Connect #3013: one filter subject."""
+    topic = f"many-{len(configs)}"
+    chosen = [f"{topic}.{number}.x" for number in range(0, 100, 2)]
+    published = [(f"{topic}.{number % 100}.x", b"%d" % number) for number in range(1000)]
+    with Streams(server) as streams:
+        streams.add(topic, f"{topic}.>")
+        bind(broker, topic, {**configs, "nats.subjects": ",".join(chosen)})
+        streams.publish(published)
+        found = read_all(broker, topic, 500)
+        assert streams.run(streams.jetstream.stream_info(topic)).state.consumer_count == 1
+    assert [(dict(each.headers())["nats.subject"].decode(), each.value()) for each in found] == [
+        each for each in published if each[0] in chosen
+    ]
+
+
+@pytest.mark.parametrize("configs", [JETSTREAM, AT_LEAST_ONCE], ids=["exactly", "at-least"])
+def test_a_fetch_asks_for_many_messages(server: NatsServer, broker: Broker, configs: dict[str, str]) -> None:
+    """Redpanda Connect #4160: one message a fetch."""
+    topic = f"fetched-{len(configs)}"
+    published = [(f"{topic}.x", data) for _, data in numbered(0, 5000)]
+    pulls: list[dict[str, Any]] = []
+
+    async def note(message: Msg) -> None:
+        pulls.append(json.loads(message.data))
+
+    with Streams(server) as streams:
+        streams.add(topic, f"{topic}.>")
+        streams.publish(published)
+        streams.run(streams.client.subscribe(f"$JS.API.CONSUMER.MSG.NEXT.{topic}.>", cb=note))
+        streams.run(streams.client.flush())
+        bind(broker, topic, {**configs, "nats.subjects": f"{topic}.>"})
+        check_exactly(read_all(broker, topic, 5000), published)
+    assert 0 < len(pulls) < 100
+    assert all(pull["batch"] > 1 for pull in pulls)
+
+
+def ack_floor(streams: Streams, stream: str) -> int:
+    try:
+        info = streams.run(streams.jetstream.consumer_info(stream, "taker"))
+    except NotFoundError:  # it is not made yet
+        return 0
+    return int(info.ack_floor.stream_seq)
+
+
+@pytest.mark.timeout(120)
+def test_a_stream_s_messages_are_acknowledged_when_enough_replicas_have_them(
+    server: NatsServer, cluster: Cluster
+) -> None:
+    """nats-kafka: acknowledged when the leader alone has them. With one of two replicas gone nothing is acknowledged,
+    neither before the leader knows that it is gone nor after."""
+    configs = {"nats.subjects": "safe.>", "nats.durable": "taker", "min.insync.replicas": "2"}
+    with Streams(server) as streams:
+        streams.add("SAFE", "safe.>")
+        bind(cluster, "safe", {**AT_LEAST_ONCE, **configs}, replicas=2)
+        published = [(f"safe.{number % 5}", b"%d" % number) for number in range(200)]
+        streams.publish(published[:100])
+        eventually(lambda: ack_floor(streams, "SAFE") == 100)
+        leader = cluster.leader("safe")
+        (follower,) = set(cluster.partition("safe", 0).replicas) - {leader}
+        cluster.kill(follower)
+        streams.publish(published[100:])
+        eventually(lambda: cluster.partition("safe", 0).isr == (leader,), timeout=30)
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline:
+            assert ack_floor(streams, "SAFE") == 100
+            time.sleep(0.1)
+        cluster.start(follower)
+        eventually(lambda: ack_floor(streams, "SAFE") == 200, timeout=30)
+        values = [each.value() for each in read_all(cluster, "safe", 200, distinct=True)]
+    assert list(dict.fromkeys(values)) == [value for _, value in published]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", ["core", "jetstream"])
+def test_messages_of_several_megabytes_leave_all_replicas_in_sync(
+    server: NatsServer, cluster: Cluster, mode: str
+) -> None:
+    """Liftbridge #305: replicas fall out of the ISR over messages of more than 1 MB. What is acknowledged or
+    read here has been in the logs of three replicas in sync (min.insync.replicas)."""
+    topic = f"large-{mode}"
+    configs = {"nats.subjects": topic, "nats.mode": mode, "max.message.bytes": str(4 * MEGABYTE)}
+    values = [bytes([number]) * (3 * MEGABYTE) for number in range(5)]
+    with Streams(server) as streams:
+        if mode == "jetstream":
+            streams.add("LARGE", topic)
+        bind(cluster, topic, {**configs, "min.insync.replicas": "3"}, replicas=3)
+        for value in values:
+            if mode == "jetstream":
+                streams.publish([(topic, value)])
+            else:
+                asked = {"Kafka-Ack": "all"}
+                answer = streams.run(streams.client.request(topic, value, timeout=15, headers=asked))
+                assert "error" not in json.loads(answer.data)
+            assert cluster.partition(topic, 0).whole
+    found = read_all(cluster, topic, len(values))
+    assert [record.value() for record in found] == values
+    assert cluster.partition(topic, 0).whole
+
+
+@pytest.mark.timeout(120)
+def test_a_leader_that_dies_is_replaced_within_seconds(server: NatsServer, cluster: Cluster) -> None:
+    """Liftbridge: 15 s until it is noticed. Here a publisher is acknowledged again long before."""
+    bind(cluster, "led", {"nats.subjects": "led.>", "min.insync.replicas": "2"}, replicas=3)
+    cluster.wait_until_whole()
+    victim = cluster.leader("led")
+
+    async def acknowledged(client: Any) -> None:
+        while True:
+            try:
+                answer = await client.request("led.x", b"x", timeout=0.2, headers={"Kafka-Ack": "all"})
+            except (nats.errors.TimeoutError, nats.errors.NoRespondersError):
+                continue
+            if "error" not in json.loads(answer.data):
+                return
+
+    async def run() -> float:
+        client = await nats.connect(server.url)
+        await asyncio.wait_for(acknowledged(client), 20)
+        cluster.kill(victim)
+        begin = time.monotonic()
+        await asyncio.wait_for(acknowledged(client), 20)
+        taken = time.monotonic() - begin
+        await client.close()
+        return taken
+
+    assert asyncio.run(run()) < 10
+    assert cluster.leader("led") != victim
