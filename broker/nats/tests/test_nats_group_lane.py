@@ -11,12 +11,14 @@ from barnabas.broker.nats.foreign import NOWHERE, Placed
 from barnabas.broker.nats.group_lanes import GroupLanes
 from barnabas.broker.nats.ingest import Ingest
 from barnabas.broker.producer_ids import ProducerIdAllocator
-from barnabas.broker.tests.replicas import Replicas
+from barnabas.broker.tests.replicas import TOPIC_ID, Replicas
 from barnabas.controller.nats.bound import Binding
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+IDS_AFTER_S = 0.2  # a retry is sooner
 SETTLE_S = 40.0  # longer than a request may take, and the next one after it
 
 
@@ -30,7 +32,7 @@ class Member:
         first = 1000 * broker_id
         ids = range(first, first + 1000)
         services.producer_ids = ProducerIdAllocator(
-            lambda done: services.runtime.call_later(0.0005, lambda: done(ids, ErrorCode.NONE))
+            lambda done: services.runtime.call_later(IDS_AFTER_S, lambda: done(ids, ErrorCode.NONE))
         )
         self.answers: dict[str, dict[str, Any]] = {}
         self.fullness: list[bool] = []
@@ -156,7 +158,40 @@ def test_nothing_can_be_expected_of_the_log() -> None:
     member = Member(replicas, 1)
     member.take("1", headers=b"NATS/1.0\r\nNats-Expected-Last-Sequence: 0\r\n\r\n")
     member.take("2", headers=b"NATS/1.0\r\nNats-Expected-Stream: t\r\nNats-Msg-Id: 2\r\n\r\n")
-    replicas.run()
+    replicas.run(2)
     assert replicas[1].messages == ["2"]
     assert member.answers["1"]["error"]["code"] == 400
     assert member.answers["2"]["seq"] == 1
+
+
+def test_what_waits_for_the_only_replica_goes_to_the_next_leader() -> None:
+    replicas = Replicas(ids=(1, 2))
+
+    def place(*nodes: int) -> None:
+        change = PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, leader=nodes[0])
+        change.replicas = change.isr = list(nodes)
+        replicas.commit(change)
+
+    place(1)
+    member = Member(replicas, 1)
+    assert list(member.ingest.lanes) == [0]
+    place(2, 1)  # and nobody tells the member yet
+    member.take("1", "2", headers=b"NATS/1.0\r\nNats-Msg-Id: an id\r\n\r\n")
+    member.take("3")
+    member.refresh()
+    assert not member.ingest.lanes
+    replicas.run(2)
+    assert replicas[2].messages == ["1", "3"]  # the second one was a duplicate, as long as ids were looked up
+    assert {value: answer["seq"] for value, answer in member.answers.items()} == {"1": 1, "2": 1, "3": 2}
+    assert member.answers["2"]["duplicate"]
+
+
+def test_a_leader_that_changes_before_the_first_batch_makes_no_second_producer() -> None:
+    replicas = Replicas(leader=3)
+    member = Member(replicas, 1)
+    member.take("1")  # its producer id is asked for
+    replicas.elect(2, [1, 2, 3])
+    member.refresh()
+    replicas.run(5)
+    assert replicas[2].messages == ["1"]
+    assert member.answers["1"]["seq"] == 1
