@@ -146,6 +146,7 @@ def clean_copy(directory: Path) -> None:
     manager.open()
     log = manager.get(TOPIC, 0)
     assert log is not None
+    log.be_the_only_replica()
     log.update_config(LogConfig.from_properties({**CONFIGS, "min.cleanable.dirty.ratio": "0.0"}))
     cleaner = LogCleaner(manager, disk, runtime, CleanerSettings(backoff_ms=1))
     cleaner.start()
