@@ -57,6 +57,12 @@ log = logging.getLogger("barnabas.node")
 
 QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
 LEAVE_S = 30.0  # the others may take so long to take over what this broker leads
+TOPIC_RESOURCE = 2  # ConfigResource.Type of a topic
+NATS_BINDINGS = (
+    "nats.subjects",
+    "nats.bucket",
+    "nats.publish.subject",
+)  # what makes a binding (controller/nats)
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
 
 
@@ -322,6 +328,14 @@ class Node:
             attendance = Attendance(self._disk, path, self._runtime)
             self._bridge = NatsBridge(self.services, nats_connections(self._config.given), attendance)
             self._bridge.start()
+        elif bound := bound_topics(controller.image):
+            log.warning(
+                "%d topic%s bound to NATS, and this broker has no nats.servers: nothing comes or goes there (%s). Start it "
+                "with --set nats.servers=nats://HOST:4222",
+                len(bound),
+                " is" if len(bound) == 1 else "s are",
+                ", ".join(bound[:10]) + (", ..." if len(bound) > 10 else ""),
+            )
 
     def _when_settled(self, answer: Callable[[], object]) -> None:
         """Call back when partitions, and subscriptions, are as the metadata has them."""
@@ -477,6 +491,15 @@ class Node:
 
     def _topic_properties(self, image: MetadataImage, topic: str) -> Mapping[str, str]:
         return self._config.topic_properties(image.topic_configs(topic))
+
+
+def bound_topics(image: MetadataImage) -> list[str]:
+    """Topics with a binding to NATS, as far as can be told without knowing what one is."""
+    return sorted(
+        name
+        for (kind, name), configs in image.configs.items()
+        if kind == TOPIC_RESOURCE and any(configs.get(each) for each in NATS_BINDINGS)
+    )
 
 
 def inter_broker_address(image: MetadataImage, node_id: int, listener: str) -> tuple[str, int] | None:

@@ -25,6 +25,7 @@ from barnabas.broker.nats.jetstream_api import (
     StreamInfo,
 )
 from barnabas.broker.nats.jetstream_steps import Answer
+from barnabas.controller.nats.bound import KV
 from barnabas.controller.nats.subjects import covers
 
 if TYPE_CHECKING:
@@ -63,7 +64,11 @@ async def find_stream(api: JetStreamApi, binding: Binding) -> StreamInfo:
     except JetStreamError as error:
         if error.err_code != STREAM_NOT_FOUND:
             raise
-        raise Blocked(f"there is no stream {name}; make it, or name another one with nats.stream") from error
+        if binding.mode == KV:
+            text = f"there is no bucket {binding.bucket}: make it (nats kv add {binding.bucket})"
+        else:
+            text = f"there is no stream {name}; make it, or name another one with nats.stream"
+        raise Blocked(text) from error
 
 
 async def _stream_of(api: JetStreamApi, patterns: Iterable[str]) -> str:

@@ -180,3 +180,13 @@ def test_nats_that_is_down_stops_nothing(server: NatsServer, broker: Broker) -> 
 
     publish(server, two)
     assert [record.value for record in read(broker, "patient", 2)] == [b"before", b"after"]
+
+
+def test_bound_topics_without_a_server_are_told_of(server: NatsServer, broker: Broker) -> None:
+    """A start whose nats.servers was forgotten, or misspelt."""
+    bind(broker, "forgotten", {"nats.subjects": "f.>"})
+    broker.stop()
+    del broker.settings["nats.servers"]
+    broker.start()
+    assert "1 topic is bound to NATS, and this broker has no nats.servers" in broker.log_text()
+    assert "(forgotten)" in broker.log_text()
