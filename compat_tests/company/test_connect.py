@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from compat_tests.harness.java_program import JavaProgram
 
 pytestmark = pytest.mark.jvm
 
+CONFLICT = 409
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILE_CONNECTOR = "org.apache.kafka.connect.file.FileStream{}Connector"
 
@@ -36,14 +38,22 @@ class Rest:
             return None
 
     def put(self, path: str, body: Mapping[str, str]) -> None:
-        """PUT JSON."""
+        """PUT JSON; again while the worker says that it can't now, as it does in a rebalance."""
         request = urllib.request.Request(
             self._base + path,
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
             method="PUT",
         )
-        urllib.request.urlopen(request, timeout=60).close()
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                urllib.request.urlopen(request, timeout=60).close()
+                return
+            except urllib.error.HTTPError as error:
+                if error.code != CONFLICT or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def runs(self, connector: str) -> bool:
         """Whether the connector and its task run."""
@@ -75,7 +85,7 @@ def test_files_through_a_topic_and_back_and_on_after_a_restart(
     _append(source, lines[300:])
     with JavaProgram(WORKER, [str(properties)], tmp_path) as worker:
         worker.wait_until(lambda: _lines(sink) == lines)  # neither doubled nor lost: positions were kept
-        assert rest.get("/connectors") == ["in", "out"]
+        worker.wait_until(lambda: rest.get("/connectors") == ["in", "out"])
 
     assert [value for _, value in read_all(broker.bootstrap, name)] == [line.encode() for line in lines]
     configs = {key.decode() for key, _ in read_all(broker.bootstrap, f"{group}-configs")}
