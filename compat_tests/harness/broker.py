@@ -43,6 +43,7 @@ class Broker:
         self.settings = dict(settings or {})
         self.listeners: dict[str, str] = {}  # listener name -> host:port
         self.process: subprocess.Popen[bytes] | None = None
+        self._told = -1  # the process that has been told to stop
         self.start_seconds = 0.0
 
     @property
@@ -113,11 +114,17 @@ class Broker:
                 return int(line.split()[1]) * 1024
         raise BrokerFailed("no VmRSS: has the broker died?")
 
+    def tell_to_stop(self) -> None:
+        """SIGTERM, once: `stop` waits for the end. A second one while a process ends would end it the hard way."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            self._told = self.process.pid
+
     def _end(self, number: signal.Signals, timeout: float) -> int:
         process = self.process
         if process is None:
             return 0
-        if process.poll() is None:
+        if process.poll() is None and not (number == signal.SIGTERM and self._told == process.pid):
             process.send_signal(number)
         try:
             code = process.wait(timeout)

@@ -120,7 +120,7 @@ class Cluster:
         """SIGTERM to all (or these), all at once; BrokerFailed when one does not end in time or ends badly."""
         chosen = [self.nodes[node] for node in nodes or self.nodes if self.nodes[node].alive()]
         for one in chosen:
-            os.kill(one.pid, signal.SIGTERM)
+            one.tell_to_stop()
         for one in chosen:
             code = one.stop(timeout)
             if code not in (0, 143):  # 143: a JVM that was told to end
