@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import msgspec
+    from barnabas.controller.image import MetadataImage
     from barnabas.storage.runtime import Connecting, Runtime, Timer
     from barnabas.wire.message_type import MessageType
 
@@ -193,3 +194,11 @@ class InterBrokerClient:
         else:
             self._again(why)
         self._lost(why)
+
+
+def inter_broker_address(image: MetadataImage, node_id: int, listener: str) -> tuple[str, int] | None:
+    """Where a broker is fetched from; None while it is not registered."""
+    broker = image.brokers.get(node_id)
+    if broker is None:
+        return None
+    return next(((each.host, each.port) for each in broker.endpoints if each.name == listener), None)

@@ -280,6 +280,7 @@ class Node:
         self._connections = Connections(runtime, Dispatcher(self.services), config)
 
     def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
+        from barnabas.broker.inter_broker_client import inter_broker_address
         from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
         from barnabas.broker.replica_fetcher_settings import FetcherSettings
         from barnabas.broker.replication_quota import FOLLOWER, LEADER, make_quota
@@ -500,14 +501,6 @@ def bound_topics(image: MetadataImage) -> list[str]:
         for (kind, name), configs in image.configs.items()
         if kind == TOPIC_RESOURCE and any(configs.get(each) for each in NATS_BINDINGS)
     )
-
-
-def inter_broker_address(image: MetadataImage, node_id: int, listener: str) -> tuple[str, int] | None:
-    """Where a broker is fetched from; None while it is not registered."""
-    broker = image.brokers.get(node_id)
-    if broker is None:
-        return None
-    return next(((each.host, each.port) for each in broker.endpoints if each.name == listener), None)
 
 
 def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:

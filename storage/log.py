@@ -52,7 +52,8 @@ class Log(ReplicaLog):
         events: LogEvents | None = None,
     ) -> None:
         """Open the log in `directory` (`<log_dir>/<topic>-<partition>`), which exists; recover it unless `clean`.
-        `high_watermark` is the checkpointed one, which counts until the log has its role; None: it has one, and is the only replica.
+        `high_watermark` is the checkpointed one, which counts until the log has its role; None: it has one, and is the
+        only replica.
 
         OSError when the directory can't be read or written.
         """

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from barnabas.broker.inter_broker_client import InterBrokerClient
+from barnabas.broker.nats.peers import Peers, PeerTerms
 from barnabas.broker.partition import ACKS_ALL
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -24,16 +24,22 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
-    from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.nats")
 
 PRODUCE: Final = 0
 VERSION: Final = 13  # the first that names topics by their ids alone
 TIMEOUT_S: Final = 10.0
-IDLE_S: Final = 60.0  # a connection on which nothing is produced is closed after this time
 NOBODY: Final = -1
 NOWHERE: Final = -1
+_TERMS: Final = PeerTerms(
+    purpose="nats-producer",
+    patience_s=TIMEOUT_S,
+    timeout_s=TIMEOUT_S + 5,
+    late=ErrorCode.NETWORK_EXCEPTION,
+    lost=ErrorCode.NETWORK_EXCEPTION,
+    is_strict=False,  # a batch that is under way may be appended yet
+)
 
 Done = Callable[[ErrorCode], object]
 Placed = Callable[[ErrorCode, int], object]  # with the offset of the batch's first record, -1 with an error
@@ -51,7 +57,7 @@ class ForeignProducer:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._lines: dict[tuple[str, int], _Line] = {}
-        self._links: dict[int, _Link] = {}  # by node id
+        self._peers = Peers(services, _TERMS)
 
     def produce(self, topic: str, partition: int, records: memoryview | bytes, done: Done) -> None:
         """Have one record batch appended by whoever leads the partition. UNKNOWN_TOPIC_OR_PARTITION,
@@ -64,9 +70,7 @@ class ForeignProducer:
 
     def close(self) -> None:
         """Nobody is told anything any more."""
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
+        self._peers.close()
         self._lines.clear()
 
     def send(self, topic: str, partition: int, records: memoryview | bytes, done: Placed) -> None:
@@ -86,7 +90,7 @@ class ForeignProducer:
                 partition_data=[PartitionProduceData(index=partition, records=records)],
             )
             request = ProduceRequest(acks=ACKS_ALL, timeout_ms=int(TIMEOUT_S * 1000), topic_data=[data])
-            self._link(state.leader).ask(request, done)
+            self._peers.ask(state.leader, PRODUCE, VERSION, request, partial(_read_answer, done))
 
     # -- called by the lines
 
@@ -106,15 +110,6 @@ class ForeignProducer:
             return
         base_offset = result.base_offset
         found.when_committed(result.last_offset + 1, lambda error: done(error, base_offset))
-
-    def _link(self, node_id: int) -> _Link:
-        link = self._links.get(node_id)
-        if link is None:
-            link = self._links[node_id] = _Link(self._services, node_id, partial(self._drop, node_id))
-        return link
-
-    def _drop(self, node_id: int) -> None:
-        self._links.pop(node_id).close()
 
 
 class _Line:
@@ -157,77 +152,13 @@ class _Line:
         self._go_on()
 
 
-class _Link:
-    """A connection to another broker, made when there is something to send. Every request gets one answer."""
-
-    def __init__(self, services: Services, node_id: int, idle: Callable[[], object]) -> None:
-        self._services = services
-        self._node_id = node_id
-        self._runtime = services.runtime
-        self._waiting: dict[int, tuple[ProduceRequest, Placed]] = {}  # what has no answer yet
-        self._number = 0
-        self._idle = idle
-        self._idle_timer: Timer | None = None
-        self._client = InterBrokerClient(
-            self._runtime,
-            f"broker-{services.node_id}-nats-producer",
-            self._address,
-            self._connected,
-            self._lost,
-            timeout_s=TIMEOUT_S + 5,
-        )
-
-    def ask(self, request: ProduceRequest, done: Placed) -> None:
-        self._number += 1
-        number = self._number
-        self._waiting[number] = request, done
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-        if self._client.is_connected:
-            self._send(number)
-        else:
-            self._runtime.call_later(TIMEOUT_S, lambda: self._too_late(number))
-            self._client.open()
-
-    def close(self) -> None:
-        self._waiting.clear()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self._client.close()
-
-    def _address(self) -> tuple[str, int] | None:
-        broker = self._services.controller.image.brokers.get(self._node_id)
-        listener = self._services.config.inter_broker_listener
-        endpoints = () if broker is None else broker.endpoints
-        return next(((each.host, each.port) for each in endpoints if each.name == listener), None)
-
-    def _connected(self) -> None:
-        for number in tuple(self._waiting):
-            self._send(number)
-
-    def _send(self, number: int) -> None:
-        self._client.send(PRODUCE, VERSION, self._waiting[number][0], partial(self._answered, number))
-
-    def _answered(self, number: int, response: Any) -> None:
-        answers = [each for topic in response.responses for each in topic.partition_responses]
-        if len(answers) == 1:
-            self._end(number, ErrorCode(answers[0].error_code), answers[0].base_offset)
-        else:
-            self._end(number, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-    def _too_late(self, number: int) -> None:
-        if not self._client.is_connected:
-            self._end(number, ErrorCode.NETWORK_EXCEPTION)
-
-    def _lost(self, _why: str) -> None:
-        for number in tuple(self._waiting):
-            self._end(number, ErrorCode.NETWORK_EXCEPTION)
-
-    def _end(self, number: int, error: ErrorCode, base_offset: int = NOWHERE) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is None:
-            return
-        if not self._waiting:
-            self._idle_timer = self._runtime.call_later(IDLE_S, self._idle)
-        waiting[1](error, base_offset)
+def _read_answer(done: Placed, response: Any, error: ErrorCode) -> None:
+    answers = (
+        []
+        if response is None
+        else [each for topic in response.responses for each in topic.partition_responses]
+    )
+    if len(answers) == 1:
+        done(ErrorCode.of(answers[0].error_code), answers[0].base_offset)
+    else:
+        done(error or ErrorCode.UNKNOWN_SERVER_ERROR, NOWHERE)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.controller_requests import LocalReply
-from barnabas.broker.inter_broker_client import InterBrokerClient
+from barnabas.broker.nats.peers import Answered, Peers, PeerTerms
 from barnabas.broker.registry import PENDING, REGISTRATIONS, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
@@ -32,14 +32,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from barnabas.broker.services import Services
-    from barnabas.storage.runtime import Timer
 
 OFFSET_COMMIT: Final = 8
 OFFSET_FETCH: Final = 9
 VERSION: Final = 10  # of both
 TIMEOUT_S: Final = 10.0
-IDLE_S: Final = 60.0  # a connection to another coordinator is closed after this time without a question
 WITHOUT_MEMBERSHIP: Final = -1
+_TERMS: Final = PeerTerms(
+    purpose="nats-positions",
+    patience_s=TIMEOUT_S,
+    timeout_s=TIMEOUT_S,
+    late=ErrorCode.REQUEST_TIMED_OUT,
+    lost=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    is_strict=True,
+)
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -51,7 +57,6 @@ class Position(msgspec.Struct, frozen=True):
 
 
 Fetched: TypeAlias = "Callable[[ErrorCode, dict[int, Position]], object]"
-Answered: TypeAlias = "Callable[[Any, ErrorCode], object]"  # a response, or None and why there is none
 
 
 class Positions:
@@ -63,7 +68,7 @@ class Positions:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._links: dict[int, _Link] = {}  # by node id
+        self._peers = Peers(services, _TERMS)
 
     def fetch(self, group: str, topic_id: bytes, partitions: Iterable[int], fetched: Fetched) -> None:
         """`fetched(NONE, positions by partition)`, where a partition without a position is left out, or
@@ -104,9 +109,7 @@ class Positions:
 
     def close(self) -> None:
         """Whoever waits for another broker gets no answer any more."""
-        for link in self._links.values():
-            link.close()
-        self._links.clear()
+        self._peers.close()
 
     # -- the coordinator
 
@@ -117,7 +120,7 @@ class Positions:
             elif node_id == self._services.node_id:
                 self._ask_here(api_key, request, answered)
             else:
-                self._link(node_id).ask(api_key, request, answered)
+                self._peers.ask(node_id, api_key, VERSION, request, answered)
 
         self._services.groups.find(group, found)
 
@@ -132,15 +135,6 @@ class Positions:
         if response is not PENDING:
             context.complete(response)
 
-    def _link(self, node_id: int) -> _Link:
-        link = self._links.get(node_id)
-        if link is None:
-            link = self._links[node_id] = _Link(self._services, node_id, partial(self._drop, node_id))
-        return link
-
-    def _drop(self, node_id: int) -> None:
-        self._links.pop(node_id).close()
-
 
 def _read_positions(fetched: Fetched, response: Any, error: ErrorCode) -> None:
     if response is None:
@@ -154,7 +148,7 @@ def _read_positions(fetched: Fetched, response: Any, error: ErrorCode) -> None:
         else next((each.error_code for each in (group, *partitions) if each.error_code), ErrorCode.NONE)
     )
     if code:
-        fetched(ErrorCode(code), {})
+        fetched(ErrorCode.of(code), {})
         return
     fetched(
         ErrorCode.NONE,
@@ -173,73 +167,4 @@ def _read_commit(committed: Callable[[ErrorCode], object], response: Any, error:
         committed(error)
         return
     codes = [each.error_code for topic in response.topics for each in topic.partitions]
-    committed(ErrorCode(next((code for code in codes if code), ErrorCode.NONE)))
-
-
-class _Link:
-    """A connection to another coordinator, made when there is something to ask and closed when there was nothing for a
-    while. Every question gets one answer."""
-
-    def __init__(self, services: Services, node_id: int, idle: Callable[[], object]) -> None:
-        self._services = services
-        self._node_id = node_id
-        self._runtime = services.runtime
-        self._waiting: dict[int, tuple[int, msgspec.Struct, Answered]] = {}  # what has no answer yet
-        self._number = 0
-        self._idle = idle
-        self._idle_timer: Timer | None = None
-        self._client = InterBrokerClient(
-            self._runtime,
-            f"broker-{services.node_id}-nats-positions",
-            self._address,
-            self._connected,
-            self._lost,
-            timeout_s=TIMEOUT_S,
-        )
-
-    def ask(self, api_key: int, request: msgspec.Struct, answered: Answered) -> None:
-        self._number += 1
-        number = self._number
-        self._waiting[number] = api_key, request, answered
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-        self._runtime.call_later(TIMEOUT_S, lambda: self._answer(number, None, ErrorCode.REQUEST_TIMED_OUT))
-        if self._client.is_connected:
-            self._send(number)
-        else:
-            self._client.open()
-
-    def close(self) -> None:
-        self._waiting.clear()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-        self._client.close()
-
-    def _address(self) -> tuple[str, int] | None:
-        broker = self._services.controller.image.brokers.get(self._node_id)
-        listener = self._services.config.inter_broker_listener
-        endpoints = () if broker is None else broker.endpoints
-        return next(((each.host, each.port) for each in endpoints if each.name == listener), None)
-
-    def _connected(self) -> None:
-        for number in tuple(self._waiting):
-            self._send(number)
-
-    def _send(self, number: int) -> None:
-        api_key, request, _ = self._waiting[number]
-        self._client.send(
-            api_key, VERSION, request, lambda response: self._answer(number, response, ErrorCode.NONE)
-        )
-
-    def _lost(self, _why: str) -> None:
-        for number in tuple(self._waiting):
-            self._answer(number, None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-    def _answer(self, number: int, response: Any, error: ErrorCode) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is None:
-            return  # its time was up, or the connection has ended
-        if not self._waiting:
-            self._idle_timer = self._runtime.call_later(IDLE_S, self._idle)
-        waiting[2](response, error)
+    committed(ErrorCode.of(next((code for code in codes if code), ErrorCode.NONE)))
