@@ -24,15 +24,12 @@ NANOSECONDS: Final = 1_000_000_000
 
 # err_code of an ApiError
 CONSUMER_NOT_FOUND: Final = 10014
-CONSUMER_EXISTS: Final = 10148
 STREAM_NOT_FOUND: Final = 10059
 MESSAGE_NOT_FOUND: Final = 10037
 FILTERS_OVERLAP: Final = 10138
 DUPLICATE_FILTERS: Final = 10136
 ONE_CONSUMER_ALLOWED: Final = 10099  # of a work queue, unless they filter
 FILTER_NOT_UNIQUE: Final = 10100  # another consumer of a work queue takes these subjects
-NOT_ENABLED: Final = 10039  # JetStream, for this account
-NOT_ENABLED_AT_ALL: Final = 10076
 
 LIMITS: Final = "limits"  # the retention that does not depend on who has read
 
