@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.broker.nats.connection_settings import (
+from barnabas.broker.nats.client.connection_settings import (
     ConnectionSettings,
     Secret,
     ServerAddress,
     parse_monitoring_url,
     parse_server,
 )
-from barnabas.broker.nats.errors import NatsSettingsError
+from barnabas.broker.nats.client.errors import NatsSettingsError
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.broker_nats_configs import SERVERS, split_connection
 from barnabas.controller.config_def import Value

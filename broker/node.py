@@ -322,8 +322,8 @@ class Node:
             self._cleaner.start()
         if any(name.startswith("nats.") for name in self._config.given):
             from barnabas.broker.config_nats import nats_connections
-            from barnabas.broker.nats.attendance import FILE_NAME, Attendance
             from barnabas.broker.nats.bridge import NatsBridge
+            from barnabas.broker.nats.core.attendance import FILE_NAME, Attendance
 
             path = f"{metadata_directory(self._config)}/{FILE_NAME}"
             attendance = Attendance(self._disk, path, self._runtime)

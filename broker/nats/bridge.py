@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.carriers import make_carriers, make_core
+from barnabas.broker.nats.cluster.positions import Positions
+from barnabas.broker.nats.cluster.roles import roles_of
+from barnabas.broker.nats.cluster.turns import turn_of
 from barnabas.broker.nats.connections import NatsConnections
-from barnabas.broker.nats.gaps import GapLog
+from barnabas.broker.nats.core.gaps import GapLog
 from barnabas.broker.nats.overview import overview, refused_overview
-from barnabas.broker.nats.positions import Positions
 from barnabas.broker.nats.registry import BindingsService, describe
-from barnabas.broker.nats.roles import roles_of
-from barnabas.broker.nats.template_ingest import TemplateIngest
-from barnabas.broker.nats.turns import turn_of
+from barnabas.broker.nats.templates.ingest import TemplateIngest
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.attendance import Attendance
     from barnabas.broker.nats.carrier import Carrier
-    from barnabas.broker.nats.connection_settings import ConnectionSettings
-    from barnabas.broker.nats.core_binding import CoreBinding
+    from barnabas.broker.nats.client.connection_settings import ConnectionSettings
+    from barnabas.broker.nats.cluster.turns import Turn
+    from barnabas.broker.nats.core.attendance import Attendance
+    from barnabas.broker.nats.core.binding import CoreBinding
     from barnabas.broker.nats.overview import Overview
-    from barnabas.broker.nats.turns import Turn
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.image import MetadataImage, TopicChanges, TopicImage

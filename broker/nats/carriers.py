@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.core_binding import CoreBinding
-from barnabas.broker.nats.jetstream_binding import make_stream_carrier
-from barnabas.broker.nats.kv import bucket_key, stream_of, value_of
-from barnabas.broker.nats.reverse import ReverseBinding
+from barnabas.broker.nats.core.binding import CoreBinding
+from barnabas.broker.nats.jetstream.binding import make_stream_carrier
+from barnabas.broker.nats.kv.bucket import bucket_key, stream_of, value_of
+from barnabas.broker.nats.reverse.carrier import ReverseBinding
 from barnabas.controller.nats.bound import CORE, JETSTREAM, KV
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
+    from barnabas.broker.nats.cluster.positions import Positions
     from barnabas.broker.nats.connections import NatsConnections
-    from barnabas.broker.nats.gaps import GapLog
-    from barnabas.broker.nats.positions import Positions
+    from barnabas.broker.nats.core.gaps import GapLog
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.nats.bound import Binding

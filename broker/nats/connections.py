@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.client import ClientListener, NatsClient
-from barnabas.broker.nats.heartbeat import Heartbeat
+from barnabas.broker.nats.client.client import ClientListener, NatsClient
+from barnabas.broker.nats.client.heartbeat import Heartbeat
 from barnabas.broker.nats.monitoring import Monitoring
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.connection_settings import ConnectionSettings
-    from barnabas.broker.nats.errors import Cause, NatsError
-    from barnabas.broker.nats.protocol import ServerInfo
+    from barnabas.broker.nats.client.connection_settings import ConnectionSettings
+    from barnabas.broker.nats.client.errors import Cause, NatsError
+    from barnabas.broker.nats.client.protocol import ServerInfo
     from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger("barnabas.nats")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from barnabas.broker.nats.bridge import NatsBridge
-    from barnabas.broker.nats.client import NatsClient
+    from barnabas.broker.nats.client.client import NatsClient
     from barnabas.broker.nats.overview import Overview, Way
 
 # Name (behind barnabas_nats_), kind, of CarrierStats, help

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from barnabas.broker.nats.connection_settings import parse_monitoring_url
-from barnabas.broker.nats.listener import ClientListener
+from barnabas.broker.nats.client.connection_settings import parse_monitoring_url
+from barnabas.broker.nats.client.listener import ClientListener
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Gap
-    from barnabas.broker.nats.client import NatsClient
-    from barnabas.broker.nats.errors import Cause
+    from barnabas.broker.nats.client.client import NatsClient
+    from barnabas.broker.nats.client.errors import Cause
     from barnabas.storage.runtime import Connecting, Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.core_binding import CoreBinding
-from barnabas.broker.nats.reverse import ReverseBinding
+from barnabas.broker.nats.core.binding import CoreBinding
+from barnabas.broker.nats.reverse.carrier import ReverseBinding
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
-    from barnabas.broker.nats.pending_acks import AckStats
+    from barnabas.broker.nats.ingest.pending_acks import AckStats
     from barnabas.controller.nats.bound import Binding
 
 PUBLISH: Final = "publish"  # the mode that a topic's way out is shown with

@@ -24,13 +24,13 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.errors import NatsError
+from barnabas.broker.nats.client.errors import NatsError
 from barnabas.controller.nats.bound import CORE, Binding
 from barnabas.controller.nats.subjects import compile_filter, is_valid_subject
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Gap
-    from barnabas.broker.nats.client import NatsClient
+    from barnabas.broker.nats.client.client import NatsClient
     from barnabas.broker.nats.overview import Overview, Way
 
 SUBJECT: Final = "$BARNABAS.BINDINGS"

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from barnabas.broker.nats.batch_builder import BatchBuilder
-from barnabas.broker.nats.encoder import Encoder
-from barnabas.broker.nats.headers import format_headers
-from barnabas.broker.nats.keys import compile_key
-from barnabas.broker.nats.partitioners import compile_partitioner
+from barnabas.broker.nats.client.headers import format_headers
+from barnabas.broker.nats.records.batch_builder import BatchBuilder
+from barnabas.broker.nats.records.encoder import Encoder
+from barnabas.broker.nats.records.keys import compile_key
+from barnabas.broker.nats.records.partitioners import compile_partitioner
 
 MESSAGES = 100_000
 SUBJECTS = 1000

@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.nats.client import ClientListener, NatsClient
-from barnabas.broker.nats.connection_settings import ConnectionSettings, parse_server
-from barnabas.broker.nats.errors import Cause
-from barnabas.broker.nats.protocol import ServerInfo, Sink
+from barnabas.broker.nats.client.client import ClientListener, NatsClient
+from barnabas.broker.nats.client.connection_settings import ConnectionSettings, parse_server
+from barnabas.broker.nats.client.errors import Cause
+from barnabas.broker.nats.client.protocol import ServerInfo, Sink
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import nats
-from barnabas.broker.nats.client import NatsClient
-from barnabas.broker.nats.connection_settings import ConnectionSettings, parse_server
-from barnabas.broker.nats.positions import Position, Positions
-from barnabas.broker.nats.reverse import ReverseBinding
+from barnabas.broker.nats.client.client import NatsClient
+from barnabas.broker.nats.client.connection_settings import ConnectionSettings, parse_server
+from barnabas.broker.nats.cluster.positions import Position, Positions
+from barnabas.broker.nats.reverse.carrier import ReverseBinding
 from barnabas.broker.partition import Partition
 from barnabas.controller.nats.binding import read_binding
 from barnabas.wire.errors import ErrorCode

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import nats
 from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.nats.client import NatsClient
-from barnabas.broker.nats.connection_settings import ConnectionSettings, parse_server
-from barnabas.broker.nats.jetstream_exact import ExactlyOnce
+from barnabas.broker.nats.client.client import NatsClient
+from barnabas.broker.nats.client.connection_settings import ConnectionSettings, parse_server
+from barnabas.broker.nats.jetstream.exact import ExactlyOnce
 from barnabas.broker.partition import Partition
 from barnabas.broker.partitions import PartitionManager
 from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record

@@ -8,10 +8,10 @@ import logging
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.acks import ACK_ALL, ACK_LEADER, NO_ACK, PubAckBytes, ack_level
-from barnabas.broker.nats.errors import NotConnected
-from barnabas.broker.nats.expectations import TTL_DISABLED
-from barnabas.broker.nats.pending_acks import AckStats, PartitionAcks
+from barnabas.broker.nats.client.errors import NotConnected
+from barnabas.broker.nats.ingest.acks import ACK_ALL, ACK_LEADER, NO_ACK, PubAckBytes, ack_level
+from barnabas.broker.nats.ingest.expectations import TTL_DISABLED
+from barnabas.broker.nats.ingest.pending_acks import AckStats, PartitionAcks
 from barnabas.broker.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.test_coordinator_log import World, batch
@@ -262,7 +262,7 @@ def test_many_are_sent_together() -> None:
 
 
 def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("barnabas.broker.nats.pending_acks.WAITING_MAX", 2)
+    monkeypatch.setattr("barnabas.broker.nats.ingest.pending_acks.WAITING_MAX", 2)
     replicas, publisher = Replicas(leader=1), Publisher()
     replicas.run(1)
     acks = publisher.acks(replicas[1].partition)

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.ingest import Ingest
+from barnabas.broker.nats.ingest.ingest import Ingest
 from barnabas.broker.tests.test_coordinator_log import World
 from barnabas.controller.nats.binding import read_binding
 from barnabas.storage.tests.crash_model import read_all

@@ -12,9 +12,9 @@ import nats
 import nats.errors
 import nkeys
 import pytest
-from barnabas.broker.nats.connection_settings import Secret, parse_server
-from barnabas.broker.nats.errors import AUTHORIZATION, SETTINGS, Cause, NatsSettingsError, cause_of
-from barnabas.broker.nats.nkeys import decode_seed, public_key
+from barnabas.broker.nats.client.connection_settings import Secret, parse_server
+from barnabas.broker.nats.client.errors import AUTHORIZATION, SETTINGS, Cause, NatsSettingsError, cause_of
+from barnabas.broker.nats.client.nkeys import decode_seed, public_key
 from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, into, outcome, until
 from barnabas.broker.nats.tests.nats_identities import Operator, public, seed, user_seed
 from hypothesis import given

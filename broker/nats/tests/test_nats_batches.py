@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.nats.batch_builder import Batch, BatchBuilder, TooLarge
-from barnabas.broker.nats.record_parts import VARINT_COUNT, header_parts, sized
+from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
+from barnabas.broker.nats.records.parts import VARINT_COUNT, header_parts, sized
 from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import HEADER_SIZE, Record, build_batch, iterate_records
 from hypothesis import example, given

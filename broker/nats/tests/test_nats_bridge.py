@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from barnabas.broker.nats import bridge as bridge_module
-from barnabas.broker.nats.attendance import Attendance
 from barnabas.broker.nats.bridge import NatsBridge
 from barnabas.broker.nats.carriers import make_core
+from barnabas.broker.nats.core.attendance import Attendance
 from barnabas.broker.nats.tests.client_world import settings
 from barnabas.broker.tests.replicas import DIRECTORY, Replicas
 from barnabas.controller.image import TOPIC_RESOURCE, PartitionState, partition_record

@@ -9,8 +9,8 @@ from typing import Any
 
 import nats
 import pytest
-from barnabas.broker.nats.client import Message
-from barnabas.broker.nats.errors import (
+from barnabas.broker.nats.client.client import Message
+from barnabas.broker.nats.client.errors import (
     LAME_DUCK,
     PROTOCOL,
     SERVER_GONE,

@@ -6,19 +6,19 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.budget import Budget
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.dead_letters import (
+from barnabas.broker.nats.client.headers import format_headers
+from barnabas.broker.nats.cluster.foreign import ForeignProducer
+from barnabas.broker.nats.ingest.budget import Budget
+from barnabas.broker.nats.ingest.dead_letters import (
     LETTER_BYTES,
     DeadLetters,
     record_of_message,
     record_of_tail,
 )
-from barnabas.broker.nats.encoder import Encoder
-from barnabas.broker.nats.foreign import ForeignProducer
-from barnabas.broker.nats.headers import format_headers
-from barnabas.broker.nats.keys import compile_key
-from barnabas.broker.nats.partitioners import compile_partitioner
+from barnabas.broker.nats.records.encoder import Encoder
+from barnabas.broker.nats.records.keys import compile_key
+from barnabas.broker.nats.records.partitioners import compile_partitioner
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.wire.errors import ErrorCode
 from hypothesis import given

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from barnabas.broker.nats.dedup import DedupWindow, kept_id, message_id
+from barnabas.broker.nats.ingest.dedup import DedupWindow, kept_id, message_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

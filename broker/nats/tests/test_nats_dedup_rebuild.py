@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.dedup import DedupWindow, kept_id
-from barnabas.broker.nats.dedup_rebuild import DedupRebuild, RebuildQueue
+from barnabas.broker.nats.ingest.dedup import DedupWindow, kept_id
+from barnabas.broker.nats.ingest.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.broker.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.test_coordinator_log import Ticking, World

@@ -8,9 +8,9 @@ import socket
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.acks import ACK_ALL, NO_ACK, PubAckBytes
-from barnabas.broker.nats.dedup import DedupWindow, message_id
-from barnabas.broker.nats.expectations import concern_topic, expects, refusal, refusal_now
+from barnabas.broker.nats.ingest.acks import ACK_ALL, NO_ACK, PubAckBytes
+from barnabas.broker.nats.ingest.dedup import DedupWindow, message_id
+from barnabas.broker.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,7 +129,7 @@ VALUES = {
     b"Nats-Expected-Something": [b"5"],
     b"X": [b"y"],
 }
-# Which of two refusals is told first; and what we do otherwise on purpose (see expectations.py).
+# Which of two refusals is told first; and what we do otherwise on purpose (see ingest/expectations.py).
 APART = [
     {b"Nats-Msg-Id", b"Nats-Expected-Last-Sequence"},
     *(

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from barnabas.broker.nats import attendance as attendance_module
-from barnabas.broker.nats.attendance import Attendance, Attended
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.errors import AUTHORIZATION, SERVER_GONE, SLOW_CONSUMER, Cause, NotConnected
-from barnabas.broker.nats.gaps import CAUSE_CHARACTERS_MAX, GapLog, shown_time
-from barnabas.broker.nats.heartbeat import EVERY_S, EXPLAINS_WITHIN_S, STANDSTILL_S, Heartbeat
-from barnabas.broker.nats.listener import ClientListener
-from barnabas.broker.nats.protocol import ServerInfo
+from barnabas.broker.nats.client.errors import AUTHORIZATION, SERVER_GONE, SLOW_CONSUMER, Cause, NotConnected
+from barnabas.broker.nats.client.heartbeat import EVERY_S, EXPLAINS_WITHIN_S, STANDSTILL_S, Heartbeat
+from barnabas.broker.nats.client.listener import ClientListener
+from barnabas.broker.nats.client.protocol import ServerInfo
+from barnabas.broker.nats.core import attendance as attendance_module
+from barnabas.broker.nats.core.attendance import Attendance, Attended
+from barnabas.broker.nats.core.gaps import CAUSE_CHARACTERS_MAX, GapLog, shown_time
 from barnabas.broker.nats.tests.client_world import ClientWorld, into, until
 from barnabas.storage.memory_disk import MemoryDisk
 from hypothesis import given

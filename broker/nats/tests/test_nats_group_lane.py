@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.foreign import NOWHERE, Placed
-from barnabas.broker.nats.group_lanes import GroupLanes
-from barnabas.broker.nats.ingest import Ingest
+from barnabas.broker.nats.cluster.foreign import NOWHERE, Placed
+from barnabas.broker.nats.groups.lanes import GroupLanes
+from barnabas.broker.nats.ingest.ingest import Ingest
 from barnabas.broker.producer_ids import ProducerIdAllocator
 from barnabas.broker.tests.replicas import TOPIC_ID, Replicas
 from barnabas.controller.nats.bound import Binding

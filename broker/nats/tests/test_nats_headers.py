@@ -6,7 +6,7 @@ import asyncio
 
 import nats
 import pytest
-from barnabas.broker.nats.headers import (
+from barnabas.broker.nats.client.headers import (
     MalformedHeaders,
     find_header,
     format_headers,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.ingest import Ingest
-from barnabas.broker.nats.lane import RETRY_MAX_S
+from barnabas.broker.nats.ingest.ingest import Ingest
+from barnabas.broker.nats.ingest.lane import RETRY_MAX_S
 from barnabas.broker.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.controller.nats.bound import Binding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.nats.jetstream_acks import Delivery, numbers_start, parse_ack_subject
+from barnabas.broker.nats.jetstream.acks import Delivery, numbers_start, parse_ack_subject
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,9 +7,9 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from barnabas.broker.nats.jetstream_checkpoint import Checkpoint, Checkpoints
-from barnabas.broker.nats.jetstream_steps import Answer, Steps
-from barnabas.broker.nats.positions import Position, Positions
+from barnabas.broker.nats.cluster.positions import Position, Positions
+from barnabas.broker.nats.jetstream.checkpoint import Checkpoint, Checkpoints
+from barnabas.broker.nats.jetstream.steps import Answer, Steps
 from barnabas.broker.tests.test_coordinator_log import World
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.primitives import uuid_to_string

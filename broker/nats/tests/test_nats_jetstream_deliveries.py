@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from barnabas.broker.nats.errors import NatsError, NotConnected
-from barnabas.broker.nats.jetstream_acks import ACK, IN_PROGRESS, NAK, TERM
-from barnabas.broker.nats.jetstream_deliveries import CONFIRM_EVERY_S, REMEMBERED, Deliveries
+from barnabas.broker.nats.client.errors import NatsError, NotConnected
+from barnabas.broker.nats.jetstream.acks import ACK, IN_PROGRESS, NAK, TERM
+from barnabas.broker.nats.jetstream.deliveries import CONFIRM_EVERY_S, REMEMBERED, Deliveries
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 

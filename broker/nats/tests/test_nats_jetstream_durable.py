@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.errors import NoResponders
-from barnabas.broker.nats.jetstream_api import (
+from barnabas.broker.nats.client.errors import NoResponders
+from barnabas.broker.nats.jetstream.api import (
     CONSUMER_NOT_FOUND,
     MESSAGE_NOT_FOUND,
     STREAM_NOT_FOUND,
@@ -16,9 +16,9 @@ from barnabas.broker.nats.jetstream_api import (
     StreamInfo,
     nanoseconds_of,
 )
-from barnabas.broker.nats.jetstream_durable import durable_name, open_durable
-from barnabas.broker.nats.jetstream_setup import Blocked, Consumer, find_stream
-from barnabas.broker.nats.jetstream_steps import Answer, Steps
+from barnabas.broker.nats.jetstream.durable import durable_name, open_durable
+from barnabas.broker.nats.jetstream.setup import Blocked, Consumer, find_stream
+from barnabas.broker.nats.jetstream.steps import Answer, Steps
 from barnabas.broker.nats.tests.stream_world import StreamWorld, binding
 from barnabas.controller.nats.binding import Binding
 from hypothesis import given

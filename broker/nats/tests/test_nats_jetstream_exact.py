@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.jetstream_dead_letters import DeadLetter
+from barnabas.broker.nats.jetstream.dead_letters import DeadLetter
 from barnabas.broker.nats.tests.stream_world import StreamWorld, binding
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch

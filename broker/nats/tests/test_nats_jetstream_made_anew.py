@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from barnabas.broker.nats.foreign import ForeignProducer
-from barnabas.broker.nats.jetstream_at_least_once import AtLeastOnce
+from barnabas.broker.nats.cluster.foreign import ForeignProducer
+from barnabas.broker.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.broker.nats.tests.stream_world import StreamWorld, binding
 
 from barnabas.testing.nats_server import NatsServer

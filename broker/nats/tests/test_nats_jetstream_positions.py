@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.nats.jetstream_positions import LogPosition, find_position
-from barnabas.broker.nats.jetstream_steps import Steps
+from barnabas.broker.nats.jetstream.positions import LogPosition, find_position
+from barnabas.broker.nats.jetstream.steps import Steps
 from barnabas.broker.partition import Partition
 from barnabas.broker.tests.test_coordinator_log import World
 from barnabas.storage.errors import StorageError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 import msgspec
-from barnabas.broker.nats.errors import NotConnected
-from barnabas.broker.nats.jetstream_pull import (
+from barnabas.broker.nats.client.errors import NotConnected
+from barnabas.broker.nats.jetstream.pull import (
     HEARTBEAT_S,
     PULL_BYTES_MAX,
     PULLS,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.jetstream_steps import Answer, Steps, in_thread, pause
+from barnabas.broker.nats.jetstream.steps import Answer, Steps, in_thread, pause
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 

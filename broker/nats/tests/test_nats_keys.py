@@ -6,8 +6,8 @@ import itertools
 import json
 
 import pytest
-from barnabas.broker.nats.headers import format_headers
-from barnabas.broker.nats.keys import compile_key
+from barnabas.broker.nats.client.headers import format_headers
+from barnabas.broker.nats.records.keys import compile_key
 from barnabas.controller.config_validators import ConfigError
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -122,7 +122,7 @@ def test_json_as_it_stands_in_the_payload(payload: bytes, expected: bytes | None
 
 def test_strings_and_others_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strings are looked for first; for a while after something else they are not."""
-    monkeypatch.setattr("barnabas.broker.nats.keys._OTHERS_EXPECTED", 2)
+    monkeypatch.setattr("barnabas.broker.nats.records.keys._OTHERS_EXPECTED", 2)
     kinds = {b'"s"': b"s", b"7": b"7", b'"\xff"': b"\xff", b"null": None, b"{": None, b'"\\n"': b"\n"}
     of_payload = compile_key("json:$.a").of_part
     for first, second, third in itertools.product(kinds, repeat=3):

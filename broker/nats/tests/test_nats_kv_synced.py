@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.errors import NatsError, NotConnected
-from barnabas.broker.nats.headers import find_header
-from barnabas.broker.nats.kv import value_of
-from barnabas.broker.nats.kv_synced import SyncedOutgoing
-from barnabas.broker.nats.positions import Position
-from barnabas.broker.nats.protocol import ServerInfo
-from barnabas.broker.nats.requests import Message
-from barnabas.broker.nats.reverse_partition import PartitionPublisher
+from barnabas.broker.nats.client.errors import NatsError, NotConnected
+from barnabas.broker.nats.client.headers import find_header
+from barnabas.broker.nats.client.protocol import ServerInfo
+from barnabas.broker.nats.client.requests import Message
+from barnabas.broker.nats.cluster.positions import Position
+from barnabas.broker.nats.kv.bucket import value_of
+from barnabas.broker.nats.kv.synced import SyncedOutgoing
+from barnabas.broker.nats.reverse.partition import PartitionPublisher
 from barnabas.broker.partition import Partition
 from barnabas.storage.log import Log
 from barnabas.storage.log_config import LogConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.nats.ledger import COMPACT_FROM, Ledger
+from barnabas.broker.nats.core.ledger import COMPACT_FROM, Ledger
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from barnabas.broker.nats import monitoring as monitoring_module
 from barnabas.broker.nats.carrier import Gap
-from barnabas.broker.nats.connection_settings import parse_monitoring_url
-from barnabas.broker.nats.errors import NatsSettingsError
+from barnabas.broker.nats.client.connection_settings import parse_monitoring_url
+from barnabas.broker.nats.client.errors import NatsSettingsError
 from barnabas.broker.nats.monitoring import ANSWER_BYTES_MAX, HttpGet, Monitoring
 from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, outcome, until
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import nats
 import pytest
-from barnabas.broker.nats.keys import compile_key
-from barnabas.broker.nats.partitioners import (
+from barnabas.broker.nats.records.keys import compile_key
+from barnabas.broker.nats.records.partitioners import (
     BadPartition,
     compile_partitioner,
     fnv1a,

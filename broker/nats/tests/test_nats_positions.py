@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.positions import Position, Positions
+from barnabas.broker.nats.cluster.positions import Position, Positions
 from barnabas.controller.decision import Decision
 from barnabas.controller.image import PartitionState, partition_record
 from barnabas.wire.errors import ErrorCode
@@ -139,7 +139,7 @@ def test_the_coordinator_may_be_another_broker(
     assert asker.fetch("g", topic_id, 0) == (ErrorCode.NONE, {0: Position(3)})
     assert other.fetch("g", topic_id, 0) == (ErrorCode.NONE, {0: Position(3)})
     other.stop()
-    monkeypatch.setattr("barnabas.broker.nats.positions.TIMEOUT_S", 0.2)
+    monkeypatch.setattr("barnabas.broker.nats.cluster.positions.TIMEOUT_S", 0.2)
     error, _ = asker.fetch("g", topic_id, 0)
     assert error in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 

@@ -8,7 +8,7 @@ import tracemalloc
 from typing import Any, TypeAlias
 
 import pytest
-from barnabas.broker.nats.protocol import (
+from barnabas.broker.nats.client.protocol import (
     KNOWN_LINES_MAX,
     LINE_BYTES_MAX,
     NOT_REMEMBERED,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.nats.dedup import kept_id
-from barnabas.broker.nats.record_ids import ids_of
+from barnabas.broker.nats.ingest.dedup import kept_id
+from barnabas.broker.nats.records.ids import ids_of
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, RecordBatchError, build_batch, iterate_records, read_header
 from hypothesis import given, settings

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.nats import reverse as reverse_module
+from barnabas.broker.nats.reverse import carrier as reverse_module
 from barnabas.broker.nats.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
@@ -267,7 +267,7 @@ def test_silence_is_no_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
     server: NatsServer,
 ) -> None:
-    monkeypatch.setattr("barnabas.broker.nats.reverse_partition.PATIENCE_S", 0.5)
+    monkeypatch.setattr("barnabas.broker.nats.reverse.partition.PATIENCE_S", 0.5)
     bench.create("orders")
     bench.append("orders", records(3))
     listener = subscribe("out")  # somebody hears it, so nobody says that there is no stream

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.nats.headers import parse_headers
-from barnabas.broker.nats.protocol import NatsParser, pub
-from barnabas.broker.nats.reverse_message import MessageHeaders, unescape_header
-from barnabas.broker.nats.reverse_subject import (
+from barnabas.broker.nats.client.headers import parse_headers
+from barnabas.broker.nats.client.protocol import NatsParser, pub
+from barnabas.broker.nats.reverse.message import MessageHeaders, unescape_header
+from barnabas.broker.nats.reverse.subject import (
     Unpublishable,
     compile_subject,
     escape_value,

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.errors import NatsError, NotConnected
-from barnabas.broker.nats.headers import find_header
-from barnabas.broker.nats.positions import Position
-from barnabas.broker.nats.protocol import ServerInfo
-from barnabas.broker.nats.reverse_outgoing import SubjectOutgoing
-from barnabas.broker.nats.reverse_partition import PartitionPublisher
+from barnabas.broker.nats.client.errors import NatsError, NotConnected
+from barnabas.broker.nats.client.headers import find_header
+from barnabas.broker.nats.client.protocol import ServerInfo
+from barnabas.broker.nats.cluster.positions import Position
+from barnabas.broker.nats.reverse.outgoing import SubjectOutgoing
+from barnabas.broker.nats.reverse.partition import PartitionPublisher
 from barnabas.broker.partition import Partition
 from barnabas.controller.nats.templates import parse_publish_template
 from barnabas.storage.log import Log

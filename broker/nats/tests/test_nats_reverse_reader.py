@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.broker.nats import reverse_reader
-from barnabas.broker.nats.reverse_reader import CommittedReader
+from barnabas.broker.nats.reverse import reader as reverse_reader
+from barnabas.broker.nats.reverse.reader import CommittedReader
 from barnabas.broker.partition import Partition
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import Log

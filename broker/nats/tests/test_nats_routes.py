@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from barnabas.broker.nats import record_parts, routes
-from barnabas.broker.nats.batch_builder import Batch, BatchBuilder
-from barnabas.broker.nats.encoder import Encoder
-from barnabas.broker.nats.headers import MalformedHeaders, Pairs, format_headers, parse_headers, read_status
-from barnabas.broker.nats.keys import compile_key
-from barnabas.broker.nats.partitioners import BadPartition, compile_partitioner
-from barnabas.broker.nats.record_parts import header_parts, jetstream_parts, sized
-from barnabas.broker.nats.routes import KeyRoutes
+from barnabas.broker.nats.client.headers import (
+    MalformedHeaders,
+    Pairs,
+    format_headers,
+    parse_headers,
+    read_status,
+)
+from barnabas.broker.nats.records import parts as record_parts
+from barnabas.broker.nats.records import routes
+from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
+from barnabas.broker.nats.records.encoder import Encoder
+from barnabas.broker.nats.records.keys import compile_key
+from barnabas.broker.nats.records.partitioners import BadPartition, compile_partitioner
+from barnabas.broker.nats.records.parts import header_parts, jetstream_parts, sized
+from barnabas.broker.nats.records.routes import KeyRoutes
 from barnabas.wire.record_batch import Record, iterate_records
 from hypothesis import example, given
 from hypothesis import strategies as st

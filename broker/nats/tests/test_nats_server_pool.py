@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.broker.nats.client import NatsClient
-from barnabas.broker.nats.connection_settings import parse_server
-from barnabas.broker.nats.errors import SERVER_GONE, STALE
-from barnabas.broker.nats.server_pool import BACKOFF_MAX_S, FIRST_BACKOFF_S, ServerPool
+from barnabas.broker.nats.client.client import NatsClient
+from barnabas.broker.nats.client.connection_settings import parse_server
+from barnabas.broker.nats.client.errors import SERVER_GONE, STALE
+from barnabas.broker.nats.client.server_pool import BACKOFF_MAX_S, FIRST_BACKOFF_S, ServerPool
 from barnabas.broker.nats.tests.client_world import Events, settings
 from hypothesis import given
 from hypothesis import strategies as st

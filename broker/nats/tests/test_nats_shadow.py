@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.broker.nats.alignment import SENDER_BYTES, Alignment, Mark
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.client import NatsClient
-from barnabas.broker.nats.ingest import Ingest
-from barnabas.broker.nats.shadow import KEPT_S, Shadow
+from barnabas.broker.nats.client.client import NatsClient
+from barnabas.broker.nats.core.alignment import SENDER_BYTES, Alignment, Mark
+from barnabas.broker.nats.core.shadow import KEPT_S, Shadow
+from barnabas.broker.nats.ingest.ingest import Ingest
 from barnabas.broker.nats.tests.client_world import settings
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.controller.nats.bound import Binding
@@ -116,7 +116,7 @@ def test_a_failure_here_does_not_stop_replication(
     def fails(*_arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("barnabas.broker.nats.shadow.read_tails", fails)
+    monkeypatch.setattr("barnabas.broker.nats.core.shadow.read_tails", fails)
     for _ in range(3):
         follower.replicate(2)
     assert follower.replicas.alive[2].log.log_end_offset == 6

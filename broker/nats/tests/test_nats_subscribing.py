@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from barnabas.broker.nats.subscribing import changed_subscriptions
+from barnabas.broker.nats.core.subscribing import changed_subscriptions
 from barnabas.controller.nats.subjects import Filter, matches
 from hypothesis import given
 from hypothesis import strategies as st

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.nats.batch_builder import Batch, BatchBuilder
-from barnabas.broker.nats.record_tails import read_tails
+from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
+from barnabas.broker.nats.records.tails import read_tails
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import InvalidBatch, Record, RecordBatchError, build_batch
 from hypothesis import example, given

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from barnabas.broker.nats.budget import Budget
-from barnabas.broker.nats.template_topics import (
+from barnabas.broker.nats.ingest.budget import Budget
+from barnabas.broker.nats.templates.topics import (
     REFUSED_S,
     RETRIED_S,
     RETRY_S,

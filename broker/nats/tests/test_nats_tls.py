@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.broker.nats.client import NatsClient
-from barnabas.broker.nats.connection_settings import Secret
-from barnabas.broker.nats.errors import SERVER_GONE, SETTINGS, Cause
+from barnabas.broker.nats.client.client import NatsClient
+from barnabas.broker.nats.client.connection_settings import Secret
+from barnabas.broker.nats.client.errors import SERVER_GONE, SETTINGS, Cause
 from barnabas.broker.nats.tests.client_world import ClientWorld, Events, flushed, into, until
 
 FILES = (

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from barnabas.broker.nats.errors import NotConnected
-from barnabas.broker.nats.turns import EARLY_S, LATEST_S, SENT_AFTER_S, Turn, Turns
+from barnabas.broker.nats.client.errors import NotConnected
+from barnabas.broker.nats.cluster.turns import EARLY_S, LATEST_S, SENT_AFTER_S, Turn, Turns
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 

@@ -1,0 +1,1 @@
+"""A client of nats-server: the protocol, connections and who we are there."""

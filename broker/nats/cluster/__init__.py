@@ -1,0 +1,1 @@
+"""What a binding needs of the other brokers of its cluster."""

@@ -1,0 +1,140 @@
+"""From where on a follower counts messages against records: a mark that it and the leader receive among the messages.
+
+Every broker of a binding listens to the binding's marks, on the connection that its messages come in on, so a mark has a
+place among the messages. A follower that begins to count sends one. The leader appends what it has received before it,
+and answers where its log ends then; records from there on belong to the messages behind the mark. Both are server
+work of the same moment, so what is published at exactly that time may be on different sides of it; then something is left
+over in the ledger, and another mark follows.
+
+Where the account may not publish marks, counting begins anywhere, and is right as soon as nothing is left over, but for
+messages that are all alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from barnabas.broker.nats.client.errors import NatsError
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.client.client import NatsClient, Subscription
+    from barnabas.broker.nats.ingest.ingest import Ingest
+    from barnabas.storage.runtime import Runtime, Timer
+
+log = logging.getLogger("barnabas.nats")
+
+LOOK_EVERY_S: Final = 0.1
+LOOK_IDLE_S: Final = (
+    1.0  # where nobody follows anything, as on every single broker: there may be many bindings
+)
+SENDER_BYTES: Final = 8  # written in hexadecimal digits
+_NO_JSON: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_is_sender: Final = re.compile(f"[0-9a-f]{{{2 * SENDER_BYTES}}}").fullmatch
+
+
+class Mark(msgspec.Struct):
+    """What a mark says."""
+
+    sender: str
+    number: int
+
+
+class Ends(msgspec.Struct):
+    """A leader's answer: by partition, its leader epoch and where its log ended."""
+
+    number: int
+    ends: dict[int, tuple[int, int]]
+
+
+_read_ends: Final = msgspec.json.Decoder(Ends).decode
+
+
+def _read_mark(payload: bytes) -> Mark | None:
+    """Anybody may publish anything there, and what the sender's name makes of a subject can end a connection."""
+    try:
+        mark = msgspec.json.decode(payload, type=Mark)
+    except _NO_JSON:
+        return None
+    return mark if _is_sender(mark.sender) else None
+
+
+class Alignment:
+    """Of one binding on one broker. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, client: NatsClient, ingest: Ingest, cluster_id: str) -> None:
+        prefix = f"_BARNABAS.{cluster_id}.{ingest.binding.topic}"
+        self._marks = f"{prefix}.mark"
+        self._answers = f"{prefix}.ends"
+        self._runtime = runtime
+        self._client = client
+        self._ingest = ingest
+        self._me = runtime.random_bytes(SENDER_BYTES).hex()
+        self._number = 0
+        self._subscriptions: list[Subscription] = []
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        self._subscriptions = [
+            self._client.subscribe(self._marks, self._mark_came),
+            self._client.subscribe(f"{self._answers}.{self._me}", self._answer_came),
+        ]
+        self._look_later(LOOK_EVERY_S)
+
+    def stop(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.unsubscribe()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_later(self, after_s: float) -> None:
+        self._timer = self._runtime.call_later(after_s, self._look)
+
+    def _look(self) -> None:
+        ingest = self._ingest
+        followed = [shadow for index, shadow in ingest.shadows.items() if index not in ingest.lanes]
+        self._look_later(LOOK_EVERY_S if ingest.shadows else LOOK_IDLE_S)
+        if not followed:
+            return
+        now_s = self._runtime.monotonic()
+        for shadow in followed:  # replication goes on without a connection, and what it brings gets old
+            shadow.tick(now_s)
+        wanting = [shadow for shadow in followed if shadow.wants_mark()]
+        if not wanting or not self._client.is_connected:
+            return
+        self._number += 1
+        for shadow in wanting:
+            shadow.mark_sent(self._number)
+        self._publish(self._marks, msgspec.json.encode(Mark(self._me, self._number)))
+
+    def _mark_came(self, _subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
+        mark = _read_mark(payload)
+        if mark is None:
+            return
+        ingest = self._ingest
+        if mark.sender == self._me:
+            for shadow in ingest.shadows.values():
+                shadow.mark_received(mark.number)
+            return
+        ingest.close()
+        ends = {index: found for index in ingest.lanes if (found := ingest.end_of(index)) is not None}
+        if ends:
+            self._publish(f"{self._answers}.{mark.sender}", msgspec.json.encode(Ends(mark.number, ends)))
+
+    def _answer_came(self, _subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
+        try:
+            answer = _read_ends(payload)
+        except _NO_JSON:
+            return
+        shadows = self._ingest.shadows
+        for index, (leader_epoch, offset) in answer.ends.items():
+            if index in shadows:
+                shadows[index].mark_found(answer.number, leader_epoch, offset)
+
+    def _publish(self, subject: str, payload: bytes) -> None:
+        try:
+            self._client.publish(subject.encode(), payload)
+        except (NatsError, ValueError) as error:
+            log.debug("no mark on %s: %s", subject, error)

@@ -1,0 +1,349 @@
+"""A core binding: subscriptions on subjects, whose messages become records of the partitions led here.
+
+Whether it was there for all of them is another matter (core/presence.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.nats.client.client import ClientListener
+from barnabas.broker.nats.cluster.roles import NO_ROLES, Roles
+from barnabas.broker.nats.cluster.turns import Turns
+from barnabas.broker.nats.core.alignment import Alignment
+from barnabas.broker.nats.core.presence import Presence
+from barnabas.broker.nats.core.subscribing import changed_subscriptions
+from barnabas.broker.nats.groups.lanes import GroupLanes
+from barnabas.broker.nats.ingest.budget import Budget
+from barnabas.broker.nats.ingest.dead_letters import DeadLetters
+from barnabas.broker.nats.ingest.ingest import Ingest
+from barnabas.broker.nats.templates.ingest import TemplateIngest
+from barnabas.controller.nats.subjects import compile_subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from barnabas.broker.nats.carrier import CarrierStats
+    from barnabas.broker.nats.client.client import Subscription
+    from barnabas.broker.nats.client.errors import Cause, NatsError
+    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.cluster.turns import Turn
+    from barnabas.broker.nats.connections import Intake
+    from barnabas.broker.nats.core.gaps import GapLog
+    from barnabas.broker.partition import Partition
+    from barnabas.broker.services import Services
+    from barnabas.controller.nats.bound import Binding
+    from barnabas.controller.nats.subjects import Filter
+    from barnabas.storage.runtime import Timer
+
+log = logging.getLogger("barnabas.nats")
+
+ASK_REFUSED_AGAIN_S: Final = 2.0  # for a subscription, and then twice as long each time
+ASK_REFUSED_AGAIN_S_MAX: Final = 60.0
+LEAVING_LOOK_S: Final = 0.02
+_NOTHING: Final[Mapping[int, Partition]] = {}
+_NONE: Final[frozenset[int]] = frozenset()
+
+_MOVES_MESSAGES: Final = ("key", "partitioner", "topic_template")  # to other partitions
+# With another one of these it is another binding.
+_WHAT_IT_IS: Final = ("topic", "mode", "connection", "queue_group")
+
+
+class CoreBinding(ClientListener):
+    """A Carrier."""
+
+    def __init__(
+        self,
+        services: Services,
+        intake: Intake,
+        binding: Binding,
+        partition_count: int,
+        stats: CarrierStats,
+        gaps: GapLog,
+    ) -> None:
+        runtime, cluster_id = services.runtime, services.cluster_id
+        self.binding = binding
+        self.stats = stats
+        self._budget = Budget(binding.buffer_bytes, self._full)
+        self._rejects = DeadLetters(services, binding.topic, stats, self._budget)
+        self._rejects.topic = binding.dead_letter_topic
+        self._alignment: Alignment | None = None
+        self.turns = Turns(runtime, intake.client, binding.topic, cluster_id)
+        self._planned = binding, partition_count  # the last that was heard of
+        self._roles_at_turn: Roles | None = None  # nothing is served until then
+        self.ingest: Ingest | TemplateIngest
+        if binding.topic_template is not None:
+            self.ingest = TemplateIngest(
+                services, intake.client, binding, partition_count, stats, self._budget, self._rejects
+            )
+        else:
+            group = None
+            if binding.queue_group:
+                group = GroupLanes(services, binding.topic, intake.client.publish_encoded, stats)
+            self.ingest = Ingest(
+                runtime,
+                binding,
+                partition_count,
+                stats,
+                cluster_id,
+                intake.client.publish_encoded,
+                self._budget,
+                self._rejects,
+                group,
+            )
+            self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
+        self._runtime = runtime
+        self._intake = intake
+        self._subscriptions: list[Subscription] = []
+        self._is_paused = False
+        self._is_stopped = False
+        self._leads = False
+        self._is_template = binding.topic_template is not None
+        self._is_member = bool(binding.queue_group)
+        self._presence = Presence(
+            runtime,
+            intake,
+            binding.topic,
+            gaps,
+            self._has_messages_to_miss,
+            lambda: self.ingest.is_whole and self._rejects.is_idle,
+        )
+        self._retry: Timer | None = None  # of what the server has refused
+        self._ask_again_s = ASK_REFUSED_AGAIN_S
+
+    @property
+    def state(self) -> str:
+        client = self._intake.client
+        if self._is_paused:
+            return "paused: the log takes nothing, and more waits than nats.buffer.bytes"
+        refused = [each.refused for each in self._subscriptions if each.refused]
+        if refused:
+            return f"blocked: the server refuses the subscription: {refused[0]}"
+        if client.is_connected and isinstance(self.ingest, TemplateIngest) and self.ingest.problem:
+            return f"waiting: {self.ingest.problem}"
+        if client.is_connected:
+            return "running"
+        return f"connecting: {client.last_cause}" if client.last_cause else "connecting"
+
+    def count(self) -> None:
+        """Bring `stats` up to date with what is kept elsewhere: nothing is counted for each message."""
+        stats = self.stats
+        stats.messages_in = (
+            stats.appended + stats.duplicates + stats.refused + stats.looped + stats.dead_letters
+        )
+        stats.bytes_in = stats.appended_bytes
+        stats.ack_latency_ms = self.ingest.ack_stats.latency_s * 1000
+
+    def start(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,
+        coming: frozenset[int] = _NONE,
+        *,
+        missed: str = "",
+        since_ms: int = 0,
+        turn: Turn | None = None,
+    ) -> None:
+        """As `roles_changed`; from here on it listens. `missed`: the binding is older than this, and why nobody has
+        listened; since when, where that is known. `turn`: it takes messages from there on, others do so far."""
+        binding, intake = self.binding, self._intake
+        client = intake.client
+        self._presence.start(() if missed else leading)
+        intake.closers.append(self.ingest.close)
+        intake.client.listeners.append(self)
+        self._subscribe(compile_subscriptions(binding.patterns, binding.unwanted))
+        self.turns.start()
+        # A member of a queue group takes what it is given from the first message on: nobody else is.
+        if turn is not None and client.is_connected and not self._is_member:
+            self._roles_at_turn = Roles(leading, following, coming)
+            leading, following, coming = NO_ROLES
+            self.turns.plan(turn, self._begin)
+        self.ingest.serve(leading, following, coming)
+        self._leads = bool(leading)
+        if missed and self._is_template:
+            self._presence.missed([lane.partition for lane in self.ingest.lanes.values()], missed, since_ms)
+        self._presence.serves(leading, following, missed, since_ms)
+        if self._alignment is not None and not binding.queue_group:
+            self._alignment.start()
+        if client.is_connected:
+            client.flush(self._flushed)
+        log.info(
+            "topic %s takes %s for its partitions %s",
+            binding.topic,
+            ", ".join(binding.patterns),
+            ", ".join(map(str, sorted(leading))),
+        )
+
+    def roles_changed(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,
+        coming: frozenset[int] = _NONE,
+    ) -> None:
+        """`following`: the partitions that this broker is in sync with, and may have to lead at any time; `coming`: those
+        that it is a replica of, and that are about to be opened."""
+        if self._roles_at_turn is not None:
+            self._roles_at_turn = Roles(leading, following, coming)
+            return
+        self.ingest.serve(leading, following, coming)
+        self._leads = bool(leading)
+        self._presence.serves(leading, (*following, *coming))
+
+    def _begin(self) -> None:
+        """What was planned at `start`."""
+        roles, self._roles_at_turn = self._roles_at_turn, None
+        if roles is not None:
+            self.roles_changed(*roles)
+
+    def rebind(self, binding: Binding, partition_count: int, turn: Turn | None = None) -> bool:
+        """The binding or the number of partitions has changed: go on with that, without a gap, from the next message on;
+        with `turn`, if messages change their partitions, together with other brokers. Whether that can be done; if not,
+        nothing has changed here."""
+        before, count_before = self._planned
+        if any(getattr(before, name) != getattr(binding, name) for name in _WHAT_IT_IS) or (
+            (before.topic_template is None) != (binding.topic_template is None)
+        ):
+            return False
+        self._planned = binding, partition_count
+        moves = partition_count != count_before or any(
+            getattr(before, name) != getattr(binding, name) for name in _MOVES_MESSAGES
+        )
+        if turn is not None and (moves or self.turns.are_planned):
+            self.turns.plan(turn, partial(self._change, binding, partition_count))
+        else:
+            self._change(binding, partition_count)
+        return True
+
+    def _change(self, binding: Binding, partition_count: int) -> None:
+        self.binding = binding
+        self._budget.bytes_max = binding.buffer_bytes
+        self._rejects.topic = binding.dead_letter_topic
+        self.ingest.rebind(binding, partition_count)
+        patterns = [each.subject for each in self._subscriptions]
+        self._subscribe(changed_subscriptions(patterns, binding.patterns, binding.unwanted))
+        log.info("topic %s takes %s, as its configs are now", binding.topic, ", ".join(binding.patterns))
+
+    def _subscribe(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
+        """To these, with these filters. What there is of them stays; what is new comes before what is old goes."""
+        current = {each.subject: each for each in self._subscriptions}
+        subscriptions: list[Subscription] = []
+        for pattern, is_taken in wanted:
+            take = self.ingest.encoder(is_taken).take
+            subscription = current.pop(pattern, None)
+            if subscription is None:
+                client, queue = self._intake.client, self.binding.queue_group
+                subscription = client.subscribe(pattern, take, queue=queue)
+            else:
+                subscription.hand_over(take)
+            subscriptions.append(subscription)
+        for subscription in current.values():
+            subscription.unsubscribe()
+        self._subscriptions = subscriptions
+        self._intake.subscriptions_changed()
+
+    def leave_group(self, left: Callable[[], object]) -> None:
+        """Before `stop`: have the others of the queue group be given the messages, and call `left()` when those that have
+        come here are in their logs, which may take for ever."""
+        missing = len(self._subscriptions)
+
+        def drained(_error: NatsError | None) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                self.ingest.close()
+                look()
+
+        def look() -> None:
+            if self.ingest.is_whole or self._is_stopped:
+                left()
+            else:
+                self._runtime.call_later(LEAVING_LOOK_S, look)
+
+        for subscription in self._subscriptions:
+            subscription.drain(drained)
+
+    def stop(self, cause: str = "") -> None:
+        """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""
+        self._presence.ends(cause)
+        self._is_stopped = True
+        if self._retry is not None:
+            self._retry.cancel()
+        self._presence.stop()
+        for subscription in self._subscriptions:
+            subscription.unsubscribe()
+        if self._alignment is not None:
+            self._alignment.stop()
+        self.ingest.end()
+        self._rejects.close()
+        self.turns.stop()
+        self._intake.closers.remove(self.ingest.close)
+        self._intake.client.listeners.remove(self)
+        self._intake.let_go(self)
+
+    def _full(self, is_full: bool) -> None:
+        self._is_paused = is_full
+        if is_full:
+            log.warning(
+                "topic %s: more than nats.buffer.bytes=%d wait for the log; nothing is read from NATS until they are less, "
+                "and the server cuts slow readers off after 10 s or 64 MiB",
+                self.binding.topic,
+                self.binding.buffer_bytes,
+            )
+            self._intake.hold(self)
+        else:
+            self._intake.let_go(self)
+
+    # -- the connection
+
+    def connected(self, _info: ServerInfo) -> None:
+        self.ingest.subscribed_anew()
+        if self._presence.connected():
+            self.stats.reconnects += 1
+        self._listening()
+
+    def disconnected(self, cause: Cause) -> None:
+        self._presence.disconnected(cause)
+        wanted = compile_subscriptions(self.binding.patterns, self.binding.unwanted)
+        if [each.subject for each in self._subscriptions] != [pattern for pattern, _ in wanted]:
+            self.ingest.rebind(self.binding, self.ingest.partition_count)
+            self._subscribe(wanted)  # what has stayed so as not to miss anything
+
+    def unreachable(self, cause: Cause) -> None:
+        self._presence.unreachable(cause)
+
+    def refused(self, _text: str) -> None:
+        """The server has refused something; what, the subscriptions know."""
+        refused = next((each.refused for each in self._subscriptions if each.refused), "")
+        if not refused:
+            return
+        self._presence.refused(refused)
+        if self._retry is None:
+            self._retry = self._runtime.call_later(self._ask_again_s, self._ask_again)
+            self._ask_again_s = min(2 * self._ask_again_s, ASK_REFUSED_AGAIN_S_MAX)
+
+    def _ask_again(self) -> None:
+        """What the server has refused it may allow now; it does not tell when."""
+        self._retry = None
+        if self._intake.client.is_connected:
+            for subscription in self._subscriptions:
+                if subscription.refused:
+                    subscription.again()
+            self._intake.client.flush(self._flushed)
+
+    def _flushed(self, error: NatsError | None) -> None:
+        """The server knows the subscriptions that were made on a connection that was there; else `connected` tells."""
+        if error is None and not self._is_stopped:
+            self._listening()
+
+    def _listening(self) -> None:
+        if not any(each.refused for each in self._subscriptions):
+            self._ask_again_s = ASK_REFUSED_AGAIN_S
+            self._presence.listens()
+
+    def _has_messages_to_miss(self) -> bool:
+        """A template's messages may be for topics that are yet to come, which whoever leads the bound topic answers for.
+        A member's may be for any partition."""
+        return bool(self.ingest.lanes) or ((self._is_template or self._is_member) and self._leads)

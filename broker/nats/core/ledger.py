@@ -1,0 +1,138 @@
+"""What a broker has received and what its copy of the log holds, held against each other.
+
+Every broker in sync receives the messages of a binding; the leader alone appends them, and the others see its records
+come by replication. By the tails of the records (records/parts.py) each knows which messages are not in its log yet: those a
+new leader has to append, and which records it has not received yet: those it must not append a second time when they
+come. Equal tails are as good as each other, so only their numbers count.
+
+Either side forgets what has waited for too long: a message that the leader did not take, or records from before this
+broker listened. Where counting begins is agreed upon (core/alignment.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, Generic, TypeVar
+
+Extra = TypeVar("Extra")
+
+COMPACT_FROM: Final = 1000
+
+
+class Side(Generic[Extra]):
+    """A multiset of tails in the order in which they came, each with its time and something more."""
+
+    __slots__ = ("_count", "_entries", "_matched", "_unmatched", "size")
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[float, bytes, Extra]] = deque()
+        self._unmatched: dict[bytes, int] = {}
+        self._matched: dict[bytes, int] = {}  # of those in `_entries`; of equal ones the oldest
+        self._count = 0  # of those not matched
+        self.size = 0  # their bytes
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, tail: bytes, now_s: float, extra: Extra) -> None:
+        self._entries.append((now_s, tail, extra))
+        self._unmatched[tail] = self._unmatched.get(tail, 0) + 1
+        self._count += 1
+        self.size += len(tail)
+
+    def match(self, tail: bytes) -> bool:
+        """Take away the oldest of these, if there is one; whether there was."""
+        count = self._unmatched.get(tail)
+        if not count:
+            return False
+        self._forget(tail, count)
+        entries, matched = self._entries, self._matched
+        if entries[0][1] == tail and not matched:  # in order, as nearly always
+            entries.popleft()
+            return True
+        matched[tail] = matched.get(tail, 0) + 1
+        self._drop_matched()
+        if len(entries) > COMPACT_FROM + 2 * self._count:
+            self._entries = deque(self._rest())
+            matched.clear()
+        return True
+
+    def expire(self, before_s: float) -> int:
+        """Forget what came before; how many that were."""
+        expired = 0
+        entries = self._entries
+        self._drop_matched()
+        while entries and entries[0][0] < before_s:
+            tail = entries.popleft()[1]
+            self._forget(tail, self._unmatched[tail])
+            expired += 1
+            self._drop_matched()
+        return expired
+
+    def drain(self) -> list[tuple[bytes, Extra]]:
+        """All of it, in order; nothing is left."""
+        rest = [(tail, extra) for _, tail, extra in self._rest()]
+        self.clear()
+        return rest
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._unmatched.clear()
+        self._matched.clear()
+        self._count = self.size = 0
+
+    def _forget(self, tail: bytes, count: int) -> None:
+        if count == 1:
+            del self._unmatched[tail]
+        else:
+            self._unmatched[tail] = count - 1
+        self._count -= 1
+        self.size -= len(tail)
+
+    def _drop_matched(self) -> None:
+        entries, matched = self._entries, self._matched
+        while matched and entries and (count := matched.get(entries[0][1])):
+            tail = entries.popleft()[1]
+            if count == 1:
+                del matched[tail]
+            else:
+                matched[tail] = count - 1
+
+    def _rest(self) -> list[tuple[float, bytes, Extra]]:
+        matched = dict(self._matched)
+        rest = []
+        for entry in self._entries:
+            count = matched.get(entry[1])
+            if count:
+                matched[entry[1]] = count - 1
+            else:
+                rest.append(entry)
+        return rest
+
+
+class Ledger(Generic[Extra]):
+    """Of one partition. Times in seconds."""
+
+    __slots__ = ("ahead", "pending")
+
+    def __init__(self) -> None:
+        self.pending: Side[Extra] = Side()  # received, and not in the log
+        self.ahead: Side[None] = Side()  # in the log, and not received
+
+    def received(self, tail: bytes, now_s: float, extra: Extra) -> None:
+        if not self.ahead.match(tail):
+            self.pending.add(tail, now_s, extra)
+
+    def stored(self, tail: bytes, now_s: float) -> None:
+        """It is in the log."""
+        if not self.pending.match(tail):
+            self.ahead.add(tail, now_s, None)
+
+    def cut(self, tail: bytes, now_s: float, extra: Extra) -> None:
+        """It is in the log no more."""
+        if not self.ahead.match(tail):
+            self.pending.add(tail, now_s, extra)
+
+    def expire(self, before_s: float) -> None:
+        self.pending.expire(before_s)
+        self.ahead.expire(before_s)

@@ -1,0 +1,1 @@
+"""Messages on their way into the partitions led here: lanes, acknowledgements, ids seen before."""

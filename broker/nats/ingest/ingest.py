@@ -1,0 +1,527 @@
+"""What comes in for the partitions of one topic that are led here: from messages to batches in the log.
+
+Subscriptions hand each message to an encoder (records/encoder.py); `close` appends what was gathered, one batch a partition,
+after each piece of data that was read. A message that asks for something, by a reply subject or a header, takes the way
+through `_special`, which decides whether it is stored and who is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.nats.client.headers import find_header
+from barnabas.broker.nats.core.shadow import Shadow
+from barnabas.broker.nats.ingest.acks import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
+from barnabas.broker.nats.ingest.budget import Budget
+from barnabas.broker.nats.ingest.dead_letters import record_of_message, record_of_tail
+from barnabas.broker.nats.ingest.dedup import MESSAGE_ID, DedupWindow, kept_id
+from barnabas.broker.nats.ingest.dedup_rebuild import DedupRebuild, RebuildQueue
+from barnabas.broker.nats.ingest.entrance import Entrance
+from barnabas.broker.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
+from barnabas.broker.nats.ingest.lane import Lane
+from barnabas.broker.nats.ingest.pending_acks import AckStats, PartitionAcks, Send
+from barnabas.broker.nats.records.encoder import Encoder
+from barnabas.broker.nats.records.keys import compile_key
+from barnabas.broker.nats.records.partitioners import BadPartition, compile_partitioner
+from barnabas.controller.nats.keys import SUBJECT_KEY
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.carrier import CarrierStats
+    from barnabas.broker.nats.client.headers import Pairs
+    from barnabas.broker.nats.core.shadow import Asked
+    from barnabas.broker.nats.groups.acks import GroupAcks
+    from barnabas.broker.nats.groups.lanes import GroupLanes
+    from barnabas.broker.nats.ingest.dead_letters import Answer, DeadLetters
+    from barnabas.broker.nats.records.routes import Take, Wanted
+    from barnabas.broker.partition import Partition
+    from barnabas.controller.nats.bound import Binding
+    from barnabas.storage.runtime import Runtime
+
+log = logging.getLogger("barnabas.nats")
+
+# Topics that a message has come from, as <cluster>/<topic>, comma-separated: added where records are published.
+HOPS_HEADER: Final = b"Barnabas-Hops"
+_SPECIAL: Final = frozenset({MESSAGE_ID, KAFKA_ACK, b"Nats-TTL", b"Nats-Rollup", b"Nats-Incr", HOPS_HEADER})
+_SPECIAL_PREFIXES: Final = (b"Nats-Expected-", b"Nats-Schedule", b"Nats-Batch-")
+_NOTHING: Final[Mapping[int, Partition]] = {}
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+def _is_special(name: bytes) -> bool:
+    return name in _SPECIAL or name.startswith(_SPECIAL_PREFIXES)
+
+
+class Coming:
+    """What has come for a partition that is about to be opened."""
+
+    __slots__ = ("size", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[bytes, Asked | None]] = []
+        self.size = 0
+
+    def take(self, tail: bytes) -> None:
+        self.waiting.append((tail, None))
+        self.size += len(tail)
+
+    def take_asking(self, tail: bytes, asked: Asked) -> None:
+        self.waiting.append((tail, asked))
+        self.size += len(tail)
+
+
+class Ingest:
+    """Of one binding. `send_acks(data, count)` sends messages that are encoded already. `on_full(bool)` is told when more
+    than the byte budget waits, and when it does no longer, unless several share a `budget`, whose owner is told. With a
+    `group` what is not this broker's alone goes there."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        binding: Binding,
+        partition_count: int,
+        stats: CarrierStats,
+        cluster_id: str,
+        send_acks: Send,
+        budget: Budget | None = None,
+        rejects: DeadLetters | None = None,
+        group: GroupLanes | None = None,
+    ) -> None:
+        self.binding = binding
+        self.stats = stats
+        self.ack_stats = AckStats() if group is None else group.ack_stats
+        self.lanes: dict[int, Lane] = {}
+        self.shadows: dict[int, Shadow] = {}
+        self.on_full: Callable[[bool], object] = lambda _: None
+        self._runtime = runtime
+        self._send_acks = send_acks
+        self._rejects = rejects
+        self._group = group
+        if group is not None:
+            group.on_held = self._held
+            if rejects is not None:
+                group.on_refused = partial(self._refused, rejects)
+        self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
+        self._hop = f"{cluster_id}/{binding.topic}".encode()
+        self._compile(partition_count)
+        self._encoders: list[Encoder] = []
+        self._takes: dict[int, Take] = {}
+        self._entrances: dict[int, Entrance] = {}  # of partitions whose leadership has just begun
+        self._coming: dict[int, Coming] = {}  # of those that are about to be opened
+        self._rebuilds = RebuildQueue()
+
+    def _compile(self, partition_count: int) -> None:
+        binding = self.binding
+        self.partition_count = partition_count
+        self._key_of = compile_key(binding.key)
+        self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
+        self._level_of = ack_level(binding.acks)
+
+    def rebind(self, binding: Binding, partition_count: int) -> None:
+        """From the next message on this counts, and what `encoder` makes from now on; earlier encoders are of no use any
+        more. Its partitions, what waits for them and who waits for answers stay."""
+        self.close()
+        window_ms = self.binding.dedup_window_ms
+        self.binding = binding
+        self._compile(partition_count)
+        self._encoders.clear()
+        if binding.dedup_window_ms != window_ms:
+            for index in sorted(self.lanes):
+                self._learn_ids_anew(index)
+            self._serve_encoders()
+        if self._group is not None:
+            self._serve_group(self._group, self.lanes)
+            self._serve_encoders()
+
+    def encoder(self, wanted: Wanted | None = None) -> Encoder:
+        """One for each subscription; `wanted` says of a subject whether this one takes it."""
+        encoder = Encoder(
+            self._key_of,
+            self._partition_of,
+            self.partition_count,
+            self._takes,
+            special=self._special,
+            refused=self._bad_partition,
+            wanted=wanted,
+            is_special=_is_special,
+            reply_is_special=self.binding.acks == "reply",
+        )
+        self._encoders.append(encoder)
+        return encoder
+
+    def serve(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,
+        coming: frozenset[int] = _NONE,
+    ) -> None:
+        """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
+        in sync; what is for those in `coming` waits until they are one or the other."""
+        if self._group is not None:
+            leading = {index: each for index, each in leading.items() if len(each.state.replicas) == 1}
+            following, coming = _NOTHING, _NONE
+            self._serve_group(self._group, leading)
+        for index in [
+            index
+            for index, lane in self.lanes.items()
+            if leading.get(index) is not lane.partition or lane.was_perhaps_led_elsewhere()
+        ]:
+            self._close_lane(index)
+        self._keep_shadows({**leading, **following})
+        begun = [index for index in sorted(leading) if index not in self.lanes]
+        for index in begun:
+            self.lanes[index] = self._open_lane(leading[index])
+        come = {index: self._coming.pop(index) for index in sorted(self._coming) if index not in coming}
+        for index in sorted(coming - self._coming.keys()):
+            self._coming[index] = Coming()
+        self._serve_encoders()
+        for index in begun:
+            self._take_over(index)
+        if come:
+            self._let_in(come)
+        self._held()
+        if come or self._group is not None:
+            self.close()
+
+    def close(self) -> None:
+        """Append what was gathered."""
+        if self._group is not None:
+            self._group.send()
+        gathered = [lane for lane in self.lanes.values() if lane.builder.tails]
+        if not (gathered or self.shadows or self._entrances or self._coming):
+            return  # as mostly when there are many bindings
+        now_ms = self._runtime.time_ms()
+        now_s = self._runtime.monotonic()
+        for lane in gathered:
+            if lane.is_holding:
+                lane.count_held()
+            else:
+                lane.append(now_ms, now_s)
+        if self.shadows:
+            for shadow in self.shadows.values():
+                shadow.tick(now_s)
+        if self._entrances:
+            self._open_wide()
+        if self._coming:
+            self._held()
+
+    def end(self) -> None:
+        """For good: append what is gathered, and drop what waits."""
+        self.close()
+        if self._group is not None:
+            self._group.close()
+        for index in sorted(self.lanes):
+            self._close_lane(index)
+        self._keep_shadows({})
+        self.stats.lost_estimate += sum(len(each.waiting) for each in self._coming.values())
+        self._coming.clear()
+        self._budget.note(self, 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether partitions are led here, and all that came for them is in their logs."""
+        group = self._group
+        return (
+            bool(self.lanes or (group is not None and group.served))
+            and not (group is not None and group.waiting)
+            and not any(lane.is_holding or lane.builder.tails for lane in self.lanes.values())
+            and not any(entrance.size for entrance in self._entrances.values())
+            and not any(coming.size for coming in self._coming.values())
+        )
+
+    def subscribed_anew(self) -> None:
+        """What was published before is not delivered any more."""
+        for shadow in self.shadows.values():
+            shadow.begin_anew()
+
+    def end_of(self, index: int) -> tuple[int, int] | None:
+        """Leader epoch and end of a partition that is led here, all that was received appended; None when something
+        waits."""
+        lane = self.lanes[index]
+        if lane.builder.tails or index in self._entrances:
+            return None
+        return lane.partition.leader_epoch, lane.partition.log.log_end_offset
+
+    # -- roles
+
+    def _serve_group(self, group: GroupLanes, alone: Mapping[int, object]) -> None:
+        group.serve(index for index in range(self.partition_count) if index not in alone)
+
+    def _keep_shadows(self, hosted: Mapping[int, Partition]) -> None:
+        wanted = {
+            index: partition
+            for index, partition in hosted.items()
+            if len(partition.state.replicas) > 1 and not self.binding.queue_group
+        }
+        for index in [
+            index for index, each in self.shadows.items() if wanted.get(index) is not each.partition
+        ]:
+            self.shadows.pop(index).close()
+        now_s = self._runtime.monotonic()
+        for index in sorted(wanted):
+            if index not in self.shadows:
+                self.shadows[index] = Shadow(
+                    wanted[index], now_s, self._runtime.time_ms(), self.binding.buffer_bytes
+                )
+
+    def _open_lane(self, partition: Partition) -> Lane:
+        acks = PartitionAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
+        dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
+        lane = Lane(partition, self._runtime, self.stats, acks, dedup)
+        lane.on_held = self._held
+        if self._rejects is not None:
+            lane.on_refused = partial(self._refused, self._rejects)
+        return lane
+
+    def _take_over(self, index: int) -> None:
+        """What was received while another broker led, and is not in the log, comes first."""
+        lane = self.lanes[index]
+        shadow = self.shadows.get(index)
+        entrance = Entrance(
+            lane, shadow.ledger.ahead if shadow is not None else None, partial(self._store_asking, index)
+        )
+        self._entrances[index] = entrance
+        self._serve_encoders()
+        if shadow is not None:
+            missing = shadow.ledger.pending.drain()
+            for tail, asked in missing:
+                if asked is None:
+                    entrance.pass_on(tail)
+                else:
+                    entrance.pass_on_asking(tail, asked)
+            if missing:
+                log.info(
+                    "%s: %d messages were not in the log of its leader before",
+                    lane.partition.log.name,
+                    len(missing),
+                )
+        self._rebuild_ids(index, entrance)
+        lane.append(self._runtime.time_ms(), self._runtime.monotonic())
+
+    def _let_in(self, come: Mapping[int, Coming]) -> None:
+        """What has waited for these partitions goes its way, as if it were received now."""
+        for index, coming in come.items():
+            take = self._takes.get(index)
+            if take is None:
+                continue  # they are another broker's
+            for tail, asked in coming.waiting:
+                if asked is None:
+                    take(tail)
+                else:
+                    self._take_asking(index, tail, asked)
+
+    def _learn_ids_anew(self, index: int) -> None:
+        """The window has another length: what is in it, the log knows."""
+        lane = self.lanes[index]
+        before = lane.dedup
+        assert before is not None
+        lane.dedup = DedupWindow(self.binding.dedup_window_ms, before.name)
+        for identity, place in before.dropped().items():
+            lane.dedup.open(identity, place)
+        entrance = self._entrances.get(index)
+        if entrance is None or entrance.rebuild is None:
+            entrance = self._entrances[index] = Entrance(lane, None, partial(self._store_asking, index))
+        else:
+            entrance.rebuild.cancel()
+            entrance.learn_anew()
+        self._rebuild_ids(index, entrance)
+
+    def _rebuild_ids(self, index: int, entrance: Entrance) -> None:
+        lane = self.lanes[index]
+        assert lane.dedup is not None
+        entrance.rebuild = DedupRebuild(
+            self._runtime, lane.partition, lane.dedup, lambda _error: self._rebuilt(index, entrance)
+        )
+        self._rebuilds.add(entrance.rebuild)
+
+    def _rebuilt(self, index: int, entrance: Entrance) -> None:
+        if self._entrances.get(index) is entrance:
+            entrance.rebuilt()
+            self._held()
+            self.close()
+
+    def _open_wide(self) -> None:
+        """Who has nothing to look at any more is passed by."""
+        done = [index for index, entrance in self._entrances.items() if entrance.is_open]
+        for index in done:
+            del self._entrances[index]
+        if done:
+            self._serve_encoders()
+
+    def _close_lane(self, index: int) -> None:
+        lane = self.lanes.pop(index)
+        entrance = self._entrances.pop(index, None)
+        shadow = self.shadows.get(index)
+        waiting: list[tuple[bytes, Asked | None]] = [(tail, None) for tail in lane.builder.tails]
+        if entrance is not None:
+            waiting += entrance.close()
+        if shadow is not None and shadow.partition is lane.partition:
+            now_s = self._runtime.monotonic()
+            for (
+                tail,
+                asked,
+            ) in waiting:  # received, and in no log yet, unless another leader was there meanwhile
+                shadow.ledger.received(tail, now_s, asked)
+            shadow.begin_anew()
+        elif self._group is not None and index in self._group.served:
+            self._group.lanes[index].take_over(lane.builder.tails, lane.owed)
+            lane.owed = []
+            for tail, asked in waiting[len(lane.builder.tails) :]:
+                self._take_in_group(self._group, index, tail, asked)
+        else:
+            self.stats.lost_estimate += len(waiting)
+        lane.close()
+
+    def _serve_encoders(self) -> None:
+        takes: dict[int, Take] = {index: shadow.receive for index, shadow in self.shadows.items()}
+        if self._group is not None:
+            for index in self._group.served:
+                takes[index] = self._group.lanes[index].builder.tails.append
+        for index, lane in self.lanes.items():
+            entrance = self._entrances.get(index)
+            takes[index] = lane.builder.tails.append if entrance is None else entrance.take
+        for index, coming in self._coming.items():
+            takes[index] = coming.take
+        self._takes = takes
+        for encoder in self._encoders:
+            encoder.serve(takes)
+
+    def _held(self) -> None:
+        held = sum(lane.held_bytes for lane in self.lanes.values())
+        held += sum(entrance.size for entrance in self._entrances.values())
+        held += sum(coming.size for coming in self._coming.values())
+        if self._group is not None:
+            held += self._group.held_bytes
+        self._budget.note(self, held)
+
+    # -- messages that ask for something
+
+    def _special(self, index: int, reply: bytes, header_block: bytes, found: Pairs, tail: bytes) -> None:
+        if found and self._has_been_here(header_block):
+            self.stats.looped += 1
+            return
+        self._take_asking(index, tail, (reply, header_block, found))
+
+    def _take_asking(self, index: int, tail: bytes, asked: Asked) -> None:
+        entrance = self._entrances.get(index)
+        if entrance is not None:
+            entrance.take_asking(tail, asked)
+        elif index in self.lanes:
+            self._store_asking(index, tail, asked)
+        elif index in self._coming:
+            self._coming[index].take_asking(tail, asked)
+        elif self._group is not None:
+            self._take_in_group(self._group, index, tail, asked)
+        else:
+            self.shadows[index].receive_asking(tail, asked)
+
+    def _take_in_group(self, group: GroupLanes, index: int, tail: bytes, asked: Asked | None) -> None:
+        lane = group.lanes[index]
+        if asked is None:
+            lane.builder.tails.append(tail)
+        else:
+            lane.take_asking(tail, asked, self.binding, self._level_of)
+
+    def _store_asking(self, index: int, tail: bytes, asked: Asked) -> None:
+        """A message of a partition that is led here: store it, or tell why not."""
+        reply, header_block, found = asked
+        lane = self.lanes[index]
+        acks, dedup = lane.acks, lane.dedup
+        assert acks is not None
+        assert dedup is not None
+        identity = asked_level = None
+        expecting = False
+        for name, value in found:  # of each the first counts
+            if name == MESSAGE_ID:
+                if identity is None:
+                    identity = kept_id(value)
+            elif name == KAFKA_ACK:
+                if asked_level is None:
+                    asked_level = value
+            elif name != HOPS_HEADER:
+                expecting = True
+        level = self._level_of(reply, asked_level)
+        expecting = (
+            expecting
+            and expects(header_block)
+            and concern_topic(self.binding.acks, level, reply, header_block)
+        )
+        if expecting and (refused := refusal(header_block, self.binding.topic)) is not None:
+            self.stats.refused += 1
+            acks.refuse(reply if level != NO_ACK else b"", refused)
+            return
+        if identity:
+            known = dedup.find(identity, self._runtime.time_ms())
+            if known is not None:
+                self.stats.duplicates += 1
+                if known >= 0:
+                    acks.repeated(known, reply, level)
+                elif level != NO_ACK:
+                    lane.owed.append((~known, reply, level, True))
+                return
+        if level == ACK_ALL and acks.refuses_all():
+            self.stats.refused += 1
+            acks.refuse_for_replicas(reply)
+            return
+        if expecting:
+            if lane.builder.tails:  # what stands before it may be refused, too
+                lane.append(self._runtime.time_ms(), self._runtime.monotonic())
+            if lane.is_holding:  # others may append first, so nobody knows where it will stand
+                self.stats.refused += 1
+                if level != NO_ACK:
+                    acks.fail(reply, ErrorCode.KAFKA_STORAGE_ERROR, "the log takes nothing now")
+                return
+            end_offset = lane.partition.log.log_end_offset
+            refused = refusal_now(
+                header_block,
+                end_offset,
+                dedup.last_id(end_offset, 0),
+                keeps_last_by_subject=self.binding.key == SUBJECT_KEY
+                and lane.partition.log.config.is_compacted,
+            )
+            if refused is not None:
+                self.stats.refused += 1
+                acks.refuse(reply if level != NO_ACK else b"", refused)
+                return
+        place = len(lane.builder.tails)
+        lane.builder.tails.append(tail)
+        if identity:
+            dedup.open(identity, place)
+        if level != NO_ACK:
+            lane.owed.append((place, reply, level, False))
+
+    def _has_been_here(self, header_block: bytes) -> bool:
+        hops = find_header(header_block, HOPS_HEADER) if HOPS_HEADER in header_block else None
+        return hops is not None and self._hop in hops.replace(b" ", b"").split(b",")
+
+    # -- messages that are not stored
+
+    def _bad_partition(
+        self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes, error: BadPartition
+    ) -> None:
+        lane = self.lanes.get(error.partition)
+        if lane is not None:
+            acks: PartitionAcks | GroupAcks | None = lane.acks
+        elif self._group is not None:
+            acks = self._group.lanes[error.partition].acks
+        else:
+            return  # its leader's matter
+        level = self._level_of(reply, find_header(header_block, KAFKA_ACK))
+
+        def answer(error: ErrorCode, why: str) -> None:
+            if acks is not None and level != NO_ACK:
+                acks.fail(reply, error, why)
+
+        if self._rejects is None:
+            self.stats.refused += 1
+            answer(ErrorCode.INVALID_REQUEST, str(error))
+            return
+        record = record_of_message(subject, reply, header_block, payload, self._runtime.time_ms())
+        self._rejects.put(record, ErrorCode.INVALID_REQUEST, str(error), answer, self.binding.topic)
+
+    def _refused(self, rejects: DeadLetters, tail: bytes, error: ErrorCode, why: str, answer: Answer) -> None:
+        record = record_of_tail(tail, self._runtime.time_ms())
+        rejects.put(record, error, why, answer, self.binding.topic)

@@ -1,0 +1,1 @@
+"""Streams of JetStream read into topics, exactly once or at least once."""

@@ -1,0 +1,66 @@
+"""Which carrier reads a stream into a topic: exactly once, or at least once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.nats.cluster.foreign import ForeignProducer
+from barnabas.broker.nats.jetstream.at_least_once import AtLeastOnce
+from barnabas.broker.nats.jetstream.checkpoint import Checkpoints
+from barnabas.broker.nats.jetstream.dead_letters import dead_letters_to
+from barnabas.broker.nats.jetstream.exact import ExactlyOnce
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.cluster.positions import Positions
+    from barnabas.broker.nats.jetstream.carrier import Source, StreamCarrier
+    from barnabas.broker.nats.jetstream.intake import ValueOf
+    from barnabas.broker.nats.records.keys import KeyFunction
+    from barnabas.broker.services import Services
+    from barnabas.controller.nats.bound import Binding
+
+AT_LEAST_ONCE: Final = "at-least-once"
+
+
+def make_stream_carrier(
+    services: Services,
+    source: Source,
+    positions: Positions,
+    binding: Binding,
+    *,
+    key_of: KeyFunction | None = None,
+    value_of: ValueOf | None = None,
+) -> StreamCarrier:
+    """The carrier of a binding with nats.mode=jetstream, not started yet. `key_of` and `value_of`: see `ExactlyOnce`."""
+    topic, runtime = binding.topic, services.runtime
+    controller = services.controller
+    topic_id = controller.image.topics[topic].topic_id
+
+    def partitions_of(name: str) -> int:
+        known = controller.image.topics.get(name)
+        return len(known.partitions) if known is not None else 0
+
+    producer = ForeignProducer(services)
+    dead_letter = None
+    if binding.dead_letter_topic:
+        dead_letter = dead_letters_to(producer, binding.dead_letter_topic, partitions_of, binding.topic)
+    if binding.delivery == AT_LEAST_ONCE:
+        return AtLeastOnce(
+            runtime,
+            source,
+            binding,
+            partition_count=lambda: max(1, partitions_of(topic)),
+            cluster_id=services.cluster_id,
+            producer=producer,
+            dead_letter=dead_letter,
+        )
+    return ExactlyOnce(
+        runtime,
+        source,
+        binding,
+        partition_count=lambda: max(1, partitions_of(topic)),
+        cluster_id=services.cluster_id,
+        checkpoints=Checkpoints(runtime, positions, topic, topic_id),
+        key_of=key_of,
+        value_of=value_of,
+        dead_letter=dead_letter,
+    )

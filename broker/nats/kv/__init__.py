@@ -1,0 +1,1 @@
+"""Key-value buckets as compacted topics, both ways."""

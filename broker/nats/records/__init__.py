@@ -1,0 +1,1 @@
+"""From a message to the bytes of its record, and back."""

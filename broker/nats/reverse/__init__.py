@@ -1,0 +1,1 @@
+"""A topic's committed records published to subjects."""

@@ -1,0 +1,1 @@
+"""Topics that a template makes of subjects."""
