@@ -173,8 +173,9 @@ class AsyncioConnecting:
 class AsyncioRuntime(Runtime):
     """The runtime of a real process. `run` until `stop`; `close` once, after `run` has returned."""
 
-    def __init__(self, prefer_uvloop: bool = True) -> None:
-        self.loop = new_event_loop(prefer_uvloop)
+    def __init__(self, prefer_uvloop: bool = True, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """On a new loop, unless it is given one."""
+        self.loop = new_event_loop(prefer_uvloop) if loop is None else loop
         self.random = random.Random()
         self._threads: ThreadPoolExecutor | None = None
         self._upgrades: set[asyncio.Task[None]] = set()

@@ -1,1 +1,21 @@
-"""What tests of brokers and of programs that use one need."""
+"""What tests of brokers and of programs that use one need: `Broker` is a whole broker inside the test's process.
+
+Importing this costs nothing; what is named here is loaded when it is first used (PEP 562).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.testing.broker import Broker, BrokerFailed
+
+__all__ = ["Broker", "BrokerFailed"]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        import barnabas.testing.broker
+
+        return getattr(barnabas.testing.broker, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

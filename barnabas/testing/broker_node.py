@@ -1,0 +1,121 @@
+"""One node of an in-process broker: its configuration, its disk and, while it runs, its parts.
+
+A node that is started again is the same to its clients: it has its id, its ports and its files.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from barnabas.broker.asyncio_runtime import bind_socket
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.node import Node
+from barnabas.storage.disk import RealDisk
+from barnabas.testing.memory_store import MemoryStore
+from barnabas.testing.node_runtime import NodeRuntime
+
+if TYPE_CHECKING:
+    import asyncio  # noqa: TID251 - the type
+    import socket
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from barnabas.storage.disk import Disk
+
+log = logging.getLogger("barnabas.testing")
+
+HOST = "127.0.0.1"
+_MEMORY_LOG_DIR = "/barnabas"
+
+
+class BrokerNode:
+    """All calls on the loop's thread. `node` and `runtime` are of the present run, or of the last one; `node` is the whole
+    broker, whose `services` lead to everything."""
+
+    def __init__(
+        self,
+        node_id: int,
+        directory: Path | None,
+        properties: Mapping[str, str],
+        new_runtime: Callable[[BrokerNode, asyncio.AbstractEventLoop], NodeRuntime],
+    ) -> None:
+        self.node_id = node_id
+        self.properties = dict(properties)
+        self.disk: Disk = MemoryStore() if directory is None else RealDisk()
+        self.log_dir = _MEMORY_LOG_DIR if directory is None else str(directory)
+        self.is_in_memory = directory is None
+        self.port = 0  # clients connect here; chosen at the first start
+        self.controller_port = 0  # of a cluster's nodes
+        self.is_running = False
+        self.is_ready = False  # it serves clients
+        self.failure: str | None = None  # why it can't go on, if so
+        self.on_change: Callable[[], object] = lambda: None  # ready, or failed
+        self.node: Node
+        self.runtime: NodeRuntime
+        self._new_runtime = new_runtime
+        self._reserved: list[socket.socket] = []
+
+    def reserve_ports(self) -> None:
+        """Have the ports before the first start."""
+        for sock in (bind_socket(HOST, self.port), bind_socket(HOST, self.controller_port)):
+            self._reserved.append(sock)
+        self.port, self.controller_port = (sock.getsockname()[1] for sock in self._reserved)
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Blocking, for some milliseconds. OSError, ConfigError, MetadataError, LogDirectoryError."""
+        assert not self.is_running, "it runs already"
+        listeners = f"PLAINTEXT://{HOST}:{self.port}"
+        if self.controller_port:
+            listeners += f",CONTROLLER://{HOST}:{self.controller_port}"
+        fixed = {"node.id": str(self.node_id), "listeners": listeners, "log.dirs": self.log_dir}
+        config = BrokerConfig.from_properties({**fixed, **self.properties})
+        self.is_ready = False
+        self.failure = None
+        self.runtime = self._new_runtime(self, loop)
+        for sock in self._reserved:
+            self.runtime.reserve(sock)
+        self._reserved.clear()
+        self.node = Node(config, self.runtime, self.disk)
+        self.node.on_fatal = self._failed
+        self.node.on_ready = self._ready
+        try:
+            self.node.start()
+        except BaseException:
+            self.runtime.end()
+            raise
+        self.is_running = True
+        if self.node.endpoints:
+            self.port = self.node.endpoints[0].port
+
+    def stop(self) -> None:
+        """In order, with everything written; blocking. Nothing happens where it does not run."""
+        if self.is_running:
+            self.is_running = self.is_ready = False
+            try:
+                self.node.stop()
+            finally:
+                self.runtime.end()
+
+    def drop(self) -> None:
+        """kill -9: its connections end, nothing more is written. In memory alone: files of a directory are closed as at a
+        stop, because this process goes on and holds their locks."""
+        if not isinstance(self.disk, MemoryStore):
+            self.stop()
+            return
+        if self.is_running:
+            self.is_running = self.is_ready = False
+            self.disk = (
+                self.disk.copy()
+            )  # what the dead node may still do as its connections end, nobody sees
+            self.runtime.end()
+
+    def _ready(self) -> None:
+        self.is_ready = True
+        self.port = self.node.endpoints[0].port if self.node.endpoints else self.port
+        self.on_change()
+
+    def _failed(self, why: str) -> None:
+        log.error("node %d can't go on: %s", self.node_id, why)
+        self.failure = why
+        self.on_change()

@@ -1,0 +1,271 @@
+"""The runtime of one node of an in-process broker: its share of an event loop that others use, too.
+
+It remembers what it has scheduled, listens on and is connected with, so that `end` takes all of it away: after a stop
+nothing of the node is left in a loop that goes on, and a kill is a kill.
+
+- Listening begins at once, without a turn of the loop, and on a socket that was bound before if there is one (`reserve`):
+  the nodes of a cluster must know each other's ports before the first one starts.
+- Where the disk is in memory no thread is needed: what would be one's work is done on the loop, in a turn of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - this file is a runtime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, refused_everywhere
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from barnabas.storage.runtime import Connecting, Server, Timer
+
+T = TypeVar("T")
+
+_PRUNE_AT = 64  # transports, before those that have closed are forgotten
+
+
+class Event:
+    """A callback that has been scheduled: a `storage.runtime.Timer`."""
+
+    __slots__ = ("_callback", "_events", "handle")
+
+    def __init__(self, events: dict[Event, None], callback: Callable[[], object]) -> None:
+        self._events = events
+        self._callback: Callable[[], object] | None = callback
+        self.handle: asyncio.Handle | None = None
+        events[self] = None
+
+    def __call__(self) -> None:
+        callback, self._callback = self._callback, None
+        self.handle = None
+        self._events.pop(self, None)
+        if callback is not None:
+            callback()
+
+    def cancel(self) -> None:
+        self._callback = None
+        self._events.pop(self, None)
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            handle.cancel()
+
+
+class _NoEvent:
+    """What is scheduled on a runtime that has ended."""
+
+    def cancel(self) -> None:
+        """It never happens anyway."""
+
+
+class NodeServer:
+    """A listening socket. `close` stops accepting; connections already open live on."""
+
+    def __init__(
+        self,
+        runtime: NodeRuntime,
+        sock: socket.socket,
+        protocol_factory: Callable[[], Any],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.port: int = sock.getsockname()[1]
+        self._runtime = runtime
+        self._sock = sock
+        self._protocol_factory = protocol_factory
+        self._tls = tls
+        self._is_closed = False
+        runtime.loop.add_reader(sock.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            accepted, _ = self._sock.accept()
+        except OSError:  # gone again, or no descriptor is left
+            return
+        accepted.setblocking(False)
+        self._runtime.adopt(accepted, self._protocol_factory, self._tls)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._runtime.loop.remove_reader(self._sock.fileno())
+            self._sock.close()
+
+
+class NodeConnecting:
+    """A connection on its way."""
+
+    def __init__(
+        self,
+        runtime: NodeRuntime,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        failed: Callable[[OSError], object],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._runtime = runtime
+        self._failed = failed
+        self._is_cancelled = False
+        self._task = runtime.start_task(self._connect(host, port, protocol_factory, tls))
+
+    async def _connect(
+        self, host: str, port: int, protocol_factory: Callable[[], Any], tls: ssl.SSLContext | None
+    ) -> None:
+        try:
+            transport, _ = await self._runtime.loop.create_connection(protocol_factory, host, port, ssl=tls)
+        except OSError as error:
+            if not self._is_cancelled and not self._runtime.has_ended:
+                self._failed(refused_everywhere(error))
+            return
+        if self._is_cancelled or self._runtime.has_ended:
+            transport.abort()
+        else:
+            self._runtime.add_transport(transport)
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        self._task.cancel()
+
+
+class NodeRuntime(AsyncioRuntime):
+    """See the module. `end` once; the loop is its owner's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, has_threads: bool) -> None:
+        super().__init__(loop=loop)
+        self.has_ended = False
+        self._has_threads = has_threads
+        self._events: dict[Event, None] = {}
+        self._servers: list[NodeServer] = []
+        self._transports: list[Any] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reserved: dict[int, socket.socket] = {}
+
+    # -- the owner's side
+
+    def reserve(self, sock: socket.socket) -> None:
+        """A bound socket that listens already, for whoever asks to listen on its port."""
+        self._reserved[sock.getsockname()[1]] = sock
+
+    def end(self) -> None:
+        """Nothing happens here any more: as if the process was gone. Twice is harmless."""
+        self.has_ended = True
+        for server in self._servers:
+            server.close()
+        for sock in self._reserved.values():
+            sock.close()
+        for event in tuple(self._events):
+            event.cancel()
+        for transport in self._transports:
+            transport.abort()
+        for task in tuple(self._tasks):
+            task.cancel()
+        self._servers.clear()
+        self._reserved.clear()
+        self._transports.clear()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    # -- what its servers and connections need
+
+    def start_task(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def add_transport(self, transport: Any) -> None:
+        """One that `end` shall abort."""
+        if len(self._transports) >= _PRUNE_AT:
+            self._transports = [each for each in self._transports if not each.is_closing()]
+        self._transports.append(transport)
+
+    def adopt(
+        self, accepted: socket.socket, protocol_factory: Callable[[], Any], tls: ssl.SSLContext | None
+    ) -> None:
+        """Serve a connection."""
+
+        async def serve() -> None:
+            try:
+                transport, _ = await self.loop.connect_accepted_socket(protocol_factory, accepted, ssl=tls)
+            except OSError:  # a handshake that failed
+                accepted.close()
+                return
+            if self.has_ended:
+                transport.abort()
+            else:
+                self.add_transport(transport)
+
+        self.start_task(serve())
+
+    # -- the runtime
+
+    def call_soon(self, callback: Callable[[], object]) -> None:
+        if not self.has_ended:
+            event = Event(self._events, callback)
+            event.handle = self.loop.call_soon(event)
+
+    def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
+        if not self.has_ended:
+            super().call_soon_threadsafe(lambda: None if self.has_ended else callback())
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
+        if self.has_ended:
+            return _NoEvent()
+        event = Event(self._events, callback)
+        event.handle = self.loop.call_later(delay_s, event)
+        return event
+
+    def run_in_thread(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
+    ) -> None:
+        if self.has_ended:
+            return
+        if self._has_threads:
+            super().run_in_thread(work, done)
+            return
+
+        def run() -> None:
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - as a thread does: whatever it is goes to `done`
+                done(None, error)
+            else:
+                done(result, None)
+
+        self.call_soon(run)
+
+    def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
+        if self._has_threads:
+            return super().run_all(works)
+        return [error for work in works for error in super(NodeRuntime, self).run_all([work])]
+
+    def listen(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        *,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        tls: ssl.SSLContext | None = None,
+    ) -> Server:
+        sock = self._reserved.pop(port, None) or bind_socket(
+            host, port, send_buffer_bytes=send_buffer_bytes, receive_buffer_bytes=receive_buffer_bytes
+        )
+        server = NodeServer(self, sock, protocol_factory, tls)
+        self._servers.append(server)
+        return server
+
+    def connect(
+        self,
+        host: str,
+        port: int,
+        protocol_factory: Callable[[], Any],
+        failed: Callable[[OSError], object],
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> Connecting:
+        return NodeConnecting(self, host, port, protocol_factory, failed, tls)
