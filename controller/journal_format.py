@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from barnabas.controller.errors import MetadataError
-from crc32c import crc32c
+from barnabas.wire.checksum import crc32c
 
 JOURNAL_MAGIC: Final = b"BARNJNL1"
 SNAPSHOT_MAGIC: Final = b"BARNSNP1"

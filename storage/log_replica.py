@@ -22,6 +22,7 @@ from barnabas.storage.legacy_format import read_stored_header, verify_stored_crc
 from barnabas.storage.log_pacing import LARGE_APPEND_BYTES
 from barnabas.storage.log_truncation import TruncatableLog
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from barnabas.wire.checksum import crc32c
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -32,7 +33,6 @@ from barnabas.wire.record_batch import (
     RecordBatchError,
     read_header,
 )
-from crc32c import crc32c
 
 logger = logging.getLogger("barnabas.storage")
 

@@ -18,9 +18,9 @@ from collections.abc import Iterable
 
 from barnabas.storage.disk import Disk
 from barnabas.storage.producers import BATCHES_REMEMBERED, BatchMetadata, ProducerEntry
+from barnabas.wire.checksum import crc32c
 from barnabas.wire.compression import Bytes
 from barnabas.wire.record_batch import NO_SEQUENCE
-from crc32c import crc32c
 
 SNAPSHOT_SUFFIX = ".snapshot"
 SNAPSHOT_VERSION = 1

@@ -65,7 +65,7 @@ from barnabas.controller.link.quorum_state import (
 )
 from barnabas.controller.link.waiting import REMIND_FIRST_S, REMIND_S, unanswered
 from barnabas.storage.directory import encode_uuid, random_uuid
-from crc32c import crc32c
+from barnabas.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links

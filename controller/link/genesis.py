@@ -8,7 +8,7 @@ from barnabas.controller.journal_format import Snapshot, decode_snapshot, encode
 from barnabas.controller.local_log import JOURNAL, SNAPSHOT
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.storage.disk import Disk
-from crc32c import crc32c
+from barnabas.wire.checksum import crc32c
 
 
 class Genesis(NamedTuple):

@@ -14,7 +14,7 @@ from barnabas.controller.errors import MetadataError
 from barnabas.controller.link.messages import Voter
 from barnabas.storage.directory import decode_uuid, encode_uuid
 from barnabas.storage.disk import Disk
-from crc32c import crc32c
+from barnabas.wire.checksum import crc32c
 
 QUORUM_STATE: Final = "quorum.state"
 FORMAT: Final = "barnabas-quorum 1"

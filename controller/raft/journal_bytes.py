@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.raft.messages import BadMessage, Entry, Number, check_command
-from crc32c import crc32c
+from barnabas.wire.checksum import crc32c
 
 JOURNAL_MAGIC: Final = b"BARNRFJ1"
 SNAPSHOT_MAGIC: Final = b"BARNRFS1"
