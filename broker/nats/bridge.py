@@ -25,7 +25,8 @@ from barnabas.broker.nats.registry import BindingsService, describe
 from barnabas.broker.nats.templates.ingest import TemplateIngest
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
-from barnabas.controller.nats.binding import PREFIX, Binding, read_binding
+from barnabas.controller.nats.binding import PREFIX, Binding, only_bound, read_configs
+from barnabas.controller.nats.binding_effects import check_effects
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import Carrier
@@ -107,6 +108,7 @@ class NatsBridge:
         self._positions = Positions(services)  # of what is published
         self.topics: dict[str, BoundTopic] = {}
         self.refused: dict[str, str] = {}  # bindings that can't be read, and why
+        self._useless: dict[str, str] = {}  # what of bindings does nothing, as it was told
         self._is_stopped = False
         self._attendance = attendance
         self._timer: Timer | None = None
@@ -203,8 +205,9 @@ class NatsBridge:
         if self._is_stopped:
             return
         image = self._services.controller.image
-        for name in [name for name in self.refused if name not in image.topics]:
-            del self.refused[name]
+        for told in (self.refused, self._useless):
+            for name in [name for name in told if name not in image.topics]:
+                del told[name]
         for name in names:
             try:
                 self._refresh_one(name, is_settled)
@@ -247,7 +250,7 @@ class NatsBridge:
 
     def _read(self, name: str, configs: Mapping[str, str]) -> Binding | None:
         try:
-            binding = read_binding(name, configs)
+            binding = read_configs(name, configs)
         except (
             ConfigError
         ) as error:  # of a later release, or another way than through a controller of this one
@@ -256,7 +259,23 @@ class NatsBridge:
             self.refused[name] = str(error)
             return None
         self.refused.pop(name, None)
-        return binding
+        self._tell_of_effects(name, binding)
+        return only_bound(binding)
+
+    def _tell_of_effects(self, name: str, binding: Binding | None) -> None:
+        """A topic may have had configs without effect before they were refused."""
+        why = ""
+        if binding is not None:
+            try:
+                check_effects(binding)
+            except ConfigError as error:
+                why = str(error)
+        if why and self._useless.get(name) != why:
+            log.warning("topic %s: %s", name, why)
+        if why:
+            self._useless[name] = why
+        else:
+            self._useless.pop(name, None)
 
     def _update(self, bound: BoundTopic, binding: Binding, is_settled: bool) -> None:
         topic = self._services.controller.image.topics[binding.topic]

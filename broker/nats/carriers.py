@@ -67,7 +67,7 @@ def make_carriers(
     if binding.ingests and binding.mode == KV:
         source = connections.streams(binding.connection)
         assert source is not None
-        bucket = msgspec.structs.replace(binding, stream=stream_of(binding.bucket))
+        bucket = msgspec.structs.replace(binding, stream=stream_of(binding.bucket), delivery="exactly-once")
         carriers.append(
             make_stream_carrier(services, source, positions, bucket, key_of=bucket_key(), value_of=value_of)
         )

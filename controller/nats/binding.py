@@ -1,8 +1,9 @@
 """A topic's binding to NATS, read from its nats.* configs.
 
-A topic is bound when nats.subjects is not empty (messages become records), when nats.mode=kv with nats.bucket (a bucket
-and a compacted topic are kept alike), or when nats.publish.subject is set (records become messages). `read_binding` is
-what the controller refuses configs with and what brokers read them with, so both mean the same.
+A topic is bound when nats.subjects is not empty or nats.stream names a stream (messages become records), when nats.mode=kv
+with nats.bucket (a bucket and a compacted topic are kept alike), or when nats.publish.subject is set (records become
+messages). `read_configs` is what the controller refuses configs with and what brokers read them with, so both mean the
+same.
 """
 
 from __future__ import annotations
@@ -35,6 +36,16 @@ def read_binding(topic: str, configs: Mapping[str, str]) -> Binding | None:
 
     Configs that are not nats.* do not matter. Those of a topic that is not bound are checked, too.
     """
+    return only_bound(read_configs(topic, configs))
+
+
+def only_bound(binding: Binding | None) -> Binding | None:
+    """None for one that takes and publishes nothing."""
+    return binding if binding is not None and (binding.ingests or binding.publishes) else None
+
+
+def read_configs(topic: str, configs: Mapping[str, str]) -> Binding | None:
+    """As `read_binding`, but None only where there are no nats.* configs at all."""
     given = {name: text for name, text in configs.items() if name.startswith(PREFIX)}
     if not given:
         return None
@@ -69,7 +80,7 @@ def read_binding(topic: str, configs: Mapping[str, str]) -> Binding | None:
         publish_group=values.text("nats.publish.group"),
     )
     check_binding(binding)
-    return binding if binding.ingests or binding.publishes else None
+    return binding
 
 
 class _Values:

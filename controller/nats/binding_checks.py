@@ -142,8 +142,12 @@ def _check_own_circle(binding: Binding) -> None:
             f"With this topic's name it is \"{published}\", which has an empty token: subjects can't have one",
         )
     if binding.takes_of(published):
+        own = f"nats.subjects={','.join(binding.subjects)} takes"
+        advice = "Publish to other subjects, or name them in nats.exclude"
+        if binding.takes_whole_stream:
+            own = f"nats.stream={binding.stream} may take, without nats.subjects"
+            advice = "Name the stream's subjects in nats.subjects, or the published ones in nats.exclude"
         raise ConfigError(
             f'nats.publish.subject={binding.publish_subject.text} publishes to "{published}", which this topic\'s own '
-            f"nats.subjects={','.join(binding.subjects)} takes: each record would come back for ever. "
-            "Publish to other subjects, or name them in nats.exclude"
+            f"{own}: each record would come back for ever. {advice}"
         )

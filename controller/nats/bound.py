@@ -53,16 +53,25 @@ class Binding(msgspec.Struct, frozen=True):
     publish_group: str = ""
 
     @property
+    def takes_whole_stream(self) -> bool:
+        """Whether all that a stream holds is taken, whatever its subjects are."""
+        return self.mode == JETSTREAM and bool(self.stream) and not self.subjects
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """What is listened to, none of which another one covers; empty when the topic only publishes."""
         if self.mode == KV:
             return (f"$KV.{self.bucket}.>",) if self.direction != "out" else ()
+        if self.takes_whole_stream:
+            return (REST,)
         return without_covered(self.subjects)
 
     @property
     def unwanted(self) -> tuple[str, ...]:
         """What of it is not taken: the excludes and, where a pattern begins with a wildcard, what is internal to NATS."""
-        if all(pattern.split(".", 1)[0] not in (ONE, REST) for pattern in self.patterns):
+        if self.takes_whole_stream or all(
+            pattern.split(".", 1)[0] not in (ONE, REST) for pattern in self.patterns
+        ):
             return self.excludes
         # A stream has what its owner put there, a bucket's changes, too.
         internal = [each for each in INTERNAL if self.mode != JETSTREAM or each not in IN_STREAMS]

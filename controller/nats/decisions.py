@@ -10,7 +10,16 @@ from collections.abc import Callable, Mapping
 
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
-from barnabas.controller.nats.binding import KV, PREFIX, TEMPLATE_OF, Binding, read_binding
+from barnabas.controller.nats.binding import (
+    KV,
+    PREFIX,
+    TEMPLATE_OF,
+    Binding,
+    only_bound,
+    read_binding,
+    read_configs,
+)
+from barnabas.controller.nats.binding_effects import check_effects
 from barnabas.controller.nats.cycles import check_cycles
 
 Report = Callable[[str, str], object]
@@ -50,7 +59,10 @@ class BindingDecisions:
     def check(self, topic: str, configs: Mapping[str, str], policy: str) -> None:
         """ConfigError when a topic can't have these configs; `policy` is its cleanup.policy, set or not."""
         self._check_template(topic, configs.get(TEMPLATE_OF, ""))
-        binding = read_binding(topic, configs)
+        read = read_configs(topic, configs)
+        if read is not None:
+            check_effects(read)
+        binding = only_bound(read)
         if binding is None:
             return
         if topic in INTERNAL_TOPICS:

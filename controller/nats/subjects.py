@@ -91,6 +91,18 @@ def covers(wide: str, narrow: str) -> bool:
     return _covers(wide.split("."), narrow.split("."))
 
 
+def covers_together(wide: Sequence[str], narrow: str) -> bool:
+    """Whether every subject that matches `narrow` matches one of `wide`, as all of "a.>" do of "a.*" and "a.*.>"."""
+    if any(covers(each, narrow) for each in wide):
+        return True
+    if narrow.split(".")[-1] != REST or narrow.count(".") > max(
+        (each.count(".") for each in wide), default=0
+    ):
+        return False
+    one = narrow[:-1] + ONE
+    return any(covers(each, one) for each in wide) and covers_together(wide, f"{one}.{REST}")
+
+
 def _covers(wide: list[str], narrow: list[str]) -> bool:
     for token, other in zip(wide, narrow, strict=False):
         if token == REST:

@@ -26,7 +26,7 @@ from barnabas.broker.nats.jetstream.api import (
 )
 from barnabas.broker.nats.jetstream.steps import Answer
 from barnabas.controller.nats.bound import KV
-from barnabas.controller.nats.subjects import covers
+from barnabas.controller.nats.subjects import REST, covers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,14 +87,15 @@ async def _stream_of(api: JetStreamApi, patterns: Iterable[str]) -> str:
     return found.pop()
 
 
-def needs_filter(stream: StreamInfo, patterns: Iterable[str]) -> bool:
+def needs_filter(stream: StreamInfo, patterns: tuple[str, ...]) -> bool:
     """Whether the stream may hold subjects that no pattern matches. What it took before its own subjects were changed
     does not count here: subjects are looked at again when messages come."""
+    if REST in patterns:
+        return False
     config = stream.config
     if config.mirror is not None or config.sources or not config.subjects:
         return True
-    wanted = tuple(patterns)
-    return not all(any(covers(pattern, subject) for pattern in wanted) for subject in config.subjects)
+    return not all(any(covers(pattern, subject) for pattern in patterns) for subject in config.subjects)
 
 
 async def make_consumer(

@@ -47,7 +47,7 @@ Refusal: TypeAlias = tuple[ErrorCode, str]
 def is_of_template(image: MetadataImage, topic: str, bound: str) -> bool:
     """Whether a topic that exists takes the messages of the template of `bound`."""
     configs = image.topic_configs(topic)
-    takes_its_own = configs.get("nats.subjects") or configs.get("nats.bucket")
+    takes_its_own = any(configs.get(f"nats.{name}") for name in ("subjects", "bucket", "stream"))
     return configs.get(TEMPLATE_OF) == bound and topic != bound and not takes_its_own
 
 

@@ -59,3 +59,26 @@ def test_a_binding_that_fails_is_a_matter_of_its_own(
     replicas.run()
     assert not bridge.refused
     bridge.stop()
+
+
+def test_stored_configs_without_effect_are_told_of_and_bind_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    replicas = Replicas(ids=(1,))
+    replica = replicas[1]
+    bridge = NatsBridge(
+        replica.node.services,
+        {"": settings("nats://nobody:4222")},
+        Attendance(replica.disk, "/data/attendance", replica.runtime),
+    )
+    replicas.commit(bound("t"), bound("t", "nats.publish.jetstream", "true"))
+    replicas.run()
+    bridge.start()
+    assert bridge.topics["t"].core is not None
+    assert (
+        caplog.text.count("topic t: nats.publish.jetstream has an effect only with nats.publish.subject") == 1
+    )
+    replicas.commit(bound("t", "nats.key", "none"))
+    replicas.run()
+    assert caplog.text.count("has an effect") == 1
+    bridge.stop()

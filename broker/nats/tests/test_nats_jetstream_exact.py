@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from barnabas.broker.nats.jetstream.dead_letters import DeadLetter
 from barnabas.broker.nats.tests.stream_world import StreamWorld, binding
+from barnabas.controller.nats.binding import read_binding
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
+from nats.js.api import StreamSource
 
 from barnabas.testing.nats_server import NatsServer
 
@@ -63,6 +65,21 @@ def test_a_consumer_that_goes_is_made_again(world: StreamWorld) -> None:
     world.pass_time(0.1)
     assert world.values() == list(range(600))
     assert carrier.resets >= 1
+    assert carrier.state == "running"
+
+
+def test_a_stream_without_subjects_is_read_whole(world: StreamWorld) -> None:
+    """What a mirror holds, too, whose subjects no server tells; what is excluded stays away."""
+    world.add("S", "a.>", "$JS.EVENT.METRIC.>")
+    world.run(world.jetstream.add_stream(name="COPY", mirror=StreamSource(name="S")))
+    world.publish(0, 50)
+    world.publish(100, 7, "a.test.")
+    world.run(world.jetstream.publish("$JS.EVENT.METRIC.x", b"50"))
+    whole = read_binding("t", {"nats.mode": "jetstream", "nats.stream": "COPY", "nats.exclude": "a.test.>"})
+    carrier = world.carrier(whole)
+    world.until(lambda: world.count() >= 51)
+    world.pass_time(0.1)
+    assert world.values() == list(range(51))
     assert carrier.state == "running"
 
 

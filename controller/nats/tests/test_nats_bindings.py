@@ -16,6 +16,7 @@ from barnabas.controller.nats.binding import Binding, read_binding
 from barnabas.controller.nats.cycles import check_cycles
 from barnabas.controller.nats.decisions import bindings_of
 from barnabas.controller.nats.keys import KeySpec
+from barnabas.controller.nats.subjects import covers_together, matches
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics
 from barnabas.controller.topic_configs import NATS_TABLE, TOPIC_CONFIGS
@@ -37,6 +38,8 @@ def test_what_binds_a_topic() -> None:
     assert read_binding("t", {}) is None
     assert read_binding("t", {"retention.ms": "1", "no.such": "config"}) is None
     assert read_binding("t", {"nats.mode": "jetstream", "nats.paused": "true"}) is None
+    whole = read(mode="jetstream", stream="S", exclude="a.b")
+    assert (whole.patterns, whole.unwanted, whole.ingests) == ((">",), ("a.b",), True)
     assert read_binding("t", {"nats.subjects": " "}) is None
     assert read(subjects="a").ingests
     assert not read(subjects="a").publishes
@@ -130,6 +133,7 @@ def test_internal_subjects_do_not_come_with_a_wildcard() -> None:
         ({"subjects": "a.>", "publish_subject": "{key}"}, 'publishes to ">"'),
         ({"subjects": "t.*", "publish_subject": "{topic}.{partition}"}, 'publishes to "t.*"'),
         ({"subjects": ">", "exclude": "a.b", "publish_subject": "a.{key}"}, "come back for ever"),
+        ({"mode": "jetstream", "stream": "S", "publish_subject": "a"}, "Name the stream's subjects in nats.subjects"),
     ],
 )  # fmt: skip
 def test_refused_bindings(configs: dict[str, str], reason: str) -> None:
@@ -152,6 +156,80 @@ def test_refused_bindings(configs: dict[str, str], reason: str) -> None:
 )
 def test_bindings_that_may_be(configs: dict[str, str]) -> None:
     assert read(**configs).ingests
+
+
+JETSTREAM = {"mode": "jetstream", "subjects": "a.>"}
+BUCKET = {"mode": "kv", "bucket": "b"}
+
+
+@pytest.mark.parametrize(
+    ("configs", "reason"),
+    [
+        ({"exclude": "a"}, "nats.exclude has an effect only with nats.subjects or nats.stream: set that, too"),
+        ({"exclude": "a", "publish_subject": "b"}, "or leave nats.exclude away"),
+        ({"subjects": "a.b,c", "exclude": "a.>,c"}, "nats.exclude=a.>,c leaves nothing of nats.subjects"),
+        ({"subjects": "a.>", "exclude": "a.*,a.*.>"}, "exclude less, or set nats.paused=true"),
+        ({"mode": "jetstream", "stream": "S", "exclude": ">"}, "leaves nothing of the stream"),
+        ({"mode": "jetstream"}, "set nats.subjects, or nats.stream=NAME for all that it holds, or delete nats.mode"),
+        ({"mode": "jetstream", "publish_subject": "b"}, "nats.mode=jetstream needs a stream"),
+        ({**JETSTREAM, "durable": "D"}, "nats.durable has an effect only with nats.delivery=at-least-once"),
+        ({**JETSTREAM, "max_deliver": "3"}, "nats.max.deliver has an effect only with nats.delivery=at-least-once"),
+        ({**JETSTREAM, "acks": "reply"}, "nats.acks=reply has an effect only with nats.mode=core (it is jetstream)"),
+        ({**BUCKET, "acks": "reply"}, "nats.acks=reply has an effect only with nats.mode=core (it is kv)"),
+        ({**JETSTREAM, "dedup_window_ms": "5"}, "nats.dedup.window.ms has an effect only with nats.mode=core"),
+        ({"subjects": "a", "delivery": "at-least-once"}, "nats.delivery=at-least-once has an effect only with nats.mode=jetstream"),
+        ({**BUCKET, "delivery": "at-least-once"}, "(it is kv): set that, too, or leave nats.delivery=at-least-once away"),
+        ({"subjects": "a", "topic_max": "5"}, "nats.topic.max has an effect only with nats.topic.template"),
+        ({"publish_jetstream": "true"}, "nats.publish.jetstream has an effect only with nats.publish.subject"),
+        ({"subjects": "a", "publish_jetstream": "true"}, "nats.publish.jetstream has an effect only with"),
+        ({**BUCKET, "publish_jetstream": "true"}, "nats.publish.jetstream has an effect only with"),
+        ({"subjects": "a", "publish_group": "g"}, "nats.publish.group has an effect only with nats.publish.subject"),
+        ({**BUCKET, "direction": "in", "publish_group": "g"}, "only with nats.direction=both or out"),
+    ],
+)  # fmt: skip
+def test_configs_that_would_do_nothing_are_refused_when_they_are_set(
+    configs: dict[str, str], reason: str
+) -> None:
+    named = {f"nats.{name.replace('_', '.')}": text for name, text in configs.items()}
+    named["cleanup.policy"] = "compact"
+    world = World()
+    [message] = world.create(("t", named))
+    assert message is not None
+    assert reason in message
+    # Stored ones are no reason not to do what can be done.
+    read_binding("t", named)
+
+
+def test_configs_that_need_each_other_may_come_in_any_order_of_one_request() -> None:
+    world = World()
+    world.create(("t", {}))
+    durable = {"nats.durable": "D", "nats.delivery": "at-least-once", "nats.exclude": "a.b"}
+    assert world.alter(("t", {**durable, "nats.mode": "jetstream", "nats.subjects": "a.>"}))[0] == [None]
+    [message], _ = world.alter(("t", {"nats.delivery": None}))
+    assert message is not None
+    assert "nats.durable" in message
+    assert world.alter(("t", dict.fromkeys([*durable, "nats.mode", "nats.subjects"])))[0] == [None]
+
+
+PATTERNS = st.lists(st.sampled_from("ab*"), min_size=1, max_size=3).map(".".join) | st.lists(
+    st.sampled_from("ab*"), max_size=2
+).map(lambda tokens: ".".join([*tokens, ">"]))
+
+
+@given(st.lists(PATTERNS, max_size=5), PATTERNS)
+def test_patterns_that_cover_another_together(wide: list[str], narrow: str) -> None:
+    subjects = [
+        ".".join(tokens).encode()
+        for length in range(1, 5)
+        for tokens in itertools.product("abc", repeat=length)
+    ]
+    is_covered = all(
+        any(matches(each, subject) for each in wide) for subject in subjects if matches(narrow, subject)
+    )
+    found = covers_together(wide, narrow)
+    assert found <= is_covered
+    if not set("ab") & set("".join(wide)):  # else it takes more than one look at each length
+        assert found == is_covered
 
 
 def test_a_topic_whose_name_makes_no_subject_can_not_publish_by_name() -> None:
