@@ -15,15 +15,17 @@ PYTEST := $(BIN)/python -m pytest
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run demo demo-nats test test-durability test-apache check format conform bench bench-partitions \
+.PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache check format conform bench bench-partitions \
   bench-cluster bench-nats cluster chaos chaos-nats simulate kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
 	@echo 'make cluster      three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")'
+	@echo 'make spark        an example of spark_examples/ (EXAMPLE=flights, exactly_once, enrichment, ...)'
 	@echo 'make demo         real flights through the broker into Spark and back'
 	@echo 'make demo-nats    the same flights, from NATS subjects into Spark and back to subjects'
 	@echo 'make test         everything, with real clients; needs Java 17 or newer'
+	@echo 'make test-spark   every Spark example and all Spark tests'
 	@echo 'make test-durability  fifty rounds of kill -9 under load, thousands of simulated crashes'
 	@echo 'make simulate     whole clusters under a seeded scheduler (SEEDS=1000)'
 	@echo 'make chaos        clusters under load whose nodes die, stand still and lose their network'
@@ -65,11 +67,16 @@ run: $(INSTALLED)
 cluster: $(INSTALLED)
 	@exec $(BIN)/python -m compat_tests.harness.cluster_local $(ARGS)
 
-demo: $(INSTALLED) java
-	$(BIN)/python -m spark_examples.demo
+# One of spark_examples/: flights, exactly_once, enrichment, nats, backfill, failover.
+EXAMPLE ?= flights
+spark: $(INSTALLED) java
+	$(BIN)/python -m spark_examples.$(EXAMPLE) $(ARGS)
 
-demo-nats: $(INSTALLED) java
-	$(BIN)/python -m spark_examples.nats_demo
+demo:
+	@$(MAKE) --no-print-directory spark EXAMPLE=flights
+
+demo-nats:
+	@$(MAKE) --no-print-directory spark EXAMPLE=nats
 
 # Everything, then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
 test: $(JARS)
@@ -92,6 +99,10 @@ chaos: $(JARS)
 chaos-nats: $(JARS)
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-2} BARNABAS_NATS_MESSAGES=$${BARNABAS_NATS_MESSAGES:-10000000} \
 	  $(PYTEST) -q compat_tests/nats $(ARGS)
+
+# Every example as a program, and all that the default run leaves out of compat_tests/spark.
+test-spark: $(JARS)
+	$(PYTEST) -m '' --durations=10 compat_tests/spark $(ARGS)
 
 test-apache: $(JARS)
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)

@@ -1,1 +1,1 @@
-"""PySpark pipelines over the stock Kafka connector. Start with `demo.py`."""
+"""PySpark pipelines over the stock Kafka connector, one in each folder. Start with README.md."""

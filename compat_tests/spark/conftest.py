@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from compat_tests.harness.broker import Broker
 from compat_tests.spark.streams import Job, JobFactory
 from compat_tests.spark.topics import Topics
-from spark_examples.spark_session import local_spark
+from spark_examples.shared.spark_session import local_spark
 
 
 @pytest.fixture(scope="session")

@@ -13,16 +13,14 @@ from collections.abc import Callable
 import nats
 import pandas
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs do not re-export NewTopic
-    AdminClient,
-    NewTopic,
-)
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
+from spark_examples.shared.flights import Totals
+from spark_examples.shared.topics import PARTITIONS, create_topics
+
 FLIGHTS_TOPIC = "nats-flights"
 DELAYS_TOPIC = "nats-flight-delays"
-PARTITIONS = 4
 
 # Subjects to a topic, with the carrier as the key; a topic to subjects, with the key as a token.
 BINDINGS = {
@@ -30,19 +28,10 @@ BINDINGS = {
     DELAYS_TOPIC: {"nats.publish.subject": "delays.{key}"},
 }
 
-Totals = dict[tuple[str, int], dict[str, int]]
-
 
 def bind_topics(bootstrap: str) -> None:
     """Create the two topics, bound; those that an earlier run left behind are deleted first."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    present = [name for name in BINDINGS if name in admin.list_topics(timeout=20).topics]
-    if present:
-        for deleted in admin.delete_topics(present, operation_timeout=20).values():
-            deleted.result()
-    topics = [NewTopic(name, PARTITIONS, 1, config=dict(configs)) for name, configs in BINDINGS.items()]
-    for created in admin.create_topics(topics, operation_timeout=20).values():
-        created.result()
+    create_topics(bootstrap, BINDINGS)
 
 
 async def publish_flights(url: str, flights: pandas.DataFrame, progress: Callable[[int], None]) -> int:

@@ -1,37 +1,10 @@
-"""A plain Kafka client reads the delays topic as a table and prints it.
-
-It is a different client from the one that wrote the flights, on purpose: any will do.
-"""
+"""Delays by airline and by hour of the day as a table of text."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
-from kafka import KafkaConsumer, TopicPartition
-
 Totals = Mapping[tuple[str, int], Mapping[str, int]]
-
-
-def read_delays(bootstrap: str, topic: str) -> tuple[dict[tuple[str, int], dict[str, int]], int]:
-    """The last totals of each (carrier, hour), and the number of records read to find them."""
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    try:
-        partitions = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic) or ())]
-        consumer.assign(partitions)
-        consumer.seek_to_beginning(*partitions)
-        ends = consumer.end_offsets(partitions)
-        totals: dict[tuple[str, int], dict[str, int]] = {}
-        records_read = 0
-        while any(consumer.position(partition) < ends[partition] for partition in partitions):
-            for records in consumer.poll(timeout_ms=1000).values():
-                for record in records:
-                    row = json.loads(record.value)
-                    totals[row.pop("carrier"), row.pop("hour")] = row
-                    records_read += 1
-        return totals, records_read
-    finally:
-        consumer.close()
 
 
 def render_table(totals: Totals, airline_names: Mapping[str, str]) -> str:

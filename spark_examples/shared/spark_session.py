@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 # Jars are fetched once, about 60 MB, into this git-ignored folder.
-JAR_CACHE = Path(__file__).resolve().parent.parent / ".cache" / "spark-ivy"
+JAR_CACHE = Path(__file__).resolve().parents[2] / ".cache" / "spark-ivy"
 
 
 @contextmanager
@@ -27,6 +27,10 @@ def local_spark(name: str, folder: Path) -> Iterator[SparkSession]:
     if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise RuntimeError("Spark needs Java 17 or newer: install a JRE, or set JAVA_HOME")
     log = folder / "spark.log"
+    scratch = (
+        folder / "java"
+    )  # native libraries unpack themselves there; a killed Java would leave them in /tmp
+    scratch.mkdir(exist_ok=True)
     builder = (
         SparkSession.builder.master("local[2]")
         .appName(name)
@@ -37,9 +41,11 @@ def local_spark(name: str, folder: Path) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={scratch}")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
+        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
     )
     try:

@@ -1,0 +1,67 @@
+"""The examples of spark_examples/ as programs, each from its start to its exit status.
+
+They take a while: `make test-spark` runs them. The two shortest are part of every run, in the Spark of the other tests.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compat_tests.harness.broker import Broker
+from spark_examples.shared.flights import load_flights, totals_by_hour
+from spark_examples.shared.program import Checks, verdict
+
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_program(example: str, *arguments: str) -> str:
+    """What the example said; it has to end well."""
+    command = [sys.executable, "-m", f"spark_examples.{example}", *arguments]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=360, check=False)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    return ended.stdout
+
+
+@pytest.mark.long
+def test_flights(broker: Broker) -> None:
+    said = run_program("flights", "--bootstrap-servers", broker.bootstrap)
+    assert "ok: all 207 totals agree with pandas on the same 336,776 flights" in said
+    assert "UA United Air Lines Inc" in said
+
+
+@pytest.mark.long
+@pytest.mark.barnabas_only
+def test_nats() -> None:
+    said = run_program("nats", "--flights", "20000")
+    assert "published 20,000 messages on flights.*.*" in said
+    assert "nats-flights holds 20,000 records" in said
+
+
+def test_one_wrong_total_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    expected = totals_by_hour(load_flights())
+    checks = Checks()
+    checks.same("the same", expected, expected)
+    assert verdict(checks) == 0
+    one_less = {key: dict(row) for key, row in expected.items()}
+    one_less["HA", 9]["arrival_delay_minutes"] -= 1
+    checks.same("one less", one_less, expected)
+    assert checks.wrong == ["one less"]
+    assert verdict(checks) == 1
+    del one_less["HA", 9]
+    checks.same("one is missing", one_less, expected)
+    checks.same("one too many", expected, one_less)
+    assert checks.wrong == ["one less", "one is missing", "one too many"]
+    assert capsys.readouterr().out.count("DIFFERENT: ('HA', 9)") == 3
+
+
+def test_an_example_that_checks_nothing_fails() -> None:
+    checks = Checks()
+    assert verdict(checks) == 1
+    checks.same("nothing is no result", {}, {})
+    assert verdict(checks) == 1

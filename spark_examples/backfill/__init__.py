@@ -1,0 +1,1 @@
+"""A year of data, read by ranges of time."""

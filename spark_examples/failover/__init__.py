@@ -1,0 +1,1 @@
+"""Reading while a cluster fails over."""

@@ -1,0 +1,1 @@
+"""Batch and streaming aggregation over the flights of a year."""

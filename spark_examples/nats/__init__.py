@@ -1,0 +1,1 @@
+"""NATS to Spark and back."""

@@ -1,0 +1,133 @@
+"""What every example has in common as a program: the broker it talks to, lines of progress, checks, an exit status.
+
+An example is a function `run(at: Run)`. `program` gives it a broker (the one of `--bootstrap-servers` or of the
+environment's BOOTSTRAP_SERVERS, or else one that is started for the time it takes), a folder for its files and a
+Spark when it asks for one. What it claims it hands to `at.checks`; the program ends with status 1 when a claim is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from spark_examples.shared.local_broker import local_broker
+from spark_examples.shared.spark_session import local_spark
+
+_Found = TypeVar("_Found")
+_Expected = TypeVar("_Expected")
+
+_SHOWN = 10  # differences of one check
+
+_started = time.monotonic()
+
+
+def say(text: str) -> None:
+    """One line of progress, with the seconds since the start."""
+    print(f"{time.monotonic() - _started:6.1f} s  {text}", flush=True)
+
+
+class Checks:
+    """What an example claims about its own result."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.wrong: list[str] = []
+
+    def that(self, claim: str, holds: bool, found: object = "") -> None:
+        """One claim, and what was found where it does not hold."""
+        self.made += 1
+        if holds:
+            say(f"ok: {claim}")
+            return
+        self.wrong.append(claim)
+        say(f"WRONG: {claim}{f': {found}' if found != '' else ''}")
+
+    def same(self, claim: str, found: Mapping[_Found, object], expected: Mapping[_Expected, object]) -> None:
+        """Two tables, row by row: none may be missing, too many or different, and they may not be empty."""
+        different = differences(found, expected)
+        for line in different[:_SHOWN]:
+            say(f"DIFFERENT: {line}")
+        self.that(claim, bool(expected) and not different, f"{len(different)} of {len(expected)} rows differ")
+
+
+def differences(found: Mapping[_Found, object], expected: Mapping[_Expected, object]) -> list[str]:
+    """One line for each key whose rows are not the same."""
+    left: dict[object, object] = dict(found.items())
+    right: dict[object, object] = dict(expected.items())
+    return [
+        f"{key}: found {left.get(key)}, expected {right.get(key)}"
+        for key in sorted(left.keys() | right.keys(), key=repr)
+        if key not in left or key not in right or left[key] != right[key]
+    ]
+
+
+@dataclass
+class Run:
+    """One run of an example."""
+
+    bootstrap: str
+    folder: Path  # for checkpoints and output; gone afterwards
+    flights: int | None = None  # how many of the flights to take, all when None
+    session: SparkSession | None = None  # a Spark that runs already
+    checks: Checks = field(default_factory=Checks)
+    running: ExitStack = field(default_factory=ExitStack)  # what ends with the example
+
+    def spark(self) -> SparkSession:
+        """The example's Spark, started when it is asked for the first time."""
+        if self.session is None:
+            say("starting Spark (the first time, it fetches its Kafka connector)")
+            self.session = self.running.enter_context(local_spark("spark-examples", self.folder))
+        return self.session
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The options that every example has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--bootstrap-servers",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        default=os.environ.get("BOOTSTRAP_SERVERS"),
+        help="use this broker, whichever it is, instead of starting one (environment: BOOTSTRAP_SERVERS)",
+    )
+    parser.add_argument(
+        "--flights", type=int, metavar="N", help="every so many-th flight, N of all; default: all"
+    )
+    return parser
+
+
+def program(description: str, run: Callable[[Run], None], settings: Mapping[str, str] | None = None) -> int:
+    """Parse the command line, run the example against its broker, clean up; the exit status.
+
+    `settings` are properties of the broker that is started.
+    """
+    options = arguments(description).parse_args()
+    with tempfile.TemporaryDirectory(prefix="spark-example-") as name, ExitStack() as running:
+        folder = Path(name)
+        if options.bootstrap_servers:
+            bootstrap = options.bootstrap_servers
+            say(f"using the broker at {bootstrap}")
+        else:
+            bootstrap = running.enter_context(local_broker(folder, settings))
+            say(f"started a broker at {bootstrap}")
+        at = Run(bootstrap, folder, options.flights, running=running)
+        run(at)
+    return verdict(at.checks)
+
+
+def verdict(checks: Checks) -> int:
+    """Say it, and return the exit status."""
+    if checks.wrong or not checks.made:
+        say(f"stopped; {len(checks.wrong)} of {checks.made} checks failed")
+        return 1
+    say(f"stopped; all {checks.made} checks hold")
+    return 0
