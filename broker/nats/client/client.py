@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.client.connection import NatsConnection
 from barnabas.broker.nats.client.errors import (
+    AUTHORIZATION,
     LAME_DUCK,
     STOPPED,
     Cause,
@@ -22,7 +23,7 @@ from barnabas.broker.nats.client.errors import (
     NotConnected,
     cause_of,
 )
-from barnabas.broker.nats.client.greeting import connect_options, tls_context
+from barnabas.broker.nats.client.greeting import connect_options, login_advice, tls_context
 from barnabas.broker.nats.client.listener import ClientListener, ClientStats
 from barnabas.broker.nats.client.protocol import NatsParser, ServerInfo, connect_line, pub
 from barnabas.broker.nats.client.reconnect import FailureLog, Reconnect
@@ -318,7 +319,10 @@ class NatsClient:
         connection = self._connection
         if cause is not None:
             if connection is not None:
-                connection.end(cause)
+                detail = f"{connection.server}: {cause.detail}"
+                if cause.kind == AUTHORIZATION:
+                    detail += f"; {login_advice(self.settings, connection.server)}"
+                connection.end(Cause(cause.kind, detail))
             return
         is_subscription = (
             "subscription" in text.lower()

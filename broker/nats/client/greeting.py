@@ -55,6 +55,25 @@ def _credentials(settings: ConnectionSettings, server: ServerAddress, info: Serv
     return {}
 
 
+def login_advice(settings: ConnectionSettings, server: ServerAddress) -> str:
+    """Which settings to look at when the server does not let us in: those that `connect_options` goes by."""
+    prefix = f"nats.connection.{settings.name}" if settings.name else "nats"
+    if server.user or server.token:
+        return f"look at what stands before the @ in {prefix}.servers"
+    if settings.credentials_file:
+        return f"look at {prefix}.credentials.file={settings.credentials_file}"
+    if settings.nkey_seed_file:
+        return f"look at {prefix}.nkey.seed.file={settings.nkey_seed_file}"
+    if settings.user:
+        return f"look at {prefix}.user={settings.user} and {prefix}.password"
+    if settings.token:
+        return f"look at {prefix}.token"
+    return (
+        f"no way to log in is set: set {prefix}.user and {prefix}.password, {prefix}.token, {prefix}.nkey.seed.file or "
+        f"{prefix}.credentials.file"
+    )
+
+
 def wants_tls(settings: ConnectionSettings, server: ServerAddress) -> bool:
     """Whether we insist on it, whatever the server says."""
     return server.tls or settings.tls_first or bool(settings.tls_ca_file or settings.tls_certificate_file)

@@ -14,8 +14,9 @@ import nkeys
 import pytest
 from barnabas.broker.nats.client.connection_settings import Secret, parse_server
 from barnabas.broker.nats.client.errors import AUTHORIZATION, SETTINGS, Cause, NatsSettingsError, cause_of
+from barnabas.broker.nats.client.greeting import login_advice
 from barnabas.broker.nats.client.nkeys import decode_seed, public_key
-from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, into, outcome, until
+from barnabas.broker.nats.tests.client_world import ClientWorld, flushed, into, outcome, settings, until
 from barnabas.broker.nats.tests.nats_identities import Operator, public, seed, user_seed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -305,11 +306,35 @@ def test_what_an_error_means_for_the_connection() -> None:
     assert cause_of("maximum connections exceeded") == Cause("refused", "maximum connections exceeded")
 
 
-def test_wrong_passwords_are_not_tried_without_rest(world: ClientWorld, nats_server: Any) -> None:
+@pytest.mark.parametrize(
+    ("options", "url", "advice"),
+    [
+        ({}, "h", "no way to log in is set: set nats.user and nats.password, nats.token"),
+        ({"user": "u", "password": Secret("p")}, "h", "look at nats.user=u and nats.password"),
+        ({"user": "u", "name": "east"}, "nats://a:b@h", "before the @ in nats.connection.east.servers"),
+        ({"user": "u"}, "nats://token@h", "before the @ in nats.servers"),
+        ({"token": Secret("t")}, "h", "look at nats.token"),
+        ({"nkey_seed_file": "/f", "user": "u"}, "h", "look at nats.nkey.seed.file=/f"),
+        ({"credentials_file": "/f"}, "h", "look at nats.credentials.file=/f"),
+    ],
+)
+def test_who_is_not_let_in_is_told_where_to_look(options: dict[str, Any], url: str, advice: str) -> None:
+    found = settings(url, **options)
+    assert advice in login_advice(found, found.servers[0])
+
+
+def test_wrong_passwords_are_not_tried_without_rest(
+    world: ClientWorld, nats_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work() -> None:
         url = nats_server(config=USERS).url
-        _, events = world.client(url, user="ours", password=Secret("wrong"))
+        _, events = world.client(url, user="ours", password=Secret("wrong"), name="east")
         await asyncio.sleep(1)
         assert 2 <= len(events.failures) <= 8
+        where = url.partition("//")[2]
+        [said] = [record.getMessage() for record in caplog.records if "Violation" in record.getMessage()]
+        assert (
+            f"authorization: {where}: Authorization Violation; look at nats.connection.east.user=ours" in said
+        )
 
     world.run(work())
