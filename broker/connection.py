@@ -238,6 +238,13 @@ class Connection(BufferedProtocol):
         self._flush()
         self._continue()
 
+    def send(self, answer: Answer) -> None:
+        """Send the answer to a request of which the dispatcher has said NO_RESPONSE."""
+        if not self._closing:
+            self._queue(answer)
+            if not self._processing:
+                self._flush()
+
     def let_produces_on(self, context: RequestContext) -> None:
         """The request at hand waits, but produces behind it need not: its answer goes out before theirs. To be called
         before its handler returns PENDING."""

@@ -28,6 +28,13 @@ class Reply(Protocol):
     def let_produces_on(self, context: RequestContext) -> None: ...
 
 
+class Requester(Reply, Protocol):
+    """A connection, as far as the request it has sent is told of it."""
+
+    listener: str
+    client_host: str
+
+
 class RequestContext(msgspec.Struct, gc=False):
     """One request in flight. Made for every request, so it holds references only."""
 

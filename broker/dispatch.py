@@ -23,7 +23,7 @@ from barnabas.wire.primitives import DecodeError, skip_tagged_fields
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.connection import Connection
+    from barnabas.broker.context import Requester
     from barnabas.broker.services import Services
     from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Buffer, Part
@@ -58,7 +58,7 @@ class Dispatcher:
         self._services = services
         self._routes: dict[int, Route] = {}
 
-    def dispatch(self, connection: Connection, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
+    def dispatch(self, connection: Requester, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         """Serve the request frame (without its size) in buffer[start:end]: the encoded response, or what the
         handler said instead. DecodeError when the frame is not a request that is served."""
         position = start + _HEADER_SIZE

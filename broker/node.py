@@ -93,6 +93,7 @@ class Node:
         ] = []  # where each listener listens, which may not be what it advertises
         self.on_fatal: Callable[[str], object] = lambda _: None  # this broker can't go on and must be stopped
         self.on_ready: Callable[[], object] = lambda: None  # it serves
+        self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher  # a test's stands between
         self.services: Services
         self._metadata: tuple[MetadataLog, Controller] | None = None  # once started
         self._member: ClusterMember | None = None
@@ -277,7 +278,7 @@ class Node:
             config,
             lambda why: self.on_fatal(why),
         )
-        self._connections = Connections(runtime, Dispatcher(self.services), config)
+        self._connections = Connections(runtime, self.make_dispatcher(self.services), config)
 
     def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
         from barnabas.broker.inter_broker_client import inter_broker_address
