@@ -12,12 +12,16 @@ nodes (three at most), a group that forms at once. Everything else is Kafka's de
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the loop is what this file is about
+import logging
 import threading  # noqa: TID251 - so is its thread
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.broker.asyncio_runtime import new_event_loop
+from barnabas.testing import contents, operations, seeding
+from barnabas.testing import snapshot as snapshots
 from barnabas.testing.broker_node import HOST, BrokerNode
+from barnabas.testing.faults.engine import Faults
 from barnabas.testing.node_runtime import NodeRuntime
 
 if TYPE_CHECKING:
@@ -25,7 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
+    from barnabas.testing.contents import Group, StoredRecord
+    from barnabas.testing.snapshot import Snapshot
+
 T = TypeVar("T")
+
+# A library is silent unless somebody asks: `logging.basicConfig` shows what the broker has to say.
+logging.getLogger("barnabas").addHandler(logging.NullHandler())
 
 START_SECONDS_MAX = 30.0  # for a cluster to form
 REPLICAS_MAX = 3
@@ -38,7 +48,7 @@ class BrokerFailed(RuntimeError):
 class Broker:
     """See the module. `properties` are Kafka's, such as {"num.partitions": 3}; `nodes` makes a cluster of so many, each broker
     and controller; `directory` keeps the files there (node N's below node-N where there are several), to be found again by
-    the next Broker on it."""
+    the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are."""
 
     def __init__(
         self,
@@ -47,12 +57,16 @@ class Broker:
         nodes: int = 1,
         directory: str | os.PathLike[str] | None = None,
         port: int = 0,
+        snapshot: Snapshot | None = None,
     ) -> None:
+        nodes = snapshot.nodes if snapshot is not None else nodes
         if nodes < 1:
             raise ValueError(f"a broker has one node or more, not {nodes}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
         self._changed: asyncio.Event
+        self.faults = Faults()
+        self.faults.run_on_loop = self.call
         given = {name: _text(value) for name, value in (properties or {}).items()}
         self._prefer_uvloop = given.get("barnabas.event.loop") == "uvloop"
         self.nodes: list[BrokerNode] = [
@@ -66,7 +80,10 @@ class Broker:
         ]
         for node in self.nodes:
             node.on_change = self._node_changed
+            node.make_dispatcher = self.faults.dispatcher
         self.nodes[0].port = port
+        if snapshot is not None:
+            snapshot.put(self.nodes)
 
     # -- where it is
 
@@ -114,6 +131,184 @@ class Broker:
         if errors:
             raise errors[0]
         return results[0]
+
+    # -- what it holds
+
+    def topics(self) -> dict[str, int]:
+        """Topics by name, with the number of their partitions; Kafka's own ones left out."""
+        return self.call(lambda: contents.topics(self.nodes))
+
+    def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
+        """What consumers may read of one partition or of all, partition by partition. UnknownTopic."""
+        return self.call(lambda: contents.records(self.nodes, topic, partition))
+
+    def group(self, name: str) -> Group | None:
+        """A group's state, members and committed offsets; None where there is no such group."""
+        return self.call(lambda: contents.group(self.nodes, name))
+
+    def groups(self) -> list[str]:
+        """Names of all groups."""
+        return self.call(lambda: contents.groups(self.nodes))
+
+    def effective_config(self, topic: str) -> dict[str, str]:
+        """Every config of a topic with the value that counts. UnknownTopic."""
+        return self.call(lambda: contents.effective_config(self.nodes, topic))
+
+    # -- what is put into it
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> None:
+        """Ready to be written to on return. Where nothing is said the broker's defaults count. RequestFailed."""
+        self._wait(self._creating(name, partitions, replication_factor, configs))
+
+    async def create_topic_async(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> None:
+        """As `create_topic`, for a cluster in the running loop."""
+        await self._wait_async(self._creating(name, partitions, replication_factor, configs))
+
+    def delete_topics(self, *names: str) -> None:
+        """Those that exist; others are none the worse. RequestFailed."""
+        self._wait(lambda done: operations.delete_topics(self.nodes, names, done))
+
+    async def delete_topics_async(self, *names: str) -> None:
+        """As `delete_topics`, for a cluster in the running loop."""
+        await self._wait_async(lambda done: operations.delete_topics(self.nodes, names, done))
+
+    def seed(self, topic: str, records: object) -> None:
+        """Append records, committed on return: an iterable of values, (key, value) pairs or mappings with `value`, `key`,
+        `headers`, `timestamp`, `partition`; or the path of a file of JSON lines (seeding.py). A topic that does not exist
+        is made."""
+        seeds = seeding.read_seeds(records)
+        if topic not in self.topics():
+            self.create_topic(topic)
+        self._wait(lambda done: operations.seed(self.nodes, topic, seeds, done))
+
+    async def seed_async(self, topic: str, records: object) -> None:
+        """As `seed`, for a cluster in the running loop."""
+        seeds = seeding.read_seeds(records)
+        if topic not in self.topics():
+            await self.create_topic_async(topic)
+        await self._wait_async(lambda done: operations.seed(self.nodes, topic, seeds, done))
+
+    def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
+        """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition."""
+        seed = seeding.seed_of({"value": value, "key": key, **fields})
+        if topic not in self.topics():
+            self.create_topic(topic)
+        ends: operations.Ends = []
+        self._wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
+        [(partition, end)] = ends
+        return self.call(lambda: contents.record_at(partition, end - 1))
+
+    def _creating(
+        self,
+        name: str,
+        partitions: int | None,
+        replication_factor: int | None,
+        configs: Mapping[str, object] | None,
+    ) -> operations.Start:
+        texts = {key: _text(value) for key, value in (configs or {}).items()}
+        return lambda done: operations.create_topic(
+            self.nodes, name, partitions, replication_factor, texts, done
+        )
+
+    def _wait(self, start: operations.Start) -> None:
+        """Start something on the loop and wait until it has called back."""
+        loop = self.loop
+        if self._thread is not None and threading.current_thread() is not self._thread:
+            asyncio.run_coroutine_threadsafe(self._wait_async(start), loop).result()
+            return
+        told: list[Exception | None] = []
+        start(told.append)
+        while not told and self._run_soon():
+            pass
+        if not told:
+            raise RuntimeError("this takes turns of the loop that runs now: await the _async form of it")
+        if told[0] is not None:
+            raise told[0]
+
+    async def _wait_async(self, start: operations.Start) -> None:
+        loop = self.loop
+        told: asyncio.Future[None] = loop.create_future()
+
+        def done(error: Exception | None) -> None:
+            if not told.done():
+                if error is None:
+                    told.set_result(None)
+                else:
+                    told.set_exception(error)
+
+        start(done)
+        await told
+
+    # -- its state as a whole
+
+    def reset(self) -> None:
+        """As if it had just been started: no topics, groups, producer ids, configs. Clients that are connected are
+        disconnected; they find it at the same address."""
+        self.call(self._reset_nodes)
+        self._await_again()
+
+    async def reset_async(self) -> None:
+        """As `reset`, for a cluster in the running loop."""
+        self._reset_nodes()
+        await self._await_ready()
+
+    def snapshot(self) -> Snapshot:
+        """All that it holds now."""
+        return self.call(lambda: snapshots.take(self.nodes))
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Hold what it held then. Clients are disconnected, as at a reset."""
+        self.call(lambda: self._reset_nodes(snapshot))
+        self._await_again()
+        if len(self.nodes) > 1:
+            self._wait(lambda done: operations.when_settled(self.nodes, done))
+
+    async def restore_async(self, snapshot: Snapshot) -> None:
+        """As `restore`, for a cluster in the running loop."""
+        self._reset_nodes(snapshot)
+        await self._await_ready()
+        await self._wait_async(lambda done: operations.when_settled(self.nodes, done))
+
+    def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
+        for node in self.nodes:
+            node.drop(keeps_listening=True)
+        if snapshot is None:
+            for node in self.nodes:
+                node.wipe()
+        else:
+            snapshot.put(self.nodes)
+        for node in self.nodes:
+            node.start(self.loop)
+
+    def _run_soon(self) -> bool:
+        """Let go on what needs no other turn of the loop; whether there was anything."""
+        went = [node.runtime.run_soon() for node in self.nodes]
+        return any(went)
+
+    def _await_again(self) -> None:
+        if self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self._await_ready(), self.loop).result()
+            return
+        while not all(node.is_ready for node in self.nodes) and self._run_soon():
+            pass
+        if not all(node.is_ready for node in self.nodes):
+            raise RuntimeError(
+                "the nodes find each other in turns of the loop that runs now: await the _async form"
+            )
 
     # -- in a thread
 
@@ -209,6 +404,7 @@ class Broker:
     def _stop_nodes(self) -> None:
         for node in self.nodes:
             node.stop()
+            node.release_ports()
 
     async def _await_ready(self) -> None:
         async def ready() -> None:
@@ -257,6 +453,7 @@ def _defaults(nodes: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
+        "log.segment.delete.delay.ms": "0",  # memory is given back when a topic goes
     }
     if nodes > 1:
         properties |= {

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.asyncio_runtime import bind_socket
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.node import Node
 from barnabas.storage.disk import RealDisk
 from barnabas.testing.memory_store import MemoryStore
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from barnabas.broker.services import Services
     from barnabas.storage.disk import Disk
 
 log = logging.getLogger("barnabas.testing")
@@ -51,7 +53,9 @@ class BrokerNode:
         self.is_ready = False  # it serves clients
         self.failure: str | None = None  # why it can't go on, if so
         self.on_change: Callable[[], object] = lambda: None  # ready, or failed
+        self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher
         self.node: Node
+        self.loop: asyncio.AbstractEventLoop
         self.runtime: NodeRuntime
         self._new_runtime = new_runtime
         self._reserved: list[socket.socket] = []
@@ -72,11 +76,13 @@ class BrokerNode:
         config = BrokerConfig.from_properties({**fixed, **self.properties})
         self.is_ready = False
         self.failure = None
+        self.loop = loop
         self.runtime = self._new_runtime(self, loop)
         for sock in self._reserved:
             self.runtime.reserve(sock)
         self._reserved.clear()
         self.node = Node(config, self.runtime, self.disk)
+        self.node.make_dispatcher = self.make_dispatcher
         self.node.on_fatal = self._failed
         self.node.on_ready = self._ready
         try:
@@ -97,9 +103,12 @@ class BrokerNode:
             finally:
                 self.runtime.end()
 
-    def drop(self) -> None:
+    def drop(self, *, keeps_listening: bool = False) -> None:
         """kill -9: its connections end, nothing more is written. In memory alone: files of a directory are closed as at a
-        stop, because this process goes on and holds their locks."""
+        stop, because this process goes on and holds their locks. `keeps_listening`: its ports stay taken, and who connects
+        meanwhile is served after the next start."""
+        if keeps_listening and self.is_running:
+            self._reserved += self.runtime.listening()
         if not isinstance(self.disk, MemoryStore):
             self.stop()
             return
@@ -109,6 +118,20 @@ class BrokerNode:
                 self.disk.copy()
             )  # what the dead node may still do as its connections end, nobody sees
             self.runtime.end()
+
+    def wipe(self) -> None:
+        """Its files are gone, while it does not run."""
+        assert not self.is_running, "it runs"
+        if isinstance(self.disk, MemoryStore):
+            self.disk = MemoryStore()
+        elif self.disk.exists(self.log_dir):
+            self.disk.remove_tree(self.log_dir)
+
+    def release_ports(self) -> None:
+        """Of a node that will not be started again."""
+        for sock in self._reserved:
+            sock.close()
+        self._reserved.clear()
 
     def _ready(self) -> None:
         self.is_ready = True

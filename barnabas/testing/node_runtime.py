@@ -30,10 +30,13 @@ _PRUNE_AT = 64  # transports, before those that have closed are forgotten
 class Event:
     """A callback that has been scheduled: a `storage.runtime.Timer`."""
 
-    __slots__ = ("_callback", "_events", "handle")
+    __slots__ = ("_callback", "_events", "handle", "is_soon")
 
-    def __init__(self, events: dict[Event, None], callback: Callable[[], object]) -> None:
+    def __init__(
+        self, events: dict[Event, None], callback: Callable[[], object], *, is_soon: bool = False
+    ) -> None:
         self._events = events
+        self.is_soon = is_soon  # at the loop's next turn
         self._callback: Callable[[], object] | None = callback
         self.handle: asyncio.Handle | None = None
         events[self] = None
@@ -75,7 +78,7 @@ class NodeServer:
         self._sock = sock
         self._protocol_factory = protocol_factory
         self._tls = tls
-        self._is_closed = False
+        self.is_closed = False
         runtime.loop.add_reader(sock.fileno(), self._accept)
 
     def _accept(self) -> None:
@@ -86,9 +89,16 @@ class NodeServer:
         accepted.setblocking(False)
         self._runtime.adopt(accepted, self._protocol_factory, self._tls)
 
+    def socket(self) -> socket.socket:
+        """The same one, under a descriptor of its own."""
+        return self._sock.dup()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
     def close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
+        if not self.is_closed:
+            self.is_closed = True
             self._runtime.loop.remove_reader(self._sock.fileno())
             self._sock.close()
 
@@ -148,6 +158,31 @@ class NodeRuntime(AsyncioRuntime):
         """A bound socket that listens already, for whoever asks to listen on its port."""
         self._reserved[sock.getsockname()[1]] = sock
 
+    def run_soon(self) -> bool:
+        """Have happen now what would at the loop's next turn, for who runs on the loop and can't wait for that turn. Whether
+        there was anything."""
+        due = [event for event in self._events if event.is_soon]
+        for event in due:
+            handle = event.handle
+            event()
+            if handle is not None:
+                handle.cancel()
+        return bool(due)
+
+    def listening(self) -> list[socket.socket]:
+        """The sockets it listens on, once more: they go on collecting connections when this runtime ends, for the next one
+        that they are reserved for."""
+        return [server.socket() for server in self._servers if not server.is_closed]
+
+    def waiting_descriptors(self) -> list[int]:
+        """Where clients may be waiting to be heard: for a look from another thread."""
+        found = [server.fileno() for server in tuple(self._servers) if not server.is_closed]
+        for transport in tuple(self._transports):
+            sock = transport.get_extra_info("socket")
+            if sock is not None and not transport.is_closing():
+                found.append(sock.fileno())
+        return [each for each in found if each >= 0]
+
     def end(self) -> None:
         """Nothing happens here any more: as if the process was gone. Twice is harmless."""
         self.has_ended = True
@@ -204,7 +239,7 @@ class NodeRuntime(AsyncioRuntime):
 
     def call_soon(self, callback: Callable[[], object]) -> None:
         if not self.has_ended:
-            event = Event(self._events, callback)
+            event = Event(self._events, callback, is_soon=True)
             event.handle = self.loop.call_soon(event)
 
     def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:

@@ -1,0 +1,199 @@
+"""What an in-process broker holds, read where it lies: no client, no request, nothing that a test would see in a transcript.
+
+All functions run on the broker's loop and take its nodes. Of a partition the leader is asked, and of that what consumers may
+read: up to the high watermark. Values are copies; nothing in them changes afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from barnabas.controller.image import INTERNAL_TOPICS
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import iterate_headers
+from barnabas.wire.records import decode_records
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from barnabas.broker.groups.group import ClassicGroup
+    from barnabas.broker.groups.offsets import CommittedOffset
+    from barnabas.broker.partition import Partition
+    from barnabas.broker.services import Services
+    from barnabas.controller.image import MetadataImage
+    from barnabas.testing.broker_node import BrokerNode
+
+_READ_BYTES = 4 * 1024 * 1024
+_DECOMPRESSED_BYTES_MAX = 1 << 30
+
+
+class UnknownTopic(LookupError):
+    """There is no such topic, or no such partition of it."""
+
+
+class StoredRecord(msgspec.Struct, frozen=True):
+    """One record as it lies in its partition; `timestamp` in ms since the epoch."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class GroupMember(msgspec.Struct, frozen=True):
+    """One member of a group."""
+
+    member_id: str
+    client_id: str
+    client_host: str
+    group_instance_id: str | None
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A group as its coordinator has it. `state` is Kafka's name for it, such as Stable or Empty; `offsets` has the committed
+    offset of each (topic, partition)."""
+
+    name: str
+    state: str
+    generation_id: int
+    members: tuple[GroupMember, ...]
+    offsets: dict[tuple[str, int], int]
+
+
+def services_of(nodes: Sequence[BrokerNode]) -> list[Services]:
+    """Of the nodes that serve, the active controller's first: it knows the metadata first."""
+    found = [node.node.services for node in nodes if node.is_running and node.is_ready]
+    return sorted(found, key=lambda services: not services.controller.is_active)
+
+
+def image_of(nodes: Sequence[BrokerNode]) -> MetadataImage:
+    """The newest metadata. RuntimeError where no node serves."""
+    found = services_of(nodes)
+    if not found:
+        raise RuntimeError("no node of this broker runs")
+    return found[0].controller.image
+
+
+def topics(nodes: Sequence[BrokerNode]) -> dict[str, int]:
+    """Topics by name, with the number of their partitions; Kafka's own ones left out."""
+    image = image_of(nodes)
+    return {
+        name: len(topic.partitions)
+        for name, topic in sorted(image.topics.items())
+        if name not in INTERNAL_TOPICS
+    }
+
+
+def partition_indexes(nodes: Sequence[BrokerNode], topic: str) -> list[int]:
+    """UnknownTopic."""
+    known = image_of(nodes).topics.get(topic)
+    if known is None:
+        raise UnknownTopic(f"there is no topic {topic!r}; there are {sorted(topics(nodes)) or 'none'}")
+    return sorted(known.partitions)
+
+
+def leader_of(nodes: Sequence[BrokerNode], topic: str, index: int) -> Partition:
+    """The partition at the node that leads it. UnknownTopic; RuntimeError where none does."""
+    known = image_of(nodes).topics.get(topic)
+    if known is None or index not in known.partitions:
+        raise UnknownTopic(f"there is no partition {index} of {topic!r}")
+    leader = known.partitions[index].leader
+    for services in services_of(nodes):
+        if services.node_id == leader:
+            partition = services.partitions.get(topic, index)
+            if partition is not None:
+                return partition
+    raise RuntimeError(f"{topic}-{index} has no leader that runs")
+
+
+def records(nodes: Sequence[BrokerNode], topic: str, index: int | None = None) -> list[StoredRecord]:
+    """All records that consumers may read, of one partition or of all, partition by partition."""
+    indexes = partition_indexes(nodes, topic) if index is None else [index]
+    return [record for each in indexes for record in _of_partition(leader_of(nodes, topic, each))]
+
+
+def record_at(partition: Partition, offset: int) -> StoredRecord:
+    """One record that consumers may read."""
+    return next(each for each in _of_partition(partition, offset) if each.offset == offset)
+
+
+def _of_partition(partition: Partition, begin: int = 0) -> Iterator[StoredRecord]:
+    log = partition.log
+    offset, end = max(begin, log.log_start_offset), partition.high_watermark
+    while offset < end:
+        read = log.read(offset, _READ_BYTES, end_offset=end)
+        data = b"".join(region.read() for region in read.regions)
+        begun = offset
+        position = 0
+        while position < len(data):
+            header = next(iterate_headers(data, position))[1] if _is_whole(data, position) else None
+            if header is None:
+                break
+            batch = memoryview(data)[position : position + header.size]
+            if not header.is_control:
+                for record in decode_records(batch, _DECOMPRESSED_BYTES_MAX):
+                    if log.log_start_offset <= record.offset < end:
+                        yield StoredRecord(
+                            partition.topic,
+                            partition.partition,
+                            record.offset,
+                            record.timestamp,
+                            record.key,
+                            record.value,
+                            tuple(record.headers),
+                        )
+            offset = header.next_offset
+            position += header.size
+        if offset == begun:  # compaction has taken the rest
+            return
+
+
+def _is_whole(data: bytes, position: int) -> bool:
+    """Whether a batch stands there to its end: the last one of a read may be cut off."""
+    if len(data) < position + 12:
+        return False
+    return len(data) >= position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
+
+
+def group(nodes: Sequence[BrokerNode], name: str) -> Group | None:
+    """The group, or None where its coordinator knows none of that name."""
+    for services in services_of(nodes):
+        shard = services.groups.shard_of(name)
+        if isinstance(shard, ErrorCode):
+            continue
+        found = shard.get(name)
+        if found is not None:
+            return _view(found, shard.offsets.committed_topics(name))
+    return None
+
+
+def _view(found: ClassicGroup, offsets: dict[str, dict[int, CommittedOffset]]) -> Group:
+    members = tuple(
+        GroupMember(member.member_id, member.client_id, member.client_host, member.group_instance_id)
+        for member in found.members.values()
+    )
+    committed = {
+        (topic, index): position.offset
+        for topic, positions in sorted(offsets.items())
+        for index, position in sorted(positions.items())
+    }
+    return Group(found.group_id, found.state.value, found.generation_id, members, committed)
+
+
+def groups(nodes: Sequence[BrokerNode]) -> list[str]:
+    """Names of all groups, sorted."""
+    return sorted(
+        name for services in services_of(nodes) for shard in services.groups.shards() for name in shard.groups
+    )
+
+
+def effective_config(nodes: Sequence[BrokerNode], topic: str) -> dict[str, str]:
+    """Every config of the topic with the value that counts: its own, or the broker's. UnknownTopic."""
+    partition_indexes(nodes, topic)
+    services = services_of(nodes)[0]
+    return services.config.topic_properties(services.controller.image.topic_configs(topic))

@@ -1,0 +1,179 @@
+"""What a test has an in-process broker do, through the controller as a client's request would go, without a client.
+
+Each takes the nodes, runs on the loop and calls `done(error)` once: at once where a node is alone, a few turns later in a
+cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from barnabas.testing import seeding
+from barnabas.testing.contents import image_of, services_of
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from barnabas.testing.broker_node import BrokerNode
+
+CREATE_TOPICS: Final = 19
+DELETE_TOPICS: Final = 20
+LOOK_AGAIN_S: Final = 0.002  # until all nodes know of a change
+
+Done = Callable[[Exception | None], object]
+Start = Callable[[Done], object]
+Ends: TypeAlias = "list[tuple[Partition, int]]"
+
+
+class RequestFailed(Exception):
+    """The broker refused: `error` is Kafka's code."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(f"{error.name}: {message}")
+        self.error = error
+
+
+def create_topic(
+    nodes: Sequence[BrokerNode],
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: Mapping[str, str],
+    done: Done,
+) -> None:
+    """`done` when every partition has a leader that serves it."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=-1 if partitions is None else partitions,
+        replication_factor=-1 if replication_factor is None else replication_factor,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in configs.items()],
+    )
+
+    def answered(response: Any) -> None:
+        result = response.topics[0]
+        if result.error_code:
+            done(RequestFailed(ErrorCode.of(result.error_code), result.error_message or ""))
+        else:
+            _when(nodes, lambda: _is_led(nodes, name), lambda: done(None))
+
+    _ask(nodes, CREATE_TOPICS, CreateTopicsRequest(topics=[topic]), answered, done)
+
+
+def delete_topics(nodes: Sequence[BrokerNode], names: Sequence[str], done: Done) -> None:
+    """`done` when no node has them any more."""
+    from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+    known = image_of(nodes).topics
+    wanted = [name for name in names if name in known]
+    if not wanted:
+        done(None)
+        return
+
+    def answered(response: Any) -> None:
+        for result in response.responses:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                done(RequestFailed(ErrorCode.of(result.error_code), result.error_message or ""))
+                return
+        _when(
+            nodes,
+            lambda: (
+                not any(
+                    name in services.controller.image.topics
+                    for services in services_of(nodes)
+                    for name in wanted
+                )
+            ),
+            lambda: done(None),
+        )
+
+    request = DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in wanted], topic_names=[], timeout_ms=30_000
+    )
+    _ask(nodes, DELETE_TOPICS, request, answered, done)
+
+
+def seed(
+    nodes: Sequence[BrokerNode],
+    topic: str,
+    seeds: Sequence[seeding.Seed],
+    done: Done,
+    ends: Ends | None = None,
+) -> None:
+    """`done` when all of them are committed. `ends` takes the partitions, with the offset behind their last record."""
+    waiting = 1
+    appended = seeding.append(nodes, topic, seeds)
+    if ends is not None:
+        ends += appended
+
+    def committed(error: ErrorCode) -> None:
+        nonlocal waiting
+        if waiting < 0:
+            return
+        waiting -= 1
+        if error:
+            waiting = -1
+            done(RequestFailed(error, f"records of {topic} are not committed"))
+        elif not waiting:
+            done(None)
+
+    for partition, end_offset in appended:
+        waiting += 1
+        partition.when_committed(end_offset, committed)
+    committed(ErrorCode.NONE)
+
+
+def when_settled(nodes: Sequence[BrokerNode], done: Done) -> None:
+    """`done` when every partition has all its replicas in sync again, and consumers may read all of it."""
+    _when(nodes, lambda: _is_settled(nodes), lambda: done(None))
+
+
+def _is_settled(nodes: Sequence[BrokerNode]) -> bool:
+    for name, topic in image_of(nodes).topics.items():
+        for index, state in topic.partitions.items():
+            if len(state.isr) < len(state.replicas):
+                return False
+            leaders = [each for each in services_of(nodes) if each.node_id == state.leader]
+            partition = leaders[0].partitions.get(name, index) if leaders else None
+            if partition is None or partition.high_watermark < partition.log.log_end_offset:
+                return False
+    return True
+
+
+def _is_led(nodes: Sequence[BrokerNode], topic: str) -> bool:
+    """Whether all nodes know the topic, and all partitions are served."""
+    for services in services_of(nodes):
+        known = services.controller.image.topics.get(topic)
+        if known is None:
+            return False
+        for index, state in known.partitions.items():
+            if state.leader == services.node_id and services.partitions.get(topic, index) is None:
+                return False
+    return True
+
+
+def _when(nodes: Sequence[BrokerNode], is_so: Callable[[], bool], then: Callable[[], object]) -> None:
+    """Now, or as soon as it is so."""
+    if is_so():
+        then()
+    else:
+        nodes[0].loop.call_later(LOOK_AGAIN_S, _when, nodes, is_so, then)
+
+
+def _ask(
+    nodes: Sequence[BrokerNode],
+    api_key: int,
+    request: msgspec.Struct,
+    answered: Callable[[Any], object],
+    done: Done,
+) -> None:
+    def told(response: Any, error: ErrorCode) -> None:
+        if error:
+            done(RequestFailed(error, "no controller has answered"))
+        else:
+            answered(response)
+
+    image_of(nodes)  # RuntimeError where none runs
+    services_of(nodes)[0].to_controller.send(api_key, request, told)
