@@ -17,6 +17,7 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicC
 if TYPE_CHECKING:
     import msgspec
 
+    from barnabas.broker.partition import Partition
     from barnabas.testing.broker_node import BrokerNode
 
 CREATE_TOPICS: Final = 19
