@@ -1,0 +1,165 @@
+"""One request on its way through the faults: the connection's stand-in for the handler that serves it."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from barnabas.storage.disk import FileRegion
+from barnabas.testing.faults.shapes import groups, targets
+from barnabas.wire.headers import API_VERSIONS, decode_request_header, decode_response_header
+from barnabas.wire.registry import API_NAMES, request_type, response_type
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.broker.context import RequestContext
+    from barnabas.broker.dispatch import Answer
+    from barnabas.broker.registry import Outcome
+    from barnabas.broker.services import Services
+    from barnabas.testing.faults.connection import ClientConnection
+    from barnabas.testing.faults.requests import Recorded
+    from barnabas.testing.faults.rules import Rule
+    from barnabas.testing.faults.shapes import Target, Topic
+
+_FOLLOWER: Final = re.compile(r"broker-\d+-fetcher-\d+")
+FETCH: Final = 1
+
+
+class Encoded(msgspec.Struct, gc=False):
+    """An answer that needs no encoding any more."""
+
+    frame: Any
+
+
+class Call:
+    """A request. Tests see `api`, `version`, `client_id`, `client_host`, `node` and `request`, the decoded message, whose
+    class is in barnabas.wire.messages; `new_answer()` gives an empty answer to fill. The rest is the engine's."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        services: Services,
+        data: bytes,
+        completed: Callable[[Call, RequestContext, msgspec.Struct | Outcome], object],
+    ) -> None:
+        """`data`: the frame without its size. DecodeError when its header can't be read."""
+        header, self.body_start = decode_request_header(data)
+        self.api_key = header.api_key
+        self.version = header.api_version
+        self.correlation_id = header.correlation_id
+        self.client_id = header.client_id
+        self.connection = connection
+        self.listener = connection.listener
+        self.client_host = connection.client_host
+        self.node = services.node_id
+        self.data = data
+        self.is_late = False  # it has been kept from its handler
+        self.rule: Rule | None = None
+        self.recorded: Recorded | None = None
+        self.change: Callable[[Any], Any] | None = None  # what a fault does to the broker's answer
+        self._services = services
+        self._completed = completed
+
+    # -- for tests
+
+    @property
+    def api(self) -> str:
+        """Kafka's name of the API, such as "Fetch"."""
+        return API_NAMES.get(self.api_key, str(self.api_key))
+
+    @cached_property
+    def request(self) -> Any:
+        """The decoded request. DecodeError."""
+        return request_type(self.api_key).decode(self.version, self.data, self.body_start)[0]
+
+    def new_answer(self) -> Any:
+        """An answer of this API with nothing in it."""
+        return response_type(self.api_key).message_class()
+
+    # -- what it is about
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether another broker has sent it."""
+        return self.client_id is not None and _FOLLOWER.fullmatch(self.client_id) is not None
+
+    def targets(self) -> list[Target]:
+        """The topics and partitions it is about; of a fetch those of its session, too, and all topics where null means
+        all."""
+        found = list(targets(self.request))
+        if getattr(self.request, "topics", ()) is None:
+            found += [(name, None) for name in sorted(self._services.controller.image.topics)]
+        if self.api_key == FETCH:
+            found += [each for each in self.session_partitions() if each not in found]
+        return found
+
+    def session_partitions(self) -> list[Target]:
+        session_id, epoch = self.request.session_id, self.request.session_epoch
+        session = self._services.fetch_sessions.get(session_id) if session_id and epoch > 0 else None
+        return [] if session is None else list(session.partitions)
+
+    def groups(self) -> list[str]:
+        return list(groups(self.request))
+
+    def name_of(self, topic: Topic | None) -> str | None:
+        """The name of what is known by name or id."""
+        if not isinstance(topic, bytes):
+            return topic
+        found = self._services.controller.image.topic_by_id(topic)
+        return None if found is None else found.name
+
+    # -- bytes
+
+    def encode(self, answer: Any) -> bytes:
+        """The frame of an answer. EncodeError."""
+        kind = response_type(self.api_key)
+        is_flexible = kind.flexible(self.version) and self.api_key != API_VERSIONS
+        body = b"".join(map(_bytes, kind.encode(self.version, answer)))
+        head = self.correlation_id.to_bytes(4, "big", signed=True) + (b"\0" if is_flexible else b"")
+        return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+    def decode(self, answer: Answer) -> Any:
+        """The message in an answer's frame."""
+        data = whole(answer)[4:]
+        _, start = decode_response_header(self.api_key, self.version, data)
+        return response_type(self.api_key).decode(self.version, data, start)[0]
+
+    def with_request(self, request: Any) -> bytes:
+        """The frame with another request in place of its own."""
+        body = b"".join(map(_bytes, request_type(self.api_key).encode(self.version, request)))
+        return self.data[: self.body_start] + body
+
+    # -- what the handler sees in place of the connection
+
+    @property
+    def closed(self) -> bool:
+        return self.connection.closed
+
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        self._completed(self, context, response)
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None:
+        self.connection.when_abandoned(callback)
+
+    def when_overtaken(self, callback: Callable[[], object]) -> None:
+        self.connection.when_overtaken(callback)
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """One at a time here: answers that a fault puts off must stay in order."""
+
+
+def whole(answer: Answer) -> bytes:
+    """An answer's frame in one piece, what lies in files read."""
+    return answer if isinstance(answer, bytes) else b"".join(map(_bytes, answer))
+
+
+def _bytes(part: Any) -> bytes:
+    return part.read() if isinstance(part, FileRegion) else bytes(part)
+
+
+def size_of(answer: Answer) -> int:
+    return len(answer) if isinstance(answer, bytes) else sum(map(len, answer))

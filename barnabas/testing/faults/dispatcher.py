@@ -1,0 +1,253 @@
+"""The dispatcher of a node whose requests are recorded and may go wrong.
+
+It stands between the connections and the broker's own dispatcher. What no rule is about takes the usual way and is
+recorded. Everything here runs on the node's loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import Dispatcher
+from barnabas.broker.registry import Outcome
+from barnabas.testing.faults.call import Call, Encoded, size_of, whole
+from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
+from barnabas.testing.faults.errors import answer_with_error
+from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
+from barnabas.wire.primitives import DecodeError
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from barnabas.broker.dispatch import Answer
+    from barnabas.broker.services import Services
+    from barnabas.testing.faults.engine import Faults
+    from barnabas.testing.faults.rules import Rule
+
+log = logging.getLogger("barnabas.faults")
+
+_PRODUCE: Final = 0
+
+
+class FaultingDispatcher(Dispatcher):
+    """See the module."""
+
+    def __init__(self, services: Services, faults: Faults) -> None:
+        super().__init__(services)
+        self.services = services
+        self._faults = faults
+        self._outboxes: dict[Any, Outbox] = {}
+        self._doomed: set[Any] = set()  # connections that will be closed when what waits has been sent
+
+    # -- the connection's side
+
+    def dispatch(self, connection: Any, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
+        if connection in self._doomed:
+            return Outcome.PENDING
+        try:
+            call = Call(connection, self.services, bytes(buffer[start:end]), self._completed)
+        except DecodeError:
+            return super().dispatch(connection, buffer, start, end)
+        if not call.is_internal:
+            self._record(call)
+        refused = self._faults.refuse(call)
+        if refused is not None:
+            return self._leave(call, refused)
+        rule = call.rule = self._faults.match(call)
+        if rule is None and self._faults.is_plain(call) and not self._outboxes.get(connection):
+            return self._served(call, super().dispatch(call, buffer, start, end))
+        if rule is not None:
+            if call.recorded is not None:
+                call.recorded.fault = rule.description
+            if self._is_kept(call, rule):
+                return Outcome.PENDING
+        return self._serve(call)
+
+    def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
+        if type(response) is Encoded:
+            return response.frame  # type: ignore[no-any-return]
+        return super().encode(context, response)
+
+    # -- before it is served
+
+    def _record(self, call: Call) -> None:
+        requests = self._faults.requests
+        if requests.is_recording:
+            call.recorded = Recorded(
+                call.node,
+                call.api_key,
+                call.version,
+                call.correlation_id,
+                call.client_id,
+                call.client_host,
+                self.services.runtime.time_ms(),
+                call.data,
+            )
+            requests.add(call.recorded)
+
+    def _is_kept(self, call: Call, rule: Rule) -> bool:
+        """Keep the request from its handler for a while, if that is what the rule says."""
+        if rule.holds and not rule.is_hold_served:
+            call.is_late = True
+            self._faults.hold(rule, partial(self._serve_late, call))
+        elif rule.delay_s > 0 and not rule.is_delay_served:
+            call.is_late = True
+            self.services.runtime.call_later(rule.delay_s, partial(self._serve_late, call))
+        return call.is_late
+
+    def _serve_late(self, call: Call) -> None:
+        if call.connection.closed:
+            return
+        try:
+            answer = self._serve(call)
+        except DecodeError as error:
+            call.connection.close(f"a request that cannot be read: {error}")
+            return
+        except Exception:
+            log.exception("%s of %s failed; closing its connection", call.api, call.client_id)
+            call.connection.close()
+            return
+        if answer is not Outcome.PENDING:
+            context = RequestContext(
+                self.services,
+                call,
+                call.api_key,
+                call.version,
+                call.correlation_id,
+                call.client_id,
+                call.listener,
+                call.client_host,
+            )
+            self._give(call, context, answer)
+
+    @staticmethod
+    def _give(call: Call, context: RequestContext, answer: Answer | Outcome) -> None:
+        """The answer of a request whose connection waits for it."""
+        call.connection.complete(context, answer if isinstance(answer, Outcome) else Encoded(answer))
+
+    # -- serving it
+
+    def _serve(self, call: Call) -> Answer | Outcome:
+        rule = call.rule
+        if rule is None:
+            return self._pass_on(call, call.data)
+        if (rule.closes or rule.drops) and not rule.is_end_served:
+            return self._leave(call, Outcome.NO_RESPONSE)
+        if rule.answering is not None:
+            response = rule.answering(call)
+            if response is not None:
+                return self._leave(call, call.encode(response))
+        if rule.error_code is not None:
+            found, data = answer_with_error(call, rule)
+            if data is None:
+                acks = call.request.acks if call.api_key == _PRODUCE else 1
+                return self._leave(call, call.encode(found) if acks else Outcome.CLOSE)
+            return self._pass_on(call, data)
+        return self._pass_on(call, call.data)
+
+    def _pass_on(self, call: Call, data: bytes) -> Answer | Outcome:
+        """Have the broker serve it."""
+        return self._served(call, super().dispatch(call, memoryview(data), 0, len(data)))
+
+    def _served(self, call: Call, answer: Answer | Outcome) -> Answer | Outcome:
+        return answer if answer is Outcome.PENDING else self._leave(call, answer)
+
+    def _completed(self, call: Call, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        """The broker's answer to a request that had to wait."""
+        answer = response if isinstance(response, Outcome) else super().encode(context, response)
+        self._give(call, context, self._leave(call, answer))
+
+    # -- the answer leaves
+
+    def _leave(self, call: Call, answer: Answer | Outcome) -> Answer | Outcome:
+        """What the connection is told: the answer, or NO_RESPONSE while it waits in the outbox, or never comes."""
+        rule = call.rule
+        if not isinstance(answer, Outcome):
+            answer = self._changed(call, answer)
+        if rule is not None and rule.closes:
+            self._note(call, "closed", Outcome.CLOSE)
+            return Outcome.CLOSE
+        if answer is Outcome.CLOSE:
+            self._note(call, "closed", answer)
+            return answer
+        now = self.services.runtime.monotonic()
+        due = self._faults.due(call, now, 0 if isinstance(answer, Outcome) else size_of(answer))
+        outbox = self._outboxes.get(call.connection)
+        if rule is not None:
+            if rule.drops:
+                self._note(call, "dropped", answer)
+                self._outbox(call).put(Waiting(None, NEVER, False, _nothing))
+                return Outcome.NO_RESPONSE
+            if rule.is_delay_served:
+                due += rule.delay_s
+            if rule.holds and rule.is_hold_served:
+                due = NEVER
+        if isinstance(answer, Outcome):  # none is due
+            self._note(call, "unanswered", answer)
+            return answer
+        is_cut = rule is not None and rule.truncate_bytes is not None
+        if is_cut:
+            assert rule is not None
+            answer = whole(answer)[: rule.truncate_bytes]
+        outcome = "truncated" if is_cut else "answered"
+        if due <= now and not outbox and not is_cut:
+            self._note(call, outcome, answer)
+            return answer
+        if due <= now and not outbox:
+            self._note(call, outcome, answer)
+            call.connection.send(answer)
+            return Outcome.CLOSE
+        waiting = Waiting(answer, due, is_cut, partial(self._note, call, outcome, answer))
+        self._outbox(call).put(waiting)
+        if is_cut:
+            self._doomed.add(call.connection)
+        if due == NEVER and rule is not None:
+            self._faults.hold(rule, partial(self._let_go, call, waiting))
+        return Outcome.NO_RESPONSE
+
+    def _changed(self, call: Call, answer: Answer) -> Answer:
+        """The broker's answer as the rule has it."""
+        rule = call.rule
+        if rule is None or (call.change is None and rule.rewriting is None):
+            return answer
+        message = call.decode(answer)
+        if call.change is not None:
+            message = call.change(message)
+        if rule.rewriting is not None:
+            message = rule.rewriting(call, message)
+        return call.encode(message)
+
+    def _let_go(self, call: Call, waiting: Waiting) -> None:
+        waiting.due = self.services.runtime.monotonic()
+        self._outbox(call).schedule()
+
+    def _outbox(self, call: Call) -> Outbox:
+        outbox = self._outboxes.get(call.connection)
+        if outbox is None:
+            for gone in [each for each in self._outboxes if each.closed]:
+                self._outboxes.pop(gone).drop()
+                self._doomed.discard(gone)
+            outbox = self._outboxes[call.connection] = Outbox(self.services.runtime, call.connection)
+        return outbox
+
+    def _note(self, call: Call, outcome: str, answer: Answer | Outcome) -> None:
+        recorded = call.recorded
+        if recorded is None:
+            return
+        kept, size = None, 0
+        if not isinstance(answer, Outcome):
+            size = size_of(answer)
+            if isinstance(answer, bytes):
+                kept = answer
+            elif size <= ANSWER_BYTES_MAX:
+                kept = whole(answer)
+        if outcome != "answered":
+            kept = None
+        self._faults.requests.answered(recorded, outcome, self.services.runtime.time_ms(), kept, size)
+
+
+def _nothing() -> None:
+    """It never leaves."""

@@ -1,0 +1,226 @@
+"""`Faults`: the rules of one broker, of all its nodes, and the requests that came.
+
+    faults = Faults()
+    node.make_dispatcher = faults.dispatcher     # before the node starts
+    faults.on("Produce", topic="orders", times=2).error("NOT_LEADER_OR_FOLLOWER")
+
+Rules may be made and removed from any thread; they act on the loop of the nodes.
+"""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - a fault's own, so that a seed repeats it whatever the broker draws
+from collections import deque
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from barnabas.testing.faults.connection import NEVER
+from barnabas.testing.faults.dispatcher import FaultingDispatcher
+from barnabas.testing.faults.requests import Requests
+from barnabas.testing.faults.rules import Rule
+from barnabas.wire.primitives import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.broker.dispatch import Answer
+    from barnabas.broker.registry import Outcome
+    from barnabas.broker.services import Services
+    from barnabas.testing.faults.call import Call
+
+
+class Link:
+    """The network to some clients of some nodes: `latency_s` for each answer, `bytes_per_second` for all of them
+    together, requests and answers."""
+
+    def __init__(
+        self,
+        latency_s: float,
+        bytes_per_second: float | None,
+        node: int | None,
+        client_id: str | None,
+        end: Callable[[Link], object],
+    ) -> None:
+        self.latency_s = latency_s
+        self.bytes_per_second = bytes_per_second
+        self.node = node
+        self.client_id = client_id
+        self._free_at = -NEVER  # when all that is on its way has gone
+        self._end = end
+
+    def matches(self, call: Call) -> bool:
+        return (self.node is None or self.node == call.node) and (
+            self.client_id is None or fnmatchcase(call.client_id or "", self.client_id)
+        )
+
+    def due(self, now: float, count: int) -> float:
+        """When so many bytes have come through."""
+        if self.bytes_per_second is not None:
+            self._free_at = now = max(now, self._free_at) + count / self.bytes_per_second
+        return now + self.latency_s
+
+    def remove(self) -> None:
+        self._end(self)
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class Faults:
+    """See the module. `seed` decides what a probability of a rule comes to."""
+
+    def __init__(self, seed: int | None = None) -> None:
+        self.requests = Requests()
+        # Calls a function on the nodes' loop and waits for it: whoever owns a loop in a thread sets this.
+        self.run_on_loop: Callable[[Callable[[], object]], object] = lambda function: function()
+        # Looks at each request before the rules do, and may answer it.
+        self.refusing: Callable[[Call], Answer | Outcome | None] | None = None
+        self._rules: tuple[Rule, ...] = ()
+        self._links: tuple[Link, ...] = ()
+        self._held: dict[Rule, deque[Callable[[], object]]] = {}
+        self._random = random.Random(seed)
+        self._count = 0
+
+    def dispatcher(self, services: Services) -> FaultingDispatcher:
+        """For `Node.make_dispatcher`."""
+        return FaultingDispatcher(services, self)
+
+    # -- the test's side
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those that are in force, the oldest first."""
+        return self._rules
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        return self._links
+
+    def on(
+        self,
+        api: str | int,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        group: str | None = None,
+        client_id: str | None = None,
+        node: int | None = None,
+        nth: int | None = None,
+        times: int | None = None,
+        probability: float | None = None,
+    ) -> Rule:
+        """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic, partition or group,
+        come from this client and to this node; `topic`, `group` and `client_id` may be patterns (`orders-*`). From the
+        nth such request on (1 is the first), `times` times (once where nth is given, else always), each with this
+        probability. It acts once it is told what to do: see Rule."""
+        return Rule(
+            api,
+            topic=topic,
+            partition=partition,
+            group=group,
+            client_id=client_id,
+            node=node,
+            nth=nth,
+            times=times,
+            probability=probability,
+            begin=self._begin,
+            end=self._end,
+            release=lambda rule, count: self.run_on_loop(lambda: self._release(rule, count)),
+        )
+
+    def latency(
+        self,
+        seconds: float = 0.0,
+        *,
+        bytes_per_second: float | None = None,
+        node: int | None = None,
+        client_id: str | None = None,
+    ) -> Link:
+        """From now on each answer comes so much later, and so many bytes come through a second, of one node or client
+        or all, until `remove()`."""
+        link = Link(seconds, bytes_per_second, node, client_id, self._unlink)
+        self._links = (*self._links, link)
+        return link
+
+    def reset(self) -> None:
+        """No rule, no latency, nothing recorded; what is held is let go."""
+        for rule in self._rules:
+            rule.remove()
+        self._links = ()
+        self.requests.clear()
+
+    def _begin(self, rule: Rule) -> None:
+        self._count += 1
+        rule.number = self._count
+        self._rules = (*self._rules, rule)
+
+    def _end(self, rule: Rule) -> None:
+        self._rules = tuple(each for each in self._rules if each is not rule)
+        if rule.holds:
+            self.run_on_loop(lambda: self._let_go(rule, None))
+
+    def _unlink(self, link: Link) -> None:
+        self._links = tuple(each for each in self._links if each is not link)
+
+    def _release(self, rule: Rule, count: int | None) -> None:
+        if count is None:
+            self._rules = tuple(each for each in self._rules if each is not rule)
+        self._let_go(rule, count)
+
+    def _let_go(self, rule: Rule, count: int | None) -> None:
+        waiting = self._held.get(rule)
+        for _ in range(len(waiting) if waiting and count is None else count or 0):
+            if waiting:
+                resume = waiting.popleft()
+                rule.set_held(len(waiting))
+                resume()
+        if not waiting:
+            self._held.pop(rule, None)
+
+    # -- the dispatchers' side
+
+    def refuse(self, call: Call) -> Answer | Outcome | None:
+        return None if self.refusing is None else self.refusing(call)
+
+    def match(self, call: Call) -> Rule | None:
+        """The rule that this request falls under."""
+        for rule in self._rules:
+            if call.is_internal and rule.client_id is None:
+                continue
+            if (
+                rule.may_match(call.api_key, call.node, call.client_id)
+                and self._meets(rule, call)
+                and rule.counts(self._random.random)
+            ):
+                return rule
+        return None
+
+    @staticmethod
+    def _meets(rule: Rule, call: Call) -> bool:
+        try:
+            return rule.meets(
+                call.targets() if rule.is_single else [],
+                call.groups() if rule.group is not None else [],
+                call.name_of,
+            )
+        except (DecodeError, KeyError):  # the broker closes the connection for it
+            return False
+
+    def is_plain(self, call: Call) -> bool:
+        """Whether nothing slows its answer down."""
+        return not any(link.matches(call) for link in self._links)
+
+    def due(self, call: Call, now: float, count: int) -> float:
+        """When an answer of so many bytes that is ready now has come through."""
+        return max(
+            [now, *(link.due(now, len(call.data) + count) for link in self._links if link.matches(call))]
+        )
+
+    def hold(self, rule: Rule, resume: Callable[[], object]) -> None:
+        """Call back when the rule's requests are released."""
+        waiting = self._held.setdefault(rule, deque())
+        waiting.append(resume)
+        rule.set_held(len(waiting))
