@@ -156,10 +156,15 @@ class Partition:
         return self.log.last_stable_offset
 
     def append(
-        self, records: memoryview | bytes, header: BatchHeader | None = None, required_acks: int = 1
+        self,
+        records: memoryview | bytes,
+        header: BatchHeader | None = None,
+        required_acks: int = 1,
+        from_client: bool = True,
     ) -> AppendResult:
         """Append one record batch as the leader; wakes the fetches that wait for it. `header` is the batch's, if
-        it has been read already and `records` are a view that ends with the batch.
+        it has been read already and `records` are a view that ends with the batch. `from_client` False: it was made
+        here, and may say so.
 
         Raises storage errors, which carry their ErrorCode: NOT_LEADER_OR_FOLLOWER, and with required_acks -1
         NOT_ENOUGH_REPLICAS, among them. Returning is the acknowledgement's base for acks 1; for acks -1 it is
@@ -168,13 +173,13 @@ class Partition:
         (`awaits_commit`): then it is `when_committed`.
         """
         if not self._alone:
-            return self._append_replicated(records, header, required_acks)
+            return self._append_replicated(records, header, required_acks, from_client)
         stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if header is None:
-            result = self.log.append_as_leader(records, self.leader_epoch)
+            result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
         else:
             assert isinstance(records, memoryview)
-            result = self.log.append_batch(records, header, self.leader_epoch)
+            result = self.log.append_batch(records, header, self.leader_epoch, from_client)
         if self.fetch_waiters or result.awaits_sync:
             byte_count = len(records)
             if result.awaits_sync:
@@ -184,7 +189,7 @@ class Partition:
         return result
 
     def _append_replicated(
-        self, records: memoryview | bytes, header: BatchHeader | None, required_acks: int
+        self, records: memoryview | bytes, header: BatchHeader | None, required_acks: int, from_client: bool
     ) -> AppendResult:
         leadership = self.leadership
         if self.log.offline:  # which has cost it the leadership, and says more
@@ -198,10 +203,10 @@ class Partition:
             leadership.check_enough_replicas()
         try:
             if header is None:
-                result = self.log.append_as_leader(records, self.leader_epoch)
+                result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
             else:
                 assert isinstance(records, memoryview)
-                result = self.log.append_batch(records, header, self.leader_epoch)
+                result = self.log.append_batch(records, header, self.leader_epoch, from_client)
         except StorageError as error:
             if error.error == ErrorCode.KAFKA_STORAGE_ERROR:
                 leadership.refused()

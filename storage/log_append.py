@@ -17,10 +17,12 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log_pacing import LARGE_APPEND_BYTES, PacedLog
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
+from barnabas.wire.checksum import crc32c
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
     ATTRIBUTES_OFFSET,
+    BRIDGED_FLAG,
     CONTROL_FLAG,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
@@ -28,9 +30,10 @@ from barnabas.wire.record_batch import (
     RecordBatchError,
     read_header,
 )
-from crc32c import crc32c
 
 logger = logging.getLogger("barnabas.storage")
+
+_BROKERS_FLAGS = LOG_APPEND_TIME_FLAG | BRIDGED_FLAG
 
 _assign = struct.Struct(">qii").pack_into  # base offset, batch length (as it is), leader epoch
 
@@ -82,7 +85,7 @@ class AppendableLog(PacedLog):
         Nothing has changed when it raises StorageError: CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
         OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR. `from_client` False allows
-        control batches. A writable memoryview is ours: it is written into.
+        control batches, and the flags that only brokers set. A writable memoryview is ours: it is written into.
         """
         view = records if type(records) is memoryview else memoryview(records)
         try:
@@ -172,7 +175,7 @@ class AppendableLog(PacedLog):
             self._check(records, header, size, from_client)
         now = self._time_ms()
         log_append_time = -1
-        if self._rewrites or attributes & LOG_APPEND_TIME_FLAG:
+        if self._rewrites or (attributes & _BROKERS_FLAGS and from_client):
             records, header, log_append_time = self._rewritten(records, header, now, from_client)
             size = header.batch_length + LOG_OVERHEAD
         elif header.max_timestamp > now + self._after_max_ms:
@@ -257,13 +260,15 @@ class AppendableLog(PacedLog):
         config = self.config
         log_append_time = -1
         batch: Bytes = records
+        if header.attributes & BRIDGED_FLAG and from_client:
+            batch = validation.without_flag(batch, header, BRIDGED_FLAG)
         if validation.needs_inspection(config):
             batch, header = validation.inspect_records(batch, header, config, self.name)
         if config.message_timestamp_type == "LogAppendTime":
             batch = validation.stamp_append_time(batch, header, now)
             log_append_time = now
         elif header.attributes & LOG_APPEND_TIME_FLAG and from_client:
-            batch = validation.claim_create_time(batch, header)
+            batch = validation.without_flag(batch, header, LOG_APPEND_TIME_FLAG)
         else:
             validation.check_timestamps(batch, header, now, config, self.name)
         return memoryview(batch), header, log_append_time

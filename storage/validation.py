@@ -10,6 +10,7 @@ import struct
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
+from barnabas.wire.checksum import crc32c
 from barnabas.wire.compression import CODEC_NAMES, Bytes, CompressionError, compress
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -27,7 +28,6 @@ from barnabas.wire.record_batch import (
     read_header,
 )
 from barnabas.wire.records import decode_records, records_payload
-from crc32c import crc32c
 
 INVALID_RECORDS_TEXT = "One or more records have been rejected"
 
@@ -76,11 +76,11 @@ def check_client_attributes(header: BatchHeader, partition: str) -> None:
         )
 
 
-def claim_create_time(records: Bytes, header: BatchHeader) -> bytes:
-    """The batch without the LogAppendTime flag that only a broker may set, and `header` changed alike: Kafka
+def without_flag(records: Bytes, header: BatchHeader, flag: int) -> bytes:
+    """The batch without a flag that only a broker may set, and `header` changed alike: of the LogAppendTime flag, Kafka
     writes the topic's own timestamp type over it."""
     rewritten = bytearray(records)
-    header.attributes &= ~LOG_APPEND_TIME_FLAG
+    header.attributes &= ~flag
     struct.pack_into(">H", rewritten, ATTRIBUTES_OFFSET, header.attributes & 0xFFFF)
     header.crc = crc32c(memoryview(rewritten)[ATTRIBUTES_OFFSET:])
     struct.pack_into(">I", rewritten, CRC_OFFSET, header.crc)

@@ -18,8 +18,8 @@ import struct
 from collections.abc import Iterable, Iterator
 
 import msgspec
+from barnabas.wire.checksum import crc32c
 from barnabas.wire.compression import Bytes, Codec, compress
-from crc32c import crc32c
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
@@ -35,6 +35,8 @@ LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
+# Not one of Kafka's, which passes over it: a broker of ours has made the batch of messages of a NATS stream.
+BRIDGED_FLAG = 0x4000
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -118,6 +120,11 @@ class BatchHeader(msgspec.Struct, gc=False):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & CONTROL_FLAG)
+
+    @property
+    def is_bridged(self) -> bool:
+        """Whether its records say of themselves truly where they stand in a stream of NATS."""
+        return bool(self.attributes & BRIDGED_FLAG)
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -211,6 +218,7 @@ def build_batch(
     leader_epoch: int = NO_LEADER_EPOCH,
     control: bool = False,
     transactional: bool = False,
+    bridged: bool = False,
     log_append_time: int | None = None,
 ) -> bytes:
     """A batch of `records`, whose offsets are absolute and ascending from `base_offset` on.
@@ -232,6 +240,8 @@ def build_batch(
         attributes |= TRANSACTIONAL_FLAG
     if control:
         attributes |= CONTROL_FLAG
+    if bridged:
+        attributes |= BRIDGED_FLAG
     return assemble_batch(
         BatchHeader(
             base_offset=base_offset,

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log_config import LogConfig
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
+    BRIDGED_FLAG,
     HEADER_SIZE,
     BatchHeader,
     Record,
@@ -117,6 +119,22 @@ def test_a_claimed_append_time_is_cleared(workshop: Any) -> None:
     log.append_as_leader(patched(honest, attributes=0x08), 0)
     stored = b"".join(region.read() for region in log.read(0, 1 << 20).regions)
     assert stored[16:] == honest[16:]
+
+
+def test_what_a_broker_alone_says_is_cleared(workshop: Any) -> None:
+    """That a batch was made of a stream's messages; also where the batch is written anew for other reasons."""
+    claimed = patched(workshop.batch(3), attributes=BRIDGED_FLAG)
+    log = workshop.log()
+    stamped, packed = LogConfig(message_timestamp_type="LogAppendTime"), LogConfig(compression_type="gzip")
+    for config in (LogConfig(), stamped, packed):
+        log.update_config(config)
+        log.append_as_leader(claimed, 0)
+        log.append_as_leader(claimed, 0, from_client=False)
+    for place, batch in enumerate(workshop.content(log)):
+        header = read_header(batch)
+        assert header.is_bridged == bool(place % 2)
+        verify_crc(batch, 0, header)
+    assert log.log_end_offset == 18
 
 
 def test_damaged_bytes(workshop: Any) -> None:

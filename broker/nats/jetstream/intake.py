@@ -62,7 +62,7 @@ class Lane:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.epoch = partition.leader_epoch
-        self.builder = BatchBuilder()
+        self.builder = BatchBuilder(is_bridged=True)
         self.tail_max = 0  # such a record fits
 
     def read_limits(self) -> None:
@@ -204,7 +204,7 @@ class Intake:
     def drop(self) -> None:
         """Forget what has been gathered."""
         for lane in self.lanes.values():
-            lane.builder = BatchBuilder()
+            lane.builder = BatchBuilder(is_bridged=True)
 
     def has_looped(self, header_block: bytes) -> bool:
         """Whether a message with special headers was a record of this very topic."""
@@ -235,7 +235,7 @@ class Intake:
                 self.on_refused(partition.partition, total - batch.first, error, why)
                 break
             try:
-                result = partition.append(batch.records, batch.header, ACKS_ALL)
+                result = partition.append(batch.records, batch.header, ACKS_ALL, from_client=False)
             except StorageError as problem:
                 self.on_refused(partition.partition, total - batch.first, problem.error, str(problem))
                 break

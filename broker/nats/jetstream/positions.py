@@ -2,10 +2,11 @@
 
 Every record that was a message of a stream says so in its headers (nats.stream, nats.seq, nats.timestamp), and they are
 appended in the stream's order. So the last such record tells where to go on, whichever leader appended it; a record that
-is in the log of the leader counts, committed or not, because it is this leader's to commit. Copies with the same headers, as
-producers write that pass on what they have read, are none of ours where they come with a producer's id. Others may have written to the
-partition since, as much as they liked: then more is read, a window at a time, off the loop, each window larger than the
-one before, and no further back than `floor`, below which somebody has looked already.
+is in the log of the leader counts, committed or not, because it is this leader's to commit. Producers may write records with
+the same headers, as those do that pass on what they have read: batches alone count that a broker has made of a stream's
+messages, which say so in a flag that no producer can set. Others may have written to the partition since, as much as they liked:
+then more is read, a window at a time, off the loop, each window larger than the one before, and no further back than `floor`,
+below which somebody has looked already.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ async def find_position(
     """
     name = stream.encode()
     return await find_last(
-        runtime, partition, name, lambda record: read_position(record, name), floor, of_producers=False
+        runtime, partition, name, lambda record: read_position(record, name), floor, is_bridged=True
     )
 
 
@@ -67,10 +68,10 @@ async def find_last(
     read: Callable[[Record], T | None],
     floor: int = 0,
     *,
-    of_producers: bool = True,
+    is_bridged: bool = False,
 ) -> T | None:
-    """What `read` makes of the last record of which it makes something; it holds the bytes `sign`. `of_producers`: those in
-    batches with a producer's id count as well. As `find_position`."""
+    """What `read` makes of the last record of which it makes something; it holds the bytes `sign`. `is_bridged`: those alone
+    count that a broker has made of a stream's messages. As `find_position`."""
     end = partition.log.log_end_offset
     epoch = partition.leader_epoch
     window = FIRST_WINDOW
@@ -79,7 +80,7 @@ async def find_last(
         if end <= lowest:
             return None
         start = max(lowest, end - window)
-        found = await _last_within(runtime, partition, epoch, sign, read, start, end, of_producers)
+        found = await _last_within(runtime, partition, epoch, sign, read, start, end, is_bridged)
         if found is not None:
             return found
         end = start
@@ -94,7 +95,7 @@ async def _last_within(
     read: Callable[[Record], T | None],
     start: int,
     end: int,
-    of_producers: bool,
+    is_bridged: bool,
 ) -> T | None:
     """The last one among the offsets from `start` to `end`."""
     found: T | None = None
@@ -116,7 +117,7 @@ async def _last_within(
         if not result.regions:
             break
         searched: tuple[int, T | None] = await in_thread(
-            runtime, partial(_search, result.regions, sign, read, start, end, of_producers)
+            runtime, partial(_search, result.regions, sign, read, start, end, is_bridged)
         )
         next_offset, last = searched
         if next_offset <= start:
@@ -132,7 +133,7 @@ def _search(
     read: Callable[[Record], T | None],
     start: int,
     end: int,
-    of_producers: bool,
+    is_bridged: bool,
 ) -> tuple[int, T | None]:
     """(the offset behind the last whole batch, the last of those that are looked for from `start` to `end`)."""
     try:
@@ -150,7 +151,7 @@ def _search(
             position += header.size
             next_offset = header.next_offset
         for position, header in reversed(batches):
-            if header.is_control or (header.producer_id >= 0 and not of_producers):
+            if header.is_control or (is_bridged and not header.is_bridged):
                 continue
             if not header.attributes & CODEC_MASK and data.find(sign, position, position + header.size) < 0:
                 continue

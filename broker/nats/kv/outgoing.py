@@ -1,8 +1,8 @@
 """A topic's records into a key-value bucket: what Kafka clients have written, and nothing that came from there.
 
-A record that the bucket's own stream has brought carries its name and sequence, and sequences rise with the offsets of a
-partition. So a record with a sequence that is not larger than one before it is a copy, which a client has written with
-the headers of what it had read, and is published as any other. The largest sequence is kept with the position.
+A record that the bucket's own stream has brought carries its name and sequence, and its batch says that the ingest has
+written it. A copy, which a client has written with the headers of what it had read, is published as any other. The last
+sequence is kept with the position. They rise with the offsets of a partition, until the bucket is made anew.
 
 A null value becomes a delete marker. What a bucket can't have as a key stops the partition.
 """
@@ -38,12 +38,13 @@ class BucketOutgoing(Outgoing):
         self._stream = stream_of(bucket).encode()
         self._no_bucket = f"blocked: there is no bucket {bucket}: make it (nats kv add {bucket})"
         self._block = MessageHeaders(cluster_id, topic, partition).block
-        self._revision = 0  # the largest that stands in front of the next record
-        self._is_known = True  # whether it does, and no larger one
-        self._marks: deque[tuple[int, int]] = deque()  # next offset, the largest revision in front of it
+        self._revision = 0  # the last that stands in front of the next record
+        self._stored_ns = 0  # when it was stored; 0: not known
+        self._is_known = True  # whether it does, and no later one
+        self._marks: deque[tuple[int, int]] = deque()  # next offset, the last revision in front of it
 
-    def message(self, record: Record) -> tuple[bytes, bytes, bytes] | None:
-        if record.headers and self._is_from_bucket(record):
+    def message(self, record: Record, *, is_bridged: bool) -> tuple[bytes, bytes, bytes] | None:
+        if is_bridged and self._is_from_bucket(record):
             return None
         problem = key_problem(record.key)
         if problem:
@@ -66,7 +67,7 @@ class BucketOutgoing(Outgoing):
             and revision.isdigit()
         )
         self._is_known = is_told or metadata is None  # not where an admin has moved the group
-        self._revision = int(revision) if is_told else 0
+        self._revision, self._stored_ns = int(revision) if is_told else 0, 0
         self._marks = deque([(0, self._revision if self._is_known else -1)])
 
     def metadata(self, offset: int) -> str:
@@ -77,12 +78,16 @@ class BucketOutgoing(Outgoing):
         return f"{_METADATA}{revision}" if revision >= 0 else ""
 
     def _is_from_bucket(self, record: Record) -> bool:
-        """Whether the ingest has written it. To be asked once of each record."""
+        """Whether it is of this bucket. To be asked once of each record that a stream has brought."""
         position = read_position(record, self._stream)
-        if position is None or position.sequence <= self._revision:
+        if position is None:
             return False
-        revision = position.sequence
-        self._revision = revision
+        if position.sequence <= self._revision:
+            self.made_anew()
+        self._revision, self._stored_ns = position.sequence, position.timestamp_ns
         self._is_known = True
-        self._marks.append((record.offset + 1, revision))
+        self._marks.append((record.offset + 1, position.sequence))
         return True
+
+    def made_anew(self) -> None:
+        """The bucket is another one than that of the records before."""

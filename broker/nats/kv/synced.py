@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 from barnabas.broker.nats.client.headers import find_header
+from barnabas.broker.nats.jetstream.api import nanoseconds_of
 from barnabas.broker.nats.kv.outgoing import BucketOutgoing
 from barnabas.broker.nats.reverse.acks import read_ack
 from barnabas.broker.nats.reverse.message import HOPS_HEADER, MESSAGE_ID_HEADER
@@ -45,12 +46,14 @@ TIMEOUT_S: Final = 5.0
 class _Sent(msgspec.Struct, gc=False):
     key: bytes
     message: tuple[bytes, bytes, bytes]  # without the condition
-    ingested: int  # the largest revision in front of the record in the topic
+    ingested: int  # the last revision in front of the record in the topic
+    ingested_ns: int  # when it was stored, 0 if that is not known
     expected: int
 
 
 class _Stored(msgspec.Struct):
     seq: int = 0
+    time: str = ""
     hdrs: str = ""
 
 
@@ -95,8 +98,8 @@ class SyncedOutgoing(BucketOutgoing):
     def is_ready(self, record: Record) -> bool:
         return record.key not in self._keys
 
-    def message(self, record: Record) -> tuple[bytes, bytes, bytes] | None:
-        message = super().message(record)
+    def message(self, record: Record, *, is_bridged: bool) -> tuple[bytes, bytes, bytes] | None:
+        message = super().message(record, is_bridged=is_bridged)
         key = record.key or b""
         if message is None:
             self._remember(key, self._revision)
@@ -111,7 +114,8 @@ class SyncedOutgoing(BucketOutgoing):
             subject, block, payload = message
             plain = subject, block[: block.rindex(b"Nats-Expected-")] + b"\r\n", payload
             self._keys.add(key)
-            self._under_way[record.offset] = _Sent(key, plain, self._revision, self._revisions.get(key, 0))
+            expected = self._revisions.get(key, 0)
+            self._under_way[record.offset] = _Sent(key, plain, self._revision, self._stored_ns, expected)
 
     def _is_ordered(self, key: bytes) -> bool:
         """Whether it can be told which of the bucket's values stand in front of the record."""
@@ -158,13 +162,14 @@ class SyncedOutgoing(BucketOutgoing):
             why = error if got is None or got.error is None else got.error.description
             return f"waiting: the bucket does not tell what it has: {why or 'an answer that cannot be read'}"
         actual = 0 if got.error is not None else got.message.seq
-        if actual > sent.ingested and actual > sent.expected and not self._is_ours(got.message.hdrs, offset):
+        if actual and _is_behind(sent, got.message) and not self._is_ours(got.message.hdrs, offset):
             self._stats.superseded += 1
             self._forget(offset, sent)
             return ""
-        sent.expected = (
-            actual  # expected from now on: it is ours, or stands in front of the record, or was removed
-        )
+        # Expected from now on: it is ours, or stands in front of the record, or was removed.
+        sent.expected = actual
+        if self._revisions.get(sent.key, 0) > actual:
+            self._revisions[sent.key] = actual
         return _on_condition(sent.message, actual)
 
     def _is_ours(self, encoded: str, offset: int) -> bool:
@@ -179,6 +184,11 @@ class SyncedOutgoing(BucketOutgoing):
             return False
         partition, _, number = (find_header(block, MESSAGE_ID_HEADER.encode()) or b"").rpartition(b"/")
         return partition != self._own_id or not number.isdigit() or int(number[:20]) < offset
+
+    def made_anew(self) -> None:
+        self._revisions.clear()
+        for sent in self._under_way.values():  # none of what the bucket holds now stands in front of these
+            sent.ingested = sent.ingested_ns = sent.expected = 0
 
     def _forget(self, offset: int, sent: _Sent) -> None:
         del self._under_way[offset]
@@ -196,6 +206,17 @@ def _on_condition(message: tuple[bytes, bytes, bytes], revision: int) -> tuple[b
     """The message, to be stored if this is the last revision of its key; 0: if there is none."""
     subject, block, payload = message
     return subject, b"%bNats-Expected-Last-Subject-Sequence: %d\r\n\r\n" % (block[:-2], revision), payload
+
+
+def _is_behind(sent: _Sent, last: _Stored) -> bool:
+    """Whether the last revision of the key comes, or will come, behind the record in the topic; not of ours alone. In a
+    bucket that was made anew numbers are small and times are late."""
+    if last.seq > sent.ingested:
+        return last.seq > sent.expected
+    try:
+        return 0 < sent.ingested_ns < nanoseconds_of(last.time)
+    except ValueError:
+        return False
 
 
 def _read(message: Message | None) -> _Got | None:

@@ -2,7 +2,8 @@
 
 Tails (see `records/parts.py`) are collected while a piece of socket data is parsed; `finish` then makes all of them
 records at once: what stands in front of each comes from tables, one join copies every byte once, and the batch header
-is written into the joined bytes. Batches are uncompressed, CreateTime, and without a producer id.
+is written into the joined bytes. Batches are uncompressed, CreateTime, and without a producer id; those of a stream's
+messages say whose they are, as others may write records with the same headers.
 
 The timestamp is one for all (core messages: when they were received) or each record's own (`add_at`).
 """
@@ -16,6 +17,7 @@ import msgspec
 from barnabas.broker.nats.records.parts import VARINT_COUNT, VARINTS
 from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import (
+    BRIDGED_FLAG,
     HEADER_SIZE,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -57,9 +59,11 @@ class BatchBuilder:
     every record has a timestamp of its own or none has.
     """
 
-    __slots__ = ("tails", "timestamps")
+    __slots__ = ("_attributes", "tails", "timestamps")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_bridged: bool = False) -> None:
+        """`is_bridged`: of a stream's messages, see BatchHeader.is_bridged."""
+        self._attributes = BRIDGED_FLAG if is_bridged else 0
         self.tails: list[bytes] = []
         self.timestamps: list[int] = []
 
@@ -89,13 +93,13 @@ class BatchBuilder:
         assert not timestamps or len(timestamps) == len(tails), "timestamps for some of the records only"
         if timestamps:
             base = timestamps[0]
-            batch = _assemble(tails, _heads_at(timestamps, base), base, max(timestamps))
+            batch = _assemble(tails, _heads_at(timestamps, base), base, max(timestamps), self._attributes)
         else:
-            batch = _assemble(tails, _heads(len(tails)), timestamp_ms, timestamp_ms)
+            batch = _assemble(tails, _heads(len(tails)), timestamp_ms, timestamp_ms, self._attributes)
         if len(batch.records) <= size_max:
             finished: list[Batch | TooLarge] = [batch]
         else:
-            finished = _split(tails, timestamps or [timestamp_ms] * len(tails), size_max)
+            finished = _split(tails, timestamps or [timestamp_ms] * len(tails), size_max, self._attributes)
         tails.clear()
         timestamps.clear()
         return finished
@@ -120,7 +124,9 @@ def _head(timestamp_delta: int, offset_delta: int) -> bytes:
     return b"\0" + varint(timestamp_delta) + varint(offset_delta)
 
 
-def _assemble(tails: Sequence[bytes], heads: Sequence[bytes], base: int, timestamp_max: int) -> Batch:
+def _assemble(
+    tails: Sequence[bytes], heads: Sequence[bytes], base: int, timestamp_max: int, attributes: int
+) -> Batch:
     """One batch; as many heads as tails."""
     try:
         sizes = [VARINTS[len(head) + len(tail)] for head, tail in zip(heads, tails, strict=True)]
@@ -138,7 +144,7 @@ def _assemble(tails: Sequence[bytes], heads: Sequence[bytes], base: int, timesta
         partition_leader_epoch=NO_LEADER_EPOCH,
         magic=2,
         crc=0,
-        attributes=0,
+        attributes=attributes,
         last_offset_delta=count - 1,
         base_timestamp=base,
         max_timestamp=timestamp_max,
@@ -151,7 +157,9 @@ def _assemble(tails: Sequence[bytes], heads: Sequence[bytes], base: int, timesta
     return Batch(memoryview(batch), header, 0)
 
 
-def _split(tails: list[bytes], timestamps: list[int], size_max: int) -> list[Batch | TooLarge]:
+def _split(
+    tails: list[bytes], timestamps: list[int], size_max: int, attributes: int
+) -> list[Batch | TooLarge]:
     """As few batches as hold the records in their order, each filled as far as it goes."""
     finished: list[Batch | TooLarge] = []
     heads: list[bytes] = []
@@ -159,7 +167,8 @@ def _split(tails: list[bytes], timestamps: list[int], size_max: int) -> list[Bat
 
     def close(end: int) -> None:
         if heads:
-            batch = _assemble(tails[first:end], heads, timestamps[first], max(timestamps[first:end]))
+            times = timestamps[first:end]
+            batch = _assemble(tails[first:end], heads, times[0], max(times), attributes)
             batch.first = first
             finished.append(batch)
             heads.clear()

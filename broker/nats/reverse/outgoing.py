@@ -25,8 +25,9 @@ class Outgoing:
     def __init__(self) -> None:
         self.on_settled: Callable[[int, Outcome], object] = lambda _offset, _outcome: None
 
-    def message(self, record: Record) -> tuple[bytes, bytes, bytes] | None:
-        """(subject, header block, payload); None when the record is not to be published. Raises Unpublishable."""
+    def message(self, record: Record, *, is_bridged: bool) -> tuple[bytes, bytes, bytes] | None:
+        """(subject, header block, payload); None when the record is not to be published. Raises Unpublishable.
+        `is_bridged`: it is a stream's message, written by the ingest."""
         raise NotImplementedError
 
     def is_ready(self, record: Record) -> bool:  # noqa: ARG002 - for who has a reason to wait
@@ -58,5 +59,10 @@ class SubjectOutgoing(Outgoing):
         self._subject = compile_subject(template, topic)
         self._block = MessageHeaders(cluster_id, topic, partition).block
 
-    def message(self, record: Record) -> tuple[bytes, bytes, bytes] | None:
+    def message(
+        self,
+        record: Record,
+        *,
+        is_bridged: bool,  # noqa: ARG002 - all are published
+    ) -> tuple[bytes, bytes, bytes] | None:
         return self._subject(self._partition, record), self._block(record), record.value or b""

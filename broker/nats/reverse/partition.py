@@ -73,7 +73,7 @@ class PartitionPublisher:
         self._outgoing = outgoing
         outgoing.on_settled = self._settled
         self._reader = CommittedReader(partition, binding.runtime, 0, self._pump)
-        self._queue: deque[Record] = deque()  # read, not published
+        self._queue: deque[Record] = deque()  # taken at once, not published
         self._unacknowledged: dict[int, int] = {}  # offset -> bytes, in the order of publishing
         self._bytes = 0  # of these
         self._attempt = 0  # what is said of an earlier one does not count any more
@@ -230,7 +230,7 @@ class PartitionPublisher:
         if not self._outgoing.is_ready(record):
             return False  # until an acknowledgement comes
         try:
-            message = self._outgoing.message(record)
+            message = self._outgoing.message(record, is_bridged=self._reader.is_bridged)
         except Unpublishable as error:
             self._block(record, str(error))
             return False

@@ -42,12 +42,14 @@ class CommittedReader:
         self.next_offset = offset  # everything below was handed out, or is nothing to hand out
         self.is_busy = False
         self.removed = 0  # offsets passed over because their records had been removed from the log
+        self.is_bridged = False  # the records taken last are a stream's messages, see BatchHeader.is_bridged
         self._partition = partition
         self._runtime = runtime
         self._ready = ready
         self._batches: deque[tuple[BatchHeader, memoryview]] = deque()
         self._records: Iterator[Record] = iter(())
         self._batch_end = -1  # next offset behind the batch whose records are being taken
+        self._batch_is_bridged = False
         self._unpacked = False  # whether `_records` are those of the first of `_batches`
         self._aborted: deque[tuple[int, int]] = deque()  # (first offset, producer id), of what was read
         self._aborted_producers: set[int] = set()
@@ -64,7 +66,7 @@ class CommittedReader:
         self._forget()
 
     def take(self, count: int) -> list[Record]:
-        """The next records, `count` at most. None of them also at the end of a batch that had nothing to hand out:
+        """The next records, `count` at most, and all of them of one kind (`is_bridged`). None of them also at the end of a batch that had nothing to hand out:
         `next_offset` moves on then all the same, and `has_more` tells.
 
         Raises StorageError and RecordBatchError for what can't be read; `next_offset` is where.
@@ -77,6 +79,9 @@ class CommittedReader:
             raise failure
         try:
             while len(found) < count and (self._batch_end >= 0 or self._begin_batch()):
+                if found and self.is_bridged != self._batch_is_bridged:
+                    break
+                self.is_bridged = self._batch_is_bridged
                 self._take_of_batch(found, count)
         except (StorageError, RecordBatchError) as error:
             self._forget()  # or what is left of the batch would be passed over
@@ -121,14 +126,17 @@ class CommittedReader:
                 self._in_thread(partial(_unpacked, batch), self._unpack)
                 return False
             self._batches.popleft()
-            self._records = iterate_records(batch, UNPACKED_BYTES_MAX)
-            self._batch_end = header.next_offset
+            self._take_up(header, iterate_records(batch, UNPACKED_BYTES_MAX))
             return True
 
     def _unpack(self, records: list[Record]) -> None:
         header, _ = self._batches.popleft()
-        self._records = iter(records)
+        self._take_up(header, iter(records))
+
+    def _take_up(self, header: BatchHeader, records: Iterator[Record]) -> None:
+        self._records = records
         self._batch_end = header.next_offset
+        self._batch_is_bridged = header.is_bridged
 
     def _counts(self, header: BatchHeader, batch: memoryview) -> bool:
         """Whether this batch has records that a consumer may see."""

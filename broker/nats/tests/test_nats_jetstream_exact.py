@@ -48,7 +48,7 @@ def record_of(sequence: int, timestamp_ns: int, stream: bytes = b"S") -> bytes:
         ("nats.seq", b"%d" % sequence),
         ("nats.timestamp", b"%d" % timestamp_ns),
     ]
-    return build_batch([Record(0, 1, b"a.1", b"%d" % sequence, headers)])
+    return build_batch([Record(0, 1, b"a.1", b"%d" % sequence, headers)], bridged=True)
 
 
 def test_a_consumer_that_goes_is_made_again(world: StreamWorld) -> None:
@@ -134,7 +134,7 @@ def test_a_stream_from_an_older_copy_blocks_until_somebody_says_where_to_go_on(w
     world.publish(0, 10)
     later = world.runtime.time_ms() + 3_600_000  # the message was taken after the copy had been made
     for index in range(2):
-        world.world.partition(index).append(record_of(50, later * 1_000_000))
+        world.world.partition(index).append(record_of(50, later * 1_000_000), from_client=False)
     carrier = world.carrier()
     world.until(lambda: carrier.state.startswith("blocked"))
     assert "its message 50 has been taken, and it ends at 10" in carrier.state

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -46,6 +47,15 @@ class Bucket:
         self.ids: dict[bytes, int] = {}
         self.sent: list[Callable[[str], object]] = []
         self.answer: Callable[[bytes, bytes], object] = lambda _reply, _payload: None
+        self.made_at_s = 1
+
+    def make_anew(self) -> None:
+        """Somebody deletes it and makes another of the same name."""
+        self.made_at_s += 1000
+        self.messages, self.last, self.ids = [], {}, {}
+
+    def stored_s(self, revision: int) -> int:
+        return self.made_at_s + revision
 
     def put(self, subject: bytes, headers: bytes, payload: bytes) -> int:
         self.messages.append((subject, headers, payload))
@@ -94,7 +104,8 @@ class Bucket:
             }
             if revision:
                 hdrs = base64.b64encode(self.messages[revision - 1][1]).decode()
-                body = {"message": {"subject": wanted.decode(), "seq": revision, "hdrs": hdrs}}
+                time = datetime.fromtimestamp(self.stored_s(revision), UTC).isoformat()
+                body = {"message": {"subject": wanted.decode(), "seq": revision, "time": time, "hdrs": hdrs}}
             if what == "gone":
                 done(None, NotConnected("gone"))
             else:
@@ -105,6 +116,16 @@ class Bucket:
     def serve(self, count: int, what: str) -> None:
         for _ in range(min(count, len(self.sent))):
             self.sent.pop(0)(what)
+
+
+def stands_at(subject: bytes, revision: int, stored_s: int) -> list[tuple[str, bytes | None]]:
+    """The headers of a record that was a message of the bucket."""
+    return [
+        ("nats.subject", subject),
+        ("nats.stream", b"KV_b"),
+        ("nats.seq", b"%d" % revision),
+        ("nats.timestamp", b"%d" % (stored_s * 1_000_000_000)),
+    ]
 
 
 class Bench:
@@ -166,14 +187,9 @@ class Bench:
             self.ingested += 1
             if b"Barnabas-Hops: c/t" in headers:
                 continue
-            added: list[tuple[str, bytes | None]] = [
-                ("nats.subject", subject),
-                ("nats.stream", b"KV_b"),
-                ("nats.seq", b"%d" % self.ingested),
-                ("nats.timestamp", b"1"),
-            ]
+            added = stands_at(subject, self.ingested, self.bucket.stored_s(self.ingested))
             record = Record(0, 0, subject[6:], value_of(headers, payload), added)
-            self.partition.append(build_batch([record]))
+            self.partition.append(build_batch([record], bridged=True), from_client=False)
 
     def step(self, step: tuple[Any, ...]) -> None:
         kind = step[0]
@@ -285,3 +301,54 @@ def test_what_was_published_before_a_start_and_is_newer_stays() -> None:
     bench.step(("new leader",))
     bench.finish()
     assert bench.in_bucket() == bench.in_topic() == {b"a": b"2"}
+
+
+def test_records_with_copied_headers_are_a_clients_own() -> None:
+    """Also such that claim a revision which the bucket has not come to: its next values are its own all the same."""
+    bench = Bench()
+    bench.put(b"a", b"1")
+    bench.ingest(1)
+    for revision in (1, 1_000_000):
+        copied = stands_at(b"$KV.b.b", revision, 1)
+        bench.partition.append(
+            build_batch([Record(0, 0, b"b", b"copied", copied)], bridged=True)
+        )  # as any producer may
+    bench.put(b"c", b"2")
+    bench.ingest(1)
+    bench.finish()
+    assert bench.in_bucket() == bench.in_topic() == {b"a": b"1", b"b": b"copied", b"c": b"2"}
+    assert [subject[6:] for subject, _, _ in bench.bucket.messages] == [b"a", b"c", b"b", b"b"]
+
+
+def test_a_bucket_that_was_made_anew_keeps_its_own_values() -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.put(b"a", b"%d" % number)
+    bench.ingest(3)
+    bench.step(("commit",))
+    bench.step(("new leader",))
+    bench.bucket.make_anew()
+    bench.ingested = 0
+    for number in range(3):
+        bench.put(b"b", b"%d" % number)
+    bench.ingest(3)
+    bench.write(b"b", b"last")
+    bench.finish()
+    assert [payload for _, _, payload in bench.bucket.messages] == [b"0", b"1", b"2", b"last"]
+    assert bench.publisher.metadata() == "kv-revision=3"
+
+
+def test_what_a_new_bucket_has_come_to_meanwhile_stays() -> None:
+    """Its first value is behind the record in the topic, though its number is smaller than those of the old one."""
+    bench = Bench()
+    for number in range(3):
+        bench.put(b"a", b"%d" % number)
+    bench.ingest(3)
+    bench.finish()
+    bench.bucket.make_anew()
+    bench.ingested = 0
+    bench.put(b"a", b"new")
+    bench.write(b"a", b"older")
+    bench.finish()
+    assert bench.in_bucket() == bench.in_topic() == {b"a": b"new"}
+    assert bench.stats.superseded == 1
