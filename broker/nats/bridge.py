@@ -45,6 +45,8 @@ log = logging.getLogger("barnabas.nats")
 SETTLES_WITHIN_S: Final = (
     2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
 )
+HEARS_WITHIN_S: Final = 1.0
+AWAKE, ASKING, HEARD = "awake", "asking", "heard"
 ATTENDANCE_EVERY_S: Final = 1.0
 LEAVE_GROUPS_S: Final = 5.0
 # What of a core binding concerns the messages that come in alone.
@@ -71,6 +73,7 @@ class BoundTopic:
             None  # while this broker leads a partition, or may have to at any time
         )
         self.carriers: list[Carrier] = []  # the others, while it leads one
+        self.rest = AWAKE  # ASKING the server what has come before a pause, or HEARD
 
     def all(self) -> list[Carrier]:
         return [*self.carriers, self.core] if self.core is not None else self.carriers
@@ -86,8 +89,11 @@ class BoundTopic:
                 carrier.stop()
             self.carriers = []
 
-    def stop(self, cause: str = "") -> None:
-        """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""
+    def stop(self, cause: str = "", why: str = "") -> None:
+        """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it, or for nobody:
+        then `why` is for the log."""
+        if self.core is not None or self.carriers:
+            log.info("topic %s: its binding to NATS stops here: %s", self.binding.topic, cause or why)
         if self.core is not None:
             self.core.stop(cause)
         for carrier in self.carriers:
@@ -137,7 +143,8 @@ class NatsBridge:
             self._timer.cancel()
         attended = self._attended()
         for name in sorted(self.topics):
-            self._end(name)
+            self.topics[name].gaps.leave()
+            self._end(name, "the broker stops")
         self._attendance.close(attended)
         self._positions.close()
         self.connections.stop()
@@ -222,7 +229,9 @@ class NatsBridge:
         binding = self._read(name, image.topic_configs(name)) if topic is not None else None
         bound = self.topics.get(name)
         if bound is not None and (topic is None or binding is None or bound.topic_id != topic.topic_id):
-            self._end(name)
+            self._end(
+                name, "the topic was deleted" if binding is None and topic is None else "it is bound no more"
+            )
             bound = None
         if binding is None:
             return
@@ -279,18 +288,20 @@ class NatsBridge:
 
     def _update(self, bound: BoundTopic, binding: Binding, is_settled: bool) -> None:
         topic = self._services.controller.image.topics[binding.topic]
+        roles = roles_of(self._services, topic, is_settled=is_settled)
+        if self._waits_to_rest(bound, binding, roles.leading):
+            return
         partition_count = len(topic.partitions)
         turn, is_newcomer = None, False
         if bound.binding != binding or bound.partition_count != partition_count:
             turn = turn_of(self._services, topic, binding)
             is_newcomer = bound.core is None and 0 <= bound.partition_count != partition_count
             bound.change(binding, partition_count, turn)
-        roles = roles_of(self._services, topic, is_settled=is_settled)
         leading = bound.leading = roles.leading
         if binding.paused and leading and bound.missed and bound.gaps.until_ms:
             bound.gaps.begin(bound.gaps.until_ms, "the binding is paused")
         if binding.paused or (roles.are_none and not self._takes_for_others(binding, topic)):
-            bound.stop()
+            bound.stop(why="no partition of it is led or followed here")
             return
         if bound.core is not None:
             bound.core.roles_changed(*roles)
@@ -305,6 +316,8 @@ class NatsBridge:
                 )
             bound.missed, bound.since_ms = "", 0
         if not leading:
+            if bound.carriers:
+                log.info("topic %s: its partitions are led elsewhere", binding.topic)
             for carrier in bound.carriers:
                 carrier.stop()
             bound.carriers = []
@@ -315,6 +328,26 @@ class NatsBridge:
             bound.carriers = make_carriers(self._services, self.connections, self._positions, binding)
             for carrier in bound.carriers:
                 carrier.start(leading)
+
+    def _waits_to_rest(self, bound: BoundTopic, binding: Binding, leading: Mapping[int, Partition]) -> bool:
+        """Before a pause the server is asked once more until when all has come: the gap begins there. There is no waiting
+        when partitions come or go meanwhile."""
+        core = bound.core
+        if core is None or not binding.paused or bound.rest == HEARD or leading != bound.leading:
+            bound.rest = AWAKE
+            return False
+        if bound.rest == AWAKE:
+            bound.rest = ASKING
+
+            def heard() -> None:
+                timer.cancel()
+                if bound.rest == ASKING and bound.core is core:
+                    bound.rest = HEARD
+                    self._refresh([binding.topic])
+
+            timer = self._services.runtime.call_later(HEARS_WITHIN_S, heard)
+            core.hear(heard)
+        return True
 
     def _takes_for_others(self, binding: Binding, topic: TopicImage) -> bool:
         """Whether it takes messages though there is no partition that they may be for here."""
@@ -362,8 +395,8 @@ class NatsBridge:
 
         BindingsService(client, tell, services.runtime.monotonic)
 
-    def _end(self, name: str) -> None:
-        self.topics.pop(name).stop()
+    def _end(self, name: str, why: str) -> None:
+        self.topics.pop(name).stop(why=why)
 
     # -- since when
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,19 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.controller.nats.bound import Binding
 
+log = logging.getLogger("barnabas.nats")
+
 
 class Blocked:
     """The Carrier of a binding that can't be carried out here."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, topic: str, why: str) -> None:
+        self._topic = topic
         self.stats = CarrierStats()
         self.state = f"blocked: {why}"
 
-    def start(self, leading: Mapping[int, Partition]) -> None:
-        pass
+    def start(self, leading: Mapping[int, Partition]) -> None:  # noqa: ARG002 - a Carrier's
+        log.warning("topic %s: %s", self._topic, self.state)
 
     def roles_changed(self, leading: Mapping[int, Partition]) -> None:
         pass
@@ -58,7 +62,11 @@ def make_carriers(
     """What else there is to do, not started yet."""
     if binding.connection not in connections.names():
         name = f"nats.connection.{binding.connection}.servers" if binding.connection else "nats.servers"
-        return [Blocked(f"this broker has no such connection; start it with {name}=nats://HOST:4222")]
+        return [
+            Blocked(
+                binding.topic, f"this broker has no such connection; start it with {name}=nats://HOST:4222"
+            )
+        ]
     carriers: list[Carrier] = []
     if binding.ingests and binding.mode == JETSTREAM:
         source = connections.streams(binding.connection)

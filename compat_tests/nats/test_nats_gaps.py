@@ -116,10 +116,14 @@ def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: 
     assert 10_000 < gap.end_ms - gap.begin_ms < 10_000 + 2 * SHORT_S * 1000
     publisher.await_more(100)
 
+    begun_ms = time.time() * 1000
     bind(broker, TOPIC, {"nats.paused": "true"})
     publisher.await_more(100)
     bind(broker, TOPIC, {"nats.paused": "false"})
-    await_gap(broker, 5, "the binding is paused")
+    gap = await_gap(broker, 5, "the binding is paused")
+    assert gap.begin_ms > begun_ms - 2  # as the log shows it
+    assert f"topic {TOPIC}: its binding to NATS stops here: the binding is paused" in broker.log_text()
+    assert f"topic {TOPIC} takes s.> for its partition" in broker.log_text()
     publisher.await_more(200)
     assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
 

@@ -68,6 +68,17 @@ class Heartbeat(ClientListener):
             f" ({cause.detail})",
         )
 
+    def ask(self, done: Callable[[], object]) -> None:
+        """Put the question now; `done()` when it is answered and `until_ms` is that, or when there is no answer."""
+        asked_ms = self._runtime.time_ms()
+
+        def answered(error: NatsError | None) -> None:
+            if error is None:
+                self.until_ms = max(self.until_ms, asked_ms)
+            self._runtime.call_soon(done)  # when what was read together with the answer has been appended
+
+        self._client.flush(answered)
+
     def _wait(self) -> None:
         self._expected_s = self._runtime.monotonic() + EVERY_S
         self._timer = self._runtime.call_later(EVERY_S, self._ask)

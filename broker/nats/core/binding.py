@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.announcements import for_whom
 from barnabas.broker.nats.client.client import ClientListener
 from barnabas.broker.nats.cluster.roles import NO_ROLES, Roles
 from barnabas.broker.nats.cluster.turns import Turns
@@ -151,6 +152,7 @@ class CoreBinding(ClientListener):
         listened; since when, where that is known. `turn`: it takes messages from there on, others do so far."""
         binding, intake = self.binding, self._intake
         client = intake.client
+        whose = for_whom(binding, leading)
         self._presence.start(() if missed else leading)
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
@@ -170,12 +172,7 @@ class CoreBinding(ClientListener):
             self._alignment.start()
         if client.is_connected:
             client.flush(self._flushed)
-        log.info(
-            "topic %s takes %s for its partitions %s",
-            binding.topic,
-            ", ".join(binding.patterns),
-            ", ".join(map(str, sorted(leading))),
-        )
+        log.info("topic %s takes %s %s", binding.topic, ", ".join(binding.patterns), whose)
 
     def roles_changed(
         self,
@@ -264,6 +261,11 @@ class CoreBinding(ClientListener):
 
         for subscription in self._subscriptions:
             subscription.drain(drained)
+
+    def hear(self, done: Callable[[], object]) -> None:
+        """Ask until when all has come, and call back when that is known, or can't be."""
+        self._intake.subscriptions_changed()  # who waits for the server waits for this as well
+        self._intake.heartbeat.ask(done)
 
     def stop(self, cause: str = "") -> None:
         """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""

@@ -51,6 +51,7 @@ class GapLog:
         self._now_ms = now_ms
         self._searches = 0  # for where it begins
         self._ends_ms = 0  # when the last one of them is over
+        self._is_left = False
 
     def begin(self, begin_ms: int, cause: str) -> None:
         """One has begun. If one is open it is the same one, with a further cause, and the earlier beginning."""
@@ -75,6 +76,17 @@ class GapLog:
         """From now on messages come, if they did not."""
         self._end(self._now_ms())
 
+    def leave(self) -> None:
+        """The broker stops: an open one goes on without it."""
+        self._is_left = True
+        if self.open is not None:
+            log.warning(
+                "topic %s: the broker stops while messages published from %s on may be missing: %s",
+                self._topic,
+                shown_time(self.open.begin_ms),
+                self.open.cause,
+            )
+
     def search(self) -> None:
         """Where the open one begins is being looked for: it is not told of before `found`."""
         self._searches += 1
@@ -89,6 +101,8 @@ class GapLog:
 
     def _end(self, end_ms: int) -> None:
         gap = self.open
+        if self._is_left:
+            return
         if gap is not None and self._searches:
             self._ends_ms = end_ms
             return

@@ -53,7 +53,8 @@ class Presence:
         self._leads = leads
         self._is_whole = is_whole
         self._is_listening = False  # the server has the subscriptions
-        self._absent: tuple[int, str] | None = None  # without a connection: since when, and why
+        self._absent_since_ms = 0  # without a connection: since when
+        self._absent_causes: dict[str, str] = {}  # and why: the first of each kind
         self._waits_since_ms = 0  # for the first connection
         self._attended: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
         self._searches: list[Steps] = []
@@ -70,7 +71,8 @@ class Presence:
         if not client.is_connected:
             self._waits_since_ms = self._runtime.time_ms()
             if client.last_cause is not None:
-                self._absent = self._waits_since_ms, str(client.last_cause)
+                self._absent_since_ms = self._waits_since_ms
+                self._absent_causes = {client.last_cause.kind: str(client.last_cause)}
         self._attended = frozenset(new)
         self._intake.heartbeat.on_beat.append(self._beat)
 
@@ -85,8 +87,9 @@ class Presence:
 
     def connected(self) -> bool:
         """Whether it is another one after the first."""
-        was_absent = self._absent is not None
-        self._absent, self._waits_since_ms = None, 0
+        was_absent = bool(self._absent_causes)
+        self._absent_since_ms, self._waits_since_ms = 0, 0
+        self._absent_causes = {}
         return was_absent
 
     def listens(self) -> None:
@@ -96,13 +99,17 @@ class Presence:
 
     def disconnected(self, cause: Cause) -> None:
         self._is_listening = False
-        self._absent = self.heard_until_ms, str(self._intake.heartbeat.explained(cause))
+        self._absent_since_ms = self.heard_until_ms
+        self._absent_causes = {cause.kind: str(self._intake.heartbeat.explained(cause))}
         self._note_absence()
 
     def unreachable(self, cause: Cause) -> None:
-        """The first connection takes longer than whoever made the binding has waited for it."""
-        if self._waits_since_ms and self._absent is None:
-            self._absent = self._waits_since_ms, str(cause)
+        """The first connection takes longer than whoever made the binding has waited for it, or there is no other one, for
+        one reason more."""
+        since_ms = self._absent_since_ms or self._waits_since_ms
+        if since_ms and cause.kind not in self._absent_causes:
+            self._absent_since_ms = since_ms
+            self._absent_causes[cause.kind] = str(cause)
             self._note_absence()
 
     def refused(self, why: str) -> None:
@@ -118,8 +125,9 @@ class Presence:
             self._gaps.end()
 
     def _note_absence(self) -> None:
-        if self._absent is not None and self._leads():
-            self._gaps.begin(*self._absent)
+        if self._absent_causes and self._leads():
+            for cause in self._absent_causes.values():
+                self._gaps.begin(self._absent_since_ms, cause)
 
     def _beat(self, until_ms: int) -> None:
         """What the server had taken by then has been read."""

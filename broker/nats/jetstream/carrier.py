@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
+from barnabas.broker.nats.announcements import reading
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client.errors import NatsError
 from barnabas.broker.nats.client.listener import ClientListener
@@ -71,6 +72,7 @@ class StreamCarrier(ClientListener):
         self._timer: Timer | None = None
         self._failures = 0  # in a row
         self._logged = ("", 0.0)
+        self._is_in_trouble = False  # as the log has it
 
     # -- what the bridge calls
 
@@ -85,6 +87,7 @@ class StreamCarrier(ClientListener):
         self._client.listeners.append(self)
         self._source.closers.append(self.on_read)
         self._state = CONNECTING
+        log.info("%s %s", self._name, reading(self.binding, leading))
         if self._client.is_connected:
             self._begin()
 
@@ -147,6 +150,9 @@ class StreamCarrier(ClientListener):
     def _set_up_ended(self, error: Exception | None) -> None:
         if error is None:
             self._state = RUNNING
+            if self._is_in_trouble:
+                self._is_in_trouble = False
+                log.info("%s: its stream is read again", self._name)
             return
         self._end_run()
         if isinstance(error, Blocked):
@@ -183,6 +189,7 @@ class StreamCarrier(ClientListener):
         now = self._runtime.monotonic()
         if state != self._logged[0] or now - self._logged[1] >= LOG_AGAIN_S:
             self._logged = state, now
+            self._is_in_trouble = True
             log.warning("%s: %s", self._name, state)
         self._timer = self._runtime.call_later(delay_s, self._begin)
 

@@ -13,6 +13,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.announcements import publishing
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client.client import ClientListener
 from barnabas.broker.nats.cluster.positions import Position, Positions
@@ -114,6 +115,7 @@ class ReverseBinding(ClientListener):
             self._subscription = self.client.subscribe((self.inbox + b">").decode(), self._take_ack)
         self.client.listeners.append(self)
         self._renewed_at = self.runtime.monotonic()
+        log.info("topic %s %s", self.binding.topic, publishing(self.binding, self.group, leading))
         self._tick()
         self.roles_changed(leading)
 

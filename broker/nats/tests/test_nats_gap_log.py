@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from barnabas.broker.nats.carrier import CarrierStats
@@ -15,6 +16,7 @@ from barnabas.broker.nats.client.protocol import ServerInfo
 from barnabas.broker.nats.core import attendance as attendance_module
 from barnabas.broker.nats.core.attendance import Attendance, Attended
 from barnabas.broker.nats.core.gaps import CAUSE_CHARACTERS_MAX, GapLog, shown_time
+from barnabas.broker.nats.core.presence import Presence
 from barnabas.broker.nats.tests.client_world import ClientWorld, into, until
 from barnabas.storage.memory_disk import MemoryDisk
 from hypothesis import given
@@ -106,6 +108,23 @@ def test_a_gap_with_many_causes(caplog: pytest.LogCaptureFixture) -> None:
     assert shown_time(0) == "1970-01-01T00:00:00.000Z"
 
 
+def test_a_broker_that_stops_leaves_an_open_gap_open(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    gaps = GapLog("orders", CarrierStats(), clock, lambda: None)
+    gaps.leave()
+    assert not caplog.messages
+    gaps = GapLog("orders", CarrierStats(), clock, lambda: None)
+    gaps.begin(900, "server gone")
+    gaps.leave()
+    gaps.end()
+    assert gaps.open is not None
+    assert (
+        "the broker stops while messages published from 1970-01-01T00:00:00.900Z on may be missing: server gone"
+        in caplog.text
+    )
+    assert len(caplog.messages) == 2
+
+
 # -- what the server has answered
 
 
@@ -166,6 +185,54 @@ def test_a_process_that_stood_still_was_slow() -> None:
     assert heartbeat.explained(refused) == refused
     runtime.advance(EXPLAINS_WITHIN_S)
     assert heartbeat.explained(gone) == gone
+
+
+def test_an_absence_has_all_its_causes_each_kind_once() -> None:
+    runtime = VirtualRuntime()
+    heartbeat, client = beating(runtime)
+    intake = SimpleNamespace(heartbeat=heartbeat, client=client, monitoring=None)
+    stats = CarrierStats()
+    gaps = GapLog("t", stats, runtime.time_ms, lambda: None)
+    presence = Presence(runtime, intake, "t", gaps, lambda: True, lambda: True)  # type: ignore[arg-type]
+    presence.start(())
+    heartbeat.connected(ServerInfo())
+    presence.listens()
+    heard_ms = heartbeat.until_ms
+    runtime.advance(EVERY_S / 2)
+    presence.disconnected(Cause(SERVER_GONE, "closed"))
+    for detail in ("no connection", "nothing for 5 s"):
+        presence.unreachable(Cause(SERVER_GONE, detail))
+        presence.unreachable(Cause(AUTHORIZATION, "look at nats.user"))
+    assert presence.connected()
+    presence.listens()
+    assert gaps.open is None
+    (gap,) = stats.gaps
+    assert (gap.begin_ms, gap.cause) == (
+        heard_ms,
+        "server gone: closed; then authorization: look at nats.user",
+    )
+    presence.unreachable(Cause(AUTHORIZATION))
+    assert gaps.open is None
+    presence.stop()
+    heartbeat.stop()
+
+
+def test_who_asks_is_told_at_once_until_when_all_has_come() -> None:
+    runtime = VirtualRuntime()
+    heartbeat, client = beating(runtime)
+    heartbeat.connected(ServerInfo())
+    told: list[int] = []
+    runtime.advance(EVERY_S / 4)
+    asked_ms = runtime.time_ms()
+    heartbeat.ask(lambda: told.append(heartbeat.until_ms))
+    runtime.advance(EVERY_S / 4)
+    client.asked[0](None)
+    runtime.run_until_idle()
+    heartbeat.ask(lambda: told.append(heartbeat.until_ms))
+    client.asked[1](NotConnected("gone"))
+    runtime.run_until_idle()
+    assert told == [asked_ms, asked_ms]
+    heartbeat.stop()
 
 
 def test_a_real_server_answers(world: ClientWorld, shared_nats_server: NatsServer) -> None:
