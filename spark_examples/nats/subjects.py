@@ -61,7 +61,7 @@ async def publish_flights(url: str, flights: pandas.DataFrame, progress: Callabl
 
 async def await_records(bootstrap: str, topic: str, count: int, timeout_s: float = 60) -> int:
     """Wait until the topic holds so many records; how many it holds then."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 2})
     deadline = asyncio.get_running_loop().time() + timeout_s
     try:
         while True:

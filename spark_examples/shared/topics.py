@@ -37,7 +37,7 @@ def create_topics(
 
     They have as many replicas as the broker gives a topic by default.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     present = [name for name in topics if name in admin.list_topics(timeout=20).topics]
     if present:
         for deleted in admin.delete_topics(present, operation_timeout=20).values():

@@ -1,0 +1,66 @@
+"""The streaming job that gets killed: flights from a topic into files, and into a second topic.
+
+Run as a program of its own (`python -m spark_examples.exactly_once.job BOOTSTRAP FOLDER BATCH`), so that kill -9 takes all of
+it, Python and Java; started again on the same folder it goes on from its checkpoints. The file sink notes the files of
+each finished batch in a log of its own, `_spark_metadata`: what a killed batch wrote stands in no log, and no reader of
+the folder sees it. The Kafka sink has no such log. A batch that was killed on the way is written again, and its first
+records are there twice; each has an id here, the place of its flight in the source, by which a reader can tell.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpark page uses)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_examples.shared.measures import parsed
+from spark_examples.shared.program import say
+from spark_examples.shared.spark_session import local_spark
+from spark_examples.shared.streams import into_topic, run_to_end, stream_topic
+
+FLIGHTS_TOPIC, COPIES_TOPIC = "once-flights", "once-copies"
+BATCHES = 12  # into which the topic is cut
+
+
+def files_of(folder: Path) -> Path:
+    """Where the file sink writes."""
+    return folder / "files"
+
+
+def copies_checkpoint(folder: Path) -> Path:
+    """Where the query into the topic keeps what it knows."""
+    return folder / "copies-checkpoint"
+
+
+def start(
+    spark: SparkSession, bootstrap: str, folder: Path, batch: int
+) -> tuple[StreamingQuery, StreamingQuery]:
+    """Both queries, over what the topic holds, in batches of so many records: into files, into a topic."""
+    records = stream_topic(spark, bootstrap, FLIGHTS_TOPIC, maxOffsetsPerTrigger=str(batch))
+    flights = parsed(records, "partition", "offset")
+    files = (
+        flights.writeStream.format("parquet")
+        .option("path", str(files_of(folder)))
+        .option("checkpointLocation", str(folder / "files-checkpoint"))
+    )
+    place = F.concat_ws("-", "partition", "offset")
+    copies = into_topic(
+        records.select(place.alias("key"), "value"), bootstrap, COPIES_TOPIC, str(copies_checkpoint(folder))
+    )
+    return files.trigger(availableNow=True).start(), copies.trigger(availableNow=True).start()
+
+
+def run_job(spark: SparkSession, bootstrap: str, folder: Path, batch: int) -> None:
+    """Until the end of the topic."""
+    files, copies = start(spark, bootstrap, folder, batch)
+    run_to_end(files, lambda number, rows: say(f"files, batch {number}: {rows:,} flights"))
+    run_to_end(copies, lambda number, rows: say(f"copies, batch {number}: {rows:,} flights"))
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[2])
+    with local_spark("a job that is killed", where) as own:
+        run_job(own, sys.argv[1], where, int(sys.argv[3]))

@@ -1,0 +1,150 @@
+"""Reading while a cluster fails over: `make spark EXAMPLE=failover`, or `python -m spark_examples.failover`.
+
+1. three nodes run, and a topic has three replicas,
+2. a client produces flights all the time, and a Spark stream copies them into files,
+3. the leader that both talk to is killed with kill -9, is started again, and another is restarted in good order,
+4. what the files hold is compared with pandas: every flight once, none missing.
+
+Ends with status 1 when they differ. With `--bootstrap-servers` it uses your cluster, which it leaves alone: kill a node
+of it yourself while the flights run.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pandas
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_examples.failover.nodes import Nodes, local_cluster
+from spark_examples.shared.flights import flight_records, load_flights, totals_by
+from spark_examples.shared.measures import collected, parsed
+from spark_examples.shared.program import Run, arguments, say, verdict
+from spark_examples.shared.streams import read_topic, stream_topic
+from spark_examples.shared.topics import FOREVER, Record, create_topics, produce
+
+FLIGHTS_TOPIC = "failover-flights"
+FLIGHTS = 30_000
+_PATIENCE_S = 120
+
+
+class Source(threading.Thread):
+    """Produces flights, so many a second, whatever happens to the cluster."""
+
+    def __init__(self, bootstrap: str, flights: pandas.DataFrame, per_second: int) -> None:
+        super().__init__(name="source", daemon=True)
+        self.acknowledged = 0
+        self.failure = ""
+        self._bootstrap = bootstrap
+        self._flights = flights
+        self._per_second = per_second
+
+    def run(self) -> None:
+        """Until all are acknowledged."""
+        try:
+            self.acknowledged = produce(self._bootstrap, FLIGHTS_TOPIC, self._paced())
+        except Exception as error:  # noqa: BLE001 (told by the example, in the main thread)
+            self.failure = str(error)
+
+    def _paced(self) -> Iterator[Record]:
+        for number, record in enumerate(flight_records(self._flights)):
+            if number % 100 == 0:
+                time.sleep(100 / self._per_second)
+            yield record
+
+
+def run(at: Run, nodes: Nodes | None) -> None:
+    """The whole example; `nodes` are ours to kill."""
+    flights = load_flights(at.flights or FLIGHTS)
+    create_topics(at.bootstrap, {FLIGHTS_TOPIC: FOREVER}, partitions=2)
+    spark, files = at.spark(), at.folder / "files"
+    stream = parsed(stream_topic(spark, at.bootstrap, FLIGHTS_TOPIC), "partition", "offset")
+    query = (
+        stream.writeStream.format("parquet")
+        .option("path", str(files))
+        .option("checkpointLocation", str(at.folder / "checkpoint"))
+        .start()
+    )
+    source = Source(at.bootstrap, flights, per_second=2000)
+    source.start()
+    try:
+        _await_rows(query, 1)
+        if nodes is None:
+            say("flights run: now is the time to kill a node of your cluster")
+        else:
+            fail_over(nodes, query)
+        source.join(_PATIENCE_S)
+        say(f"{source.acknowledged:,} flights are acknowledged{source.failure}")
+        _await_rows(query, len(flights))
+    finally:
+        query.stop()
+
+    at.checks.that("every flight was acknowledged", source.acknowledged == len(flights), source.acknowledged)
+    expected = totals_by(flights, "carrier")
+    found = spark.read.parquet(str(files))
+    at.checks.same("the files have every flight once", collected(found, "carrier"), expected)
+    records = found.select("partition", "offset").distinct().count()
+    at.checks.that("each from a record of its own", records == len(flights), records)
+    whole = parsed(read_topic(spark, at.bootstrap, FLIGHTS_TOPIC))
+    at.checks.same("a batch over the topic finds the same", collected(whole, "carrier"), expected)
+
+
+def fail_over(nodes: Nodes, query: StreamingQuery) -> None:
+    """What happens to the cluster while flights run."""
+    leader = nodes.leader(FLIGHTS_TOPIC)
+    rows = _rows(query)
+    nodes.kill(leader)
+    killed = time.monotonic()
+    say(f"kill -9 of node {leader}, which led {FLIGHTS_TOPIC}-0, after {rows:,} flights")
+    _await_rows(query, rows + 1)
+    say(f"node {nodes.leader(FLIGHTS_TOPIC)} leads; Spark goes on, {time.monotonic() - killed:.1f} s later")
+    nodes.start(leader)
+    nodes.wait_until_in_sync(FLIGHTS_TOPIC)
+    say(f"node {leader} is back, and its replicas are in sync")
+    other = nodes.leader(FLIGHTS_TOPIC)
+    nodes.restart(other)
+    nodes.wait_until_in_sync(FLIGHTS_TOPIC)
+    say(f"node {other} was restarted in good order, after {_rows(query):,} flights")
+
+
+def _rows(query: StreamingQuery) -> int:
+    """How many rows its batches have had."""
+    return sum({batch.batchId: batch.numInputRows for batch in query.recentProgress}.values())
+
+
+def _await_rows(query: StreamingQuery, rows: int) -> None:
+    """Until the stream has read so many; RuntimeError when it does not."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while _rows(query) < rows:
+        failure = query.exception()
+        if failure is not None:
+            raise RuntimeError(str(failure))
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"Spark has read {_rows(query):,} of {rows:,} flights in {_PATIENCE_S} s")
+        time.sleep(0.1)
+
+
+def main() -> int:
+    """Parse the command line, run the example, clean up; the exit status."""
+    options = arguments("A Spark stream, while a cluster fails over.").parse_args()
+    with tempfile.TemporaryDirectory(prefix="spark-example-") as name, ExitStack() as running:
+        folder = Path(name)
+        nodes = None
+        bootstrap = options.bootstrap_servers
+        if not bootstrap:
+            nodes = running.enter_context(local_cluster(folder))
+            bootstrap = nodes.bootstrap
+            say(f"three nodes are at {bootstrap}")
+        at = Run(bootstrap, folder, options.flights, running=running)
+        run(at, nodes)
+    return verdict(at.checks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
