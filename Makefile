@@ -10,13 +10,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 JARS := .cache/kafka-4.3.1/.fetched
+KAFKA_PYTHON := .cache/kafka-python-3.0.12/.fetched
 PYTEST := $(BIN)/python -m pytest
 
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache check format conform bench bench-partitions \
-  bench-cluster bench-nats cluster chaos chaos-nats simulate kafka lock clean
+.PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python \
+  check format conform bench bench-partitions bench-cluster bench-nats cluster chaos chaos-nats simulate \
+  kafka lock clean
 
 help:
 	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
@@ -32,6 +34,7 @@ help:
 	@echo 'make chaos-nats   bound topics whose leaders move and die; ten million messages'
 	@echo 'make check        format, lint, types, import rules, generated code'
 	@echo 'make test-apache  the client tests against Apache Kafka'
+	@echo 'make test-kafka-python  the integration tests that kafka-python comes with (ARGS="--broker apache")'
 	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
 	@echo 'make bench        this broker and Apache Kafka under load'
 	@echo 'make bench-partitions  both with 10,000 partitions'
@@ -61,6 +64,11 @@ $(JARS): compat_tests/harness/kafka_jars.py | $(INSTALLED) java
 	$(BIN)/python -m compat_tests.harness.kafka_jars
 	@touch $@
 
+# kafka-python's source distribution: the wheel has no tests
+$(KAFKA_PYTHON): compat_tests/suites/sdist.py | $(INSTALLED)
+	$(BIN)/python -m compat_tests.suites.sdist
+	@touch $@
+
 run: $(INSTALLED)
 	@exec $(BIN)/barnabas start $(PROPERTIES) $(ARGS)
 
@@ -79,10 +87,10 @@ demo-nats:
 	@$(MAKE) --no-print-directory spark EXAMPLE=nats
 
 # Everything, then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
-test: $(JARS)
+test: $(JARS) $(KAFKA_PYTHON)
 	$(PYTEST) --durations=10 $(ARGS)
 	$(PYTEST) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation --ignore compat_tests/nats \
-	  -m 'not jvm' --loop asyncio $(ARGS)
+	  --ignore compat_tests/suites -m 'not jvm' --loop asyncio $(ARGS)
 	$(PYTEST) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
@@ -106,6 +114,10 @@ test-spark: $(JARS)
 
 test-apache: $(JARS)
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)
+
+# Fails when a test fails that compat_tests/suites/kafka_python.toml does not list, and when a listed one passes.
+test-kafka-python: $(KAFKA_PYTHON)
+	$(BIN)/python -m compat_tests.suites $(ARGS)
 
 conform: $(JARS)
 	$(BIN)/python -m compat_tests.conform $(ARGS)

@@ -1,0 +1,69 @@
+"""Run kafka-python's integration tests against a broker.
+
+The suite runs as a process of its own in its folder, where `kafka` is the distribution's own client. It wants a
+broker with node id 0 (which it assigns partitions to), four partitions for new topics and
+`advertised.listeners` in the broker's configs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from compat_tests.harness.broker import Broker, free_port
+from compat_tests.suites.sdist import ensure_suite
+
+ALLOW_LIST = Path(__file__).with_name("kafka_python.toml")
+# the release whose APIs the tests expect; one of them has the client find this out from our ApiVersions
+KAFKA_VERSION = "4.3.0"
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def settings(kind: str) -> dict[str, str]:
+    """What the broker needs beside its defaults; `kind` as in Broker.kind."""
+    listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
+    given = {
+        "node.id": "0",
+        "listeners": listener,
+        "advertised.listeners": listener,
+        "num.partitions": "4",
+        "group.min.session.timeout.ms": "500",
+    }
+    if kind == "apache":
+        given["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+        given["allow.everyone.if.no.acl.found"] = "true"
+    return given
+
+
+def run(broker: Broker, arguments: Sequence[str] = (), *, capture: bool = False) -> tuple[int, str]:
+    """Run the suite: pytest's exit code, and with `capture` what it printed (else it goes to the terminal)."""
+    folder = ensure_suite()
+    command = [sys.executable, "-m", "pytest", "test/integration", "-p", "compat_tests.suites.plugin"]
+    command += ["--allow-list", str(ALLOW_LIST), *(["--nothing-fails"] if broker.kind != "barnabas" else [])]
+    # its own options ask for a log at DEBUG; -W: warnings that are its own
+    command += ["-o", "addopts=", "--log-level=INFO", "-W", "ignore", "-p", "no:cacheprovider", "--tb=short"]
+    command += ["--timeout=60", "--timeout-method=signal", "--durations=5", "-rxX", *arguments]
+    with tempfile.TemporaryDirectory(prefix="kafka-python-suite-") as empty:
+        environment = {
+            **os.environ,
+            "KAFKA_URI": f"kafka://{broker.bootstrap}",
+            "KAFKA_VERSION": KAFKA_VERSION,
+            "KAFKA_ROOT": empty,
+            "PYTHONPATH": str(_REPOSITORY),
+        }
+        output = subprocess.PIPE if capture else None
+        result = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+    return result.returncode, result.stdout or ""
