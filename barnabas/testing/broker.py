@@ -73,7 +73,7 @@ class Broker:
             BrokerNode(
                 node_id,
                 None if directory is None else _node_directory(Path(directory), node_id, nodes),
-                {**_defaults(nodes), **given},
+                {**default_properties(nodes), **given},
                 self.new_runtime,
             )
             for node_id in range(1, nodes + 1)
@@ -440,7 +440,8 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _defaults(nodes: int) -> dict[str, str]:
+def default_properties(nodes: int) -> dict[str, str]:
+    """What a broker of tests has instead of Kafka's defaults."""
     replicas = str(min(nodes, REPLICAS_MAX))
     in_sync = str(min(nodes, 2))
     properties = {

@@ -13,8 +13,8 @@ from barnabas.wire.registry import request_type, response_type
 class RawClient:
     """A blocking socket that speaks frames."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.socket = socket.create_connection((host, port), timeout=20)
         self._correlation_id = 0
 
     def frame(self, key: int, version: int, message: Any) -> bytes:

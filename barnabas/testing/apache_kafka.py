@@ -1,0 +1,161 @@
+"""Apache Kafka itself, from an unpacked distribution or a folder of its jars: the same tests against the original.
+
+One combined KRaft node, or several, each a process with its files below one folder. Java is found as Kafka's own scripts find
+it: JAVA_HOME, else `java` of the PATH.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from barnabas.testing.broker import BrokerFailed, default_properties
+from barnabas.testing.remote_kafka import RemoteKafka
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+HOST = "127.0.0.1"
+START_SECONDS_MAX = 90.0
+STOP_SECONDS_MAX = 30.0
+# small and quick to start
+_JVM_OPTIONS = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+
+class ApacheKafka(RemoteKafka):
+    """`with ApacheKafka(home, folder) as kafka:`. `home` holds libs/*.jar or *.jar. BrokerFailed where it does not start."""
+
+    def __init__(
+        self, home: Path, folder: Path, properties: Mapping[str, object] | None = None, *, nodes: int = 1
+    ) -> None:
+        super().__init__("")
+        self._jars = next(
+            (path for path in (home / "libs", home / "lib", home) if any(path.glob("kafka-clients-*.jar"))),
+            None,
+        )
+        if self._jars is None:
+            raise BrokerFailed(
+                f"{home} is no Apache Kafka: neither it nor its libs holds kafka-clients-*.jar"
+            )
+        self._folder = folder
+        self._properties = dict(properties or {})
+        self._count = nodes
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def port(self) -> int:
+        """Of the first node."""
+        return int(self.bootstrap_servers.partition(",")[0].rpartition(":")[2])
+
+    def start(self) -> ApacheKafka:
+        """Format and run; returns when all nodes serve."""
+        ports = _free_ports(2 * self._count)
+        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+        self.bootstrap_servers = ",".join(f"{HOST}:{port}" for port in ports[: self._count])
+        files = [self._write_properties(node, ports) for node in range(1, self._count + 1)]
+        for file in files:
+            command = self._java(
+                "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", file
+            )
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise BrokerFailed(f"Apache Kafka can't format its folder:\n{done.stdout}{done.stderr}")
+        for file in files:
+            with Path(file).with_name("log").open("ab") as output:
+                self._processes.append(
+                    subprocess.Popen(
+                        self._java("kafka.Kafka", file),
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        start_new_session=True,
+                    )
+                )
+        try:
+            for address in self.bootstrap_servers.split(","):
+                one = RemoteKafka(address)
+                one.wait_until_it_serves(START_SECONDS_MAX)
+                one.stop()
+            self._wait(lambda: self._brokers() == self._count, "the nodes do not find each other")
+        except TimeoutError as error:
+            text = self.log_text()[-4000:]
+            self.stop()
+            raise BrokerFailed(f"{error}; the end of its log:\n{text}") from None
+        return self
+
+    def log_text(self) -> str:
+        """What all nodes have printed."""
+        logs = sorted(self._folder.glob("node-*/log"))
+        return "".join(path.read_text(errors="replace") for path in logs)
+
+    def stop(self) -> None:
+        """SIGTERM to all, SIGKILL to who does not listen."""
+        super().stop()
+        for process in self._processes:
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.wait(STOP_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._processes.clear()
+
+    def __enter__(self) -> ApacheKafka:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _brokers(self) -> int:
+        from barnabas.testing.remote_kafka import METADATA
+        from barnabas.wire.messages.metadata import MetadataRequest
+
+        return len(self._ask(METADATA, 8, MetadataRequest(topics=[])).brokers)
+
+    def _java(self, *arguments: str) -> list[str]:
+        home = os.environ.get("JAVA_HOME")
+        java = str(Path(home) / "bin" / "java") if home else "java"
+        return [java, *_JVM_OPTIONS, "-cp", f"{self._jars}/*", *arguments]
+
+    def _write_properties(self, node: int, ports: list[int]) -> str:
+        folder = self._folder / f"node-{node}"
+        folder.mkdir(parents=True)
+        voters = ",".join(f"{number}@{HOST}:{port}" for number, port in enumerate(ports[self._count :], 1))
+        clients = f"PLAINTEXT://{HOST}:{ports[node - 1]}"
+        properties = {
+            **default_properties(self._count),
+            "process.roles": "broker,controller",
+            "node.id": str(node),
+            "controller.quorum.voters": voters,
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "listeners": f"{clients},CONTROLLER://{HOST}:{ports[self._count + node - 1]}",
+            "advertised.listeners": clients,
+            "log.dirs": str(folder / "data"),
+            **{name: str(value) for name, value in self._properties.items()},
+        }
+        path = folder / "server.properties"
+        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        return str(path)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports of the loopback that were free a moment ago."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

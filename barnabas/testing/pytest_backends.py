@@ -1,0 +1,246 @@
+"""What stands behind the plugin's fixtures: brokers in this process, Apache Kafka processes, or one that runs elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from barnabas.testing.broker import Broker
+
+LOG_LINES_MAX = 2000  # of the log, and requests, in the report of a failing test
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+Sections = list[tuple[str, str]]
+
+
+class Kafkas(Protocol):
+    """A broker or a cluster of any kind, as far as all kinds can do it."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    def topics(self) -> dict[str, int]: ...
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        *,
+        replication_factor: int | None = None,
+        configs: Mapping[str, object] | None = None,
+    ) -> None: ...
+
+    def delete_topics(self, *names: str) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Backend:
+    """A broker that runs, and what the report of a failing test shows of it."""
+
+    is_shared_with_others = False  # somebody else's topics may be there
+
+    def __init__(self, broker: Kafkas) -> None:
+        self.broker = broker
+
+    def begin_test(self) -> None:
+        """What was before is not to be reported."""
+
+    def report_sections(self) -> Sections:
+        return []
+
+    def stop(self) -> None:
+        self.broker.stop()
+
+
+class Backends(Protocol):
+    """Makes them."""
+
+    def make_shared(self) -> Backend: ...
+
+    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend: ...
+
+    def close(self) -> None: ...
+
+
+def make_backends(config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Backends:
+    """Of the kind that --kafka names. pytest.UsageError where it names none."""
+    kind = str(config.getoption("--kafka"))
+    properties = _ini_properties(config.getini("kafka_properties"))
+    if kind == "barnabas":
+        return InProcess(properties)
+    if kind == "apache":
+        home = config.getoption("--kafka-home") or os.environ.get("KAFKA_HOME")
+        if not home:
+            raise pytest.UsageError(
+                "--kafka apache needs Apache Kafka: name an unpacked distribution (or a folder of its jars) with "
+                "--kafka-home or in the variable KAFKA_HOME"
+            )
+        return Apache(Path(home), properties, tmp_path_factory)
+    if ":" in kind:
+        return Elsewhere(kind)
+    raise pytest.UsageError(f"--kafka {kind}: it is barnabas, apache, or HOST:PORT of a broker that runs")
+
+
+def _ini_properties(lines: list[str]) -> dict[str, object]:
+    properties: dict[str, object] = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise pytest.UsageError(f"kafka_properties: {line!r} is no name=value")
+        properties[name.strip()] = value.strip()
+    return properties
+
+
+# -- in this process
+
+
+class BrokerLog(logging.Handler):
+    """The last lines that brokers of this process have logged. They go nowhere else, so that `caplog` shows a test what its own
+    code says."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter(_LOG_FORMAT))
+        self.records: deque[logging.LogRecord] = deque(maxlen=LOG_LINES_MAX)
+        self._logger = logging.getLogger("barnabas")
+        self._before = self._logger.level, self._logger.propagate
+        self._logger.addHandler(self)
+        self._logger.propagate = False
+        if self._logger.level in (logging.NOTSET, logging.WARNING):
+            self._logger.setLevel(logging.INFO)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def text(self) -> str:
+        return "\n".join(map(self.format, tuple(self.records)))
+
+    def detach(self) -> None:
+        self._logger.removeHandler(self)
+        level, self._logger.propagate = self._before
+        self._logger.setLevel(level)
+
+
+class InProcessBackend(Backend):
+    """A broker of this process."""
+
+    def __init__(self, broker: Broker, log: BrokerLog) -> None:
+        super().__init__(broker)
+        self.broker: Broker = broker
+        self._log = log
+        self.begin_test()
+
+    def begin_test(self) -> None:
+        self._log.records.clear()
+        if hasattr(self.broker, "requests"):
+            self.broker.requests.clear()
+
+    def report_sections(self) -> Sections:
+        requests = (
+            self.broker.requests.transcript()[-LOG_LINES_MAX:] if hasattr(self.broker, "requests") else []
+        )
+        return [
+            ("Kafka broker's log", self._log.text()),
+            ("Kafka requests", "\n".join(requests)),
+        ]
+
+
+class InProcess:
+    """Brokers of this process."""
+
+    def __init__(self, properties: Mapping[str, object]) -> None:
+        self._properties = dict(properties)
+        self._log = BrokerLog()
+
+    def make_shared(self) -> Backend:
+        return self.make_fresh(1, {})
+
+    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend:
+        from barnabas.testing.broker import Broker
+
+        broker = Broker({**self._properties, **properties}, nodes=nodes).start()
+        return InProcessBackend(broker, self._log)
+
+    def close(self) -> None:
+        self._log.detach()
+
+
+# -- Apache Kafka
+
+
+class ApacheBackend(Backend):
+    """Processes of Apache Kafka."""
+
+    def __init__(self, broker: Any) -> None:
+        super().__init__(broker)
+        self._begin = 0
+
+    def begin_test(self) -> None:
+        self._begin = len(self.broker.log_text())  # type: ignore[attr-defined]
+
+    def report_sections(self) -> Sections:
+        text = self.broker.log_text()[self._begin :]  # type: ignore[attr-defined]
+        return [("Kafka broker's log", "\n".join(text.splitlines()[-LOG_LINES_MAX:]))]
+
+
+class Apache:
+    """Starts Apache Kafka, with its files in pytest's folder for such."""
+
+    def __init__(
+        self, home: Path, properties: Mapping[str, object], tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        self._home = home
+        self._properties = dict(properties)
+        self._folders = tmp_path_factory
+
+    def make_shared(self) -> Backend:
+        return self.make_fresh(1, {})
+
+    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend:
+        from barnabas.testing.apache_kafka import ApacheKafka
+
+        folder = self._folders.mktemp("kafka")
+        kafka = ApacheKafka(self._home, folder, {**self._properties, **properties}, nodes=nodes)
+        return ApacheBackend(kafka.start())
+
+    def close(self) -> None:
+        """Each has been stopped."""
+
+
+# -- elsewhere
+
+
+class ElsewhereBackend(Backend):
+    """A broker that runs, and goes on doing so."""
+
+    is_shared_with_others = True
+
+    def stop(self) -> None:
+        self.broker.stop()  # our connection to it
+
+
+class Elsewhere:
+    """A broker that somebody else has started."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def make_shared(self) -> Backend:
+        from barnabas.testing.remote_kafka import RemoteKafka
+
+        return ElsewhereBackend(RemoteKafka(self._address))
+
+    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend:  # noqa: ARG002
+        pytest.skip(f"needs a broker of its own; --kafka {self._address} is one that runs already")
+
+    def close(self) -> None:
+        """Nothing was started."""

@@ -1,0 +1,155 @@
+"""The pytest plugin `barnabas`: Kafka for tests, from this process (docs/testing.md).
+
+pytest loads this file in every run of every project that has Barnabas installed, so it imports pytest alone. Everything else
+comes with the first fixture that is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from barnabas.testing.pytest_backends import Backend, Backends
+    from barnabas.testing.pytest_kafka import Kafka
+
+_REPORTED = pytest.StashKey["list[Callable[[], list[tuple[str, str]]]]"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Command-line options and the ini file's."""
+    group = parser.getgroup("kafka", "Kafka for tests (Barnabas)")
+    group.addoption(
+        "--kafka",
+        default="barnabas",
+        metavar="barnabas|apache|HOST:PORT",
+        help="what the Kafka fixtures are: brokers in this process (default), Apache Kafka processes (see --kafka-home), or "
+        "a broker that runs already",
+    )
+    group.addoption(
+        "--kafka-home",
+        default=None,
+        metavar="DIR",
+        help="for --kafka apache: an unpacked Apache Kafka, or a folder of its jars; default: the variable KAFKA_HOME",
+    )
+    parser.addini(
+        "kafka_properties",
+        "properties of the session's broker, one name=value a line, as in server.properties",
+        type="linelist",
+        default=[],
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker."""
+    config.addinivalue_line(
+        "markers",
+        "kafka(**properties): properties of kafka_broker and kafka_cluster in this test; a name with dots stands in a "
+        "mapping: @pytest.mark.kafka({'num.partitions': 3})",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the broker's log and the requests to the report of a test that has failed."""
+    report = yield
+    if report.failed and call.when != "teardown" and _REPORTED in item.stash:
+        for sections in item.stash[_REPORTED]:
+            report.sections.extend((title, text) for title, text in sections() if text)
+    return report
+
+
+def _report_with(request: pytest.FixtureRequest, backend: Backend) -> None:
+    reported: Any = request.node.stash.setdefault(_REPORTED, [])
+    reported.append(backend.report_sections)
+
+
+@pytest.fixture(scope="session")
+def _kafka_backends(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Backends]:
+    """Makes brokers of the kind that --kafka names."""
+    from barnabas.testing.pytest_backends import make_backends
+
+    backends = make_backends(request.config, tmp_path_factory)
+    yield backends
+    backends.close()
+
+
+@pytest.fixture(scope="session")
+def _kafka_session(_kafka_backends: Backends) -> Iterator[Backend]:
+    """The broker that all tests share that use `kafka`."""
+    backend = _kafka_backends.make_shared()
+    yield backend
+    backend.stop()
+
+
+@pytest.fixture
+def kafka(request: pytest.FixtureRequest, _kafka_session: Backend) -> Iterator[Kafka]:
+    """The session's broker as this test sees it: without topics, and with names that no other test has."""
+    from barnabas.testing.pytest_kafka import Kafka
+
+    _report_with(request, _kafka_session)
+    _kafka_session.begin_test()
+    view = Kafka(_kafka_session, request.node.name)
+    yield view
+    view.finish()
+
+
+@pytest.fixture
+def kafka_broker(request: pytest.FixtureRequest, _kafka_backends: Backends) -> Iterator[Any]:
+    """A broker of this test alone: `barnabas.testing.Broker`, or with --kafka apache an `ApacheKafka`."""
+    backend = _kafka_backends.make_fresh(1, _marked_properties(request))
+    _report_with(request, backend)
+    yield backend.broker
+    backend.stop()
+
+
+@pytest.fixture
+def kafka_cluster(request: pytest.FixtureRequest, _kafka_backends: Backends) -> Iterator[Callable[..., Any]]:
+    """`kafka_cluster(3, properties)` starts a cluster of this test alone, as `kafka_broker` does a single node."""
+    made: list[Backend] = []
+
+    def make(nodes: int = 3, properties: dict[str, object] | None = None) -> Any:
+        backend = _kafka_backends.make_fresh(nodes, {**_marked_properties(request), **(properties or {})})
+        made.append(backend)
+        _report_with(request, backend)
+        return backend.broker
+
+    yield make
+    for backend in made:
+        backend.stop()
+
+
+@pytest.fixture
+def kafka_topic(kafka: Kafka) -> str:
+    """The name of a new topic with one partition."""
+    return kafka.topic()
+
+
+@pytest.fixture
+def kafka_producer(kafka: Kafka) -> Any:
+    """A `kafka.KafkaProducer` (kafka-python) of the session's broker, closed at the end of the test."""
+    return kafka.producer()
+
+
+@pytest.fixture
+def kafka_consumer(kafka: Kafka, kafka_topic: str) -> Any:
+    """A `kafka.KafkaConsumer` (kafka-python) that reads `kafka_topic` from its beginning, in a group of its own."""
+    return kafka.consumer(kafka_topic)
+
+
+def _marked_properties(request: pytest.FixtureRequest) -> dict[str, object]:
+    """Of all `kafka` marks around the test, the nearest first."""
+    properties: dict[str, object] = {}
+    for mark in request.node.iter_markers("kafka"):
+        given: dict[str, object] = {name.replace("_", "."): value for name, value in mark.kwargs.items()}
+        for mapping in mark.args:
+            given |= mapping
+        properties = {**given, **properties}
+    return properties
