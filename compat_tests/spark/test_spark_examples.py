@@ -10,10 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from compat_tests.harness.broker import Broker
+from spark_examples.backfill import __main__ as backfill
+from spark_examples.enrichment import __main__ as enrichment
 from spark_examples.shared.flights import load_flights, totals_by_hour
-from spark_examples.shared.program import Checks, verdict
+from spark_examples.shared.program import Checks, Run, verdict
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(400)]
 
@@ -26,6 +29,33 @@ def run_program(example: str, *arguments: str) -> str:
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=360, check=False)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     return ended.stdout
+
+
+def test_enrichment_in_the_shared_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    at = Run(broker.bootstrap, tmp_path, flights=2000, session=spark)
+    enrichment.run(at)
+    assert verdict(at.checks) == 0
+
+
+def test_backfill_in_the_shared_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    at = Run(broker.bootstrap, tmp_path, flights=2000, session=spark)
+    backfill.run(at)
+    assert verdict(at.checks) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", ["exactly_once", "enrichment", "backfill"])
+def test_example(broker: Broker, example: str) -> None:
+    said = run_program(example, "--bootstrap-servers", broker.bootstrap)
+    assert "checks hold" in said
+
+
+@pytest.mark.long
+@pytest.mark.barnabas_only
+def test_failover() -> None:
+    said = run_program("failover")
+    assert "kill -9 of node" in said
+    assert "was restarted in good order" in said
 
 
 @pytest.mark.long

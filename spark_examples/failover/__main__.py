@@ -30,33 +30,62 @@ from spark_examples.shared.streams import read_topic, stream_topic
 from spark_examples.shared.topics import FOREVER, Record, create_topics, produce
 
 FLIGHTS_TOPIC = "failover-flights"
-FLIGHTS = 30_000
+FLIGHTS = 40_000
+PER_SECOND = 2000
 _PATIENCE_S = 120
 
 
 class Source(threading.Thread):
-    """Produces flights, so many a second, whatever happens to the cluster."""
+    """Produces flights, so many a second, whatever happens to the cluster; the last of them when it is over."""
 
     def __init__(self, bootstrap: str, flights: pandas.DataFrame, per_second: int) -> None:
         super().__init__(name="source", daemon=True)
+        self.is_over = threading.Event()
         self.acknowledged = 0
         self.failure = ""
-        self._bootstrap = bootstrap
+        self._servers = bootstrap
         self._flights = flights
         self._per_second = per_second
 
     def run(self) -> None:
         """Until all are acknowledged."""
         try:
-            self.acknowledged = produce(self._bootstrap, FLIGHTS_TOPIC, self._paced())
+            self.acknowledged = produce(self._servers, FLIGHTS_TOPIC, self._paced())
         except Exception as error:  # noqa: BLE001 (told by the example, in the main thread)
             self.failure = str(error)
 
     def _paced(self) -> Iterator[Record]:
         for number, record in enumerate(flight_records(self._flights)):
+            if number == len(self._flights) * 9 // 10:
+                self.is_over.wait()
             if number % 100 == 0:
                 time.sleep(100 / self._per_second)
             yield record
+
+
+class Followed:
+    """A running stream, and how far it has come."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self.stop = query.stop
+        self._query = query
+        self._rows_by_batch: dict[int, int] = {}
+
+    def rows(self) -> int:
+        """How many rows its batches have had; Spark itself remembers the last hundred batches only."""
+        self._rows_by_batch |= {batch.batchId: batch.numInputRows for batch in self._query.recentProgress}
+        return sum(self._rows_by_batch.values())
+
+    def await_rows(self, rows: int) -> None:
+        """Until it has read so many; RuntimeError when it does not."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while self.rows() < rows:
+            failure = self._query.exception()
+            if failure is not None:
+                raise RuntimeError(str(failure))
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"Spark has read {self.rows():,} of {rows:,} flights in {_PATIENCE_S} s")
+            time.sleep(0.1)
 
 
 def run(at: Run, nodes: Nodes | None) -> None:
@@ -65,23 +94,24 @@ def run(at: Run, nodes: Nodes | None) -> None:
     create_topics(at.bootstrap, {FLIGHTS_TOPIC: FOREVER}, partitions=2)
     spark, files = at.spark(), at.folder / "files"
     stream = parsed(stream_topic(spark, at.bootstrap, FLIGHTS_TOPIC), "partition", "offset")
-    query = (
+    query = Followed(
         stream.writeStream.format("parquet")
         .option("path", str(files))
         .option("checkpointLocation", str(at.folder / "checkpoint"))
         .start()
     )
-    source = Source(at.bootstrap, flights, per_second=2000)
+    source = Source(at.bootstrap, flights, PER_SECOND)
     source.start()
     try:
-        _await_rows(query, 1)
+        query.await_rows(1)
         if nodes is None:
             say("flights run: now is the time to kill a node of your cluster")
         else:
             fail_over(nodes, query)
+        source.is_over.set()
         source.join(_PATIENCE_S)
         say(f"{source.acknowledged:,} flights are acknowledged{source.failure}")
-        _await_rows(query, len(flights))
+        query.await_rows(len(flights))
     finally:
         query.stop()
 
@@ -95,39 +125,23 @@ def run(at: Run, nodes: Nodes | None) -> None:
     at.checks.same("a batch over the topic finds the same", collected(whole, "carrier"), expected)
 
 
-def fail_over(nodes: Nodes, query: StreamingQuery) -> None:
+def fail_over(nodes: Nodes, stream: Followed) -> None:
     """What happens to the cluster while flights run."""
     leader = nodes.leader(FLIGHTS_TOPIC)
-    rows = _rows(query)
     nodes.kill(leader)
+    say(f"kill -9 of node {leader}, which led {FLIGHTS_TOPIC}-0, after {stream.rows():,} flights")
     killed = time.monotonic()
-    say(f"kill -9 of node {leader}, which led {FLIGHTS_TOPIC}-0, after {rows:,} flights")
-    _await_rows(query, rows + 1)
-    say(f"node {nodes.leader(FLIGHTS_TOPIC)} leads; Spark goes on, {time.monotonic() - killed:.1f} s later")
+    new = nodes.new_leader(FLIGHTS_TOPIC, leader)
+    say(f"node {new} leads, {time.monotonic() - killed:.1f} s later")
+    stream.await_rows(stream.rows() + 2 * PER_SECOND)  # more than a batch that was under way can bring
+    say(f"Spark goes on, after {stream.rows():,} flights")
     nodes.start(leader)
     nodes.wait_until_in_sync(FLIGHTS_TOPIC)
     say(f"node {leader} is back, and its replicas are in sync")
     other = nodes.leader(FLIGHTS_TOPIC)
     nodes.restart(other)
     nodes.wait_until_in_sync(FLIGHTS_TOPIC)
-    say(f"node {other} was restarted in good order, after {_rows(query):,} flights")
-
-
-def _rows(query: StreamingQuery) -> int:
-    """How many rows its batches have had."""
-    return sum({batch.batchId: batch.numInputRows for batch in query.recentProgress}.values())
-
-
-def _await_rows(query: StreamingQuery, rows: int) -> None:
-    """Until the stream has read so many; RuntimeError when it does not."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while _rows(query) < rows:
-        failure = query.exception()
-        if failure is not None:
-            raise RuntimeError(str(failure))
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"Spark has read {_rows(query):,} of {rows:,} flights in {_PATIENCE_S} s")
-        time.sleep(0.1)
+    say(f"node {other} was restarted in good order, after {stream.rows():,} flights")
 
 
 def main() -> int:

@@ -60,6 +60,15 @@ class Nodes:
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
         return admin.list_topics(topic, timeout=30).topics[topic].partitions[partition].leader
 
+    def new_leader(self, topic: str, dead: int) -> int:
+        """Who leads partition 0 after a node has died, awaited."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while (leader := self.leader(topic)) in (dead, -1):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"no new leader of {topic} after {_PATIENCE_S} s")
+            time.sleep(0.05)
+        return leader
+
     def wait_until_in_sync(self, topic: str) -> None:
         """Until every replica of the topic is."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 2})
