@@ -47,6 +47,11 @@ class Intake(ClientListener):
     def subscriptions_changed(self) -> None:
         self._is_behind = True
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether several bindings read from it."""
+        return len(self.closers) > 1
+
     def hold(self, who: object) -> None:
         """`who` can take no more for now: nothing is read until all have let go."""
         if not self._holding:

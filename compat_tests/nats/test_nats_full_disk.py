@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,44 @@ UNLIMITED = resource.RLIM_INFINITY
 
 def _payload(number: int) -> bytes:
     return b"%d " % number + bytes(SIZE)
+
+
+def test_other_topics_go_on(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+    """They share the connection with a topic whose log takes nothing for long: that one leaves it, and says what it missed."""
+    server = nats_server()
+    broker = fresh_broker({"nats.servers": server.url, "log.index.size.max.bytes": "4096"}, start=False)
+    assert isinstance(broker, BarnabasBroker)
+    broker.preexec = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, UNLIMITED))
+    broker.start()
+    bind(broker, "full", {"nats.subjects": "full.>", "nats.buffer.bytes": "262144"})
+    bind(broker, "other", {"nats.subjects": "other.>"})
+    with Streams(server) as streams:
+
+        async def publish(subject: str, first: int, count: int) -> None:
+            for number in range(first, first + count):
+                await streams.client.publish(subject, _payload(number))
+            await streams.client.flush(30)
+
+        async def told() -> dict[str, Any]:
+            answer = await streams.client.request("$BARNABAS.BINDINGS", b"", timeout=5)
+            ways = {each["topic"]: each["ways"][0] for each in json.loads(answer.data)["bindings"]}
+            return dict(ways["full"])
+
+        streams.run(publish("full.x", 0, COUNT))
+        streams.run(publish("other.x", 0, 10))
+        assert len(read_all(broker, "other", 10)) == 10
+        found = streams.run(told())
+        assert found["state"].startswith("waiting: the log takes nothing")
+        assert "its log takes nothing" in found["gaps"][0]["cause"]
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
+        eventually(lambda: streams.run(told())["state"] == "running")
+        stored = len(read_all(broker, "full", 1))
+        streams.run(publish("full.x", COUNT, 5))
+        values = [message.value() for message in read_all(broker, "full", stored + 5)]
+        numbers = [int(value.split()[0]) for value in values]
+        assert numbers == sorted(set(numbers))
+        assert numbers[-5:] == list(range(COUNT, COUNT + 5))
+        assert all(gap["end_ms"] for gap in streams.run(told())["gaps"])
 
 
 def test_what_comes_meanwhile_is_there_afterwards(

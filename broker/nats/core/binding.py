@@ -15,6 +15,7 @@ from barnabas.broker.nats.client.client import ClientListener
 from barnabas.broker.nats.cluster.roles import NO_ROLES, Roles
 from barnabas.broker.nats.cluster.turns import Turns
 from barnabas.broker.nats.core.alignment import Alignment
+from barnabas.broker.nats.core.overflow import Overflow
 from barnabas.broker.nats.core.presence import Presence
 from barnabas.broker.nats.core.subscribing import changed_subscriptions
 from barnabas.broker.nats.groups.lanes import GroupLanes
@@ -68,6 +69,7 @@ class CoreBinding(ClientListener):
         runtime, cluster_id = services.runtime, services.cluster_id
         self.binding = binding
         self.stats = stats
+        self._overflow = Overflow(runtime, intake, self._step_aside, self._come_back)
         self._budget = Budget(binding.buffer_bytes, self._full)
         self._rejects = DeadLetters(services, binding.topic, stats, self._budget)
         self._rejects.topic = binding.dead_letter_topic
@@ -99,7 +101,6 @@ class CoreBinding(ClientListener):
         self._runtime = runtime
         self._intake = intake
         self._subscriptions: list[Subscription] = []
-        self._is_paused = False
         self._is_stopped = False
         self._leads = False
         self._is_template = binding.topic_template is not None
@@ -118,7 +119,11 @@ class CoreBinding(ClientListener):
     @property
     def state(self) -> str:
         client = self._intake.client
-        if self._is_paused:
+        if self._overflow.is_aside:
+            return (
+                "waiting: the log takes nothing; not subscribed, so that the connection's other topics go on"
+            )
+        if self._overflow.is_full:
             return "paused: the log takes nothing, and more waits than nats.buffer.bytes"
         refused = [each.refused for each in self._subscriptions if each.refused]
         if refused:
@@ -220,7 +225,8 @@ class CoreBinding(ClientListener):
         self._rejects.topic = binding.dead_letter_topic
         self.ingest.rebind(binding, partition_count)
         patterns = [each.subject for each in self._subscriptions]
-        self._subscribe(changed_subscriptions(patterns, binding.patterns, binding.unwanted))
+        if not self._overflow.is_aside:
+            self._subscribe(changed_subscriptions(patterns, binding.patterns, binding.unwanted))
         log.info("topic %s takes %s, as its configs are now", binding.topic, ", ".join(binding.patterns))
 
     def _subscribe(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
@@ -244,7 +250,7 @@ class CoreBinding(ClientListener):
     def leave_group(self, left: Callable[[], object]) -> None:
         """Before `stop`: have the others of the queue group be given the messages, and call `left()` when those that have
         come here are in their logs, which may take for ever."""
-        missing = len(self._subscriptions)
+        missing = len(self._subscriptions) or 1
 
         def drained(_error: NatsError | None) -> None:
             nonlocal missing
@@ -261,6 +267,8 @@ class CoreBinding(ClientListener):
 
         for subscription in self._subscriptions:
             subscription.drain(drained)
+        if not self._subscriptions:
+            drained(None)
 
     def hear(self, done: Callable[[], object]) -> None:
         """Ask until when all has come, and call back when that is known, or can't be."""
@@ -283,10 +291,9 @@ class CoreBinding(ClientListener):
         self.turns.stop()
         self._intake.closers.remove(self.ingest.close)
         self._intake.client.listeners.remove(self)
-        self._intake.let_go(self)
+        self._overflow.stop()
 
     def _full(self, is_full: bool) -> None:
-        self._is_paused = is_full
         if is_full:
             log.warning(
                 "topic %s: more than nats.buffer.bytes=%d wait for the log; nothing is read from NATS until they are less, "
@@ -294,9 +301,27 @@ class CoreBinding(ClientListener):
                 self.binding.topic,
                 self.binding.buffer_bytes,
             )
-            self._intake.hold(self)
-        else:
-            self._intake.let_go(self)
+        self._overflow.changed(is_full)
+
+    def _step_aside(self) -> None:
+        """Have the server deliver nothing for now."""
+        why = f"its log takes nothing, and more waits than nats.buffer.bytes={self.binding.buffer_bytes}"
+        log.warning(
+            "topic %s: %s; it takes no messages meanwhile, so that the other topics on its connection go on",
+            self.binding.topic,
+            why,
+        )
+        self._subscribe(())
+        self._presence.stepped_aside(why)
+
+    def _come_back(self) -> None:
+        log.info("topic %s: its log takes messages again", self.binding.topic)
+        self.ingest.rebind(self.binding, self.ingest.partition_count)
+        self.ingest.subscribed_anew()
+        self._subscribe(compile_subscriptions(self.binding.patterns, self.binding.unwanted))
+        if self._intake.client.is_connected:
+            self._presence.connected()
+            self._intake.client.flush(self._flushed)
 
     # -- the connection
 
@@ -304,12 +329,15 @@ class CoreBinding(ClientListener):
         self.ingest.subscribed_anew()
         if self._presence.connected():
             self.stats.reconnects += 1
+        if self._overflow.is_aside:
+            self._presence.stepped_aside("its log takes nothing")
         self._listening()
 
     def disconnected(self, cause: Cause) -> None:
         self._presence.disconnected(cause)
         wanted = compile_subscriptions(self.binding.patterns, self.binding.unwanted)
-        if [each.subject for each in self._subscriptions] != [pattern for pattern, _ in wanted]:
+        current = [each.subject for each in self._subscriptions]
+        if current != [pattern for pattern, _ in wanted] and not self._overflow.is_aside:
             self.ingest.rebind(self.binding, self.ingest.partition_count)
             self._subscribe(wanted)  # what has stayed so as not to miss anything
 
@@ -341,7 +369,7 @@ class CoreBinding(ClientListener):
             self._listening()
 
     def _listening(self) -> None:
-        if not any(each.refused for each in self._subscriptions):
+        if not self._overflow.is_aside and not any(each.refused for each in self._subscriptions):
             self._ask_again_s = ASK_REFUSED_AGAIN_S
             self._presence.listens()
 

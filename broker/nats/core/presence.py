@@ -31,6 +31,7 @@ log = logging.getLogger("barnabas.nats")
 NOBODY_LED: Final = "nobody who was in sync led"
 # A leader may have been so far behind with reading when it took its last message: then the server cuts it off.
 BEHIND_MS_MAX: Final = 10_000
+_ASIDE: Final = "aside"
 _SUBJECT: Final = SUBJECT_HEADER.decode()
 
 
@@ -99,8 +100,15 @@ class Presence:
 
     def disconnected(self, cause: Cause) -> None:
         self._is_listening = False
-        self._absent_since_ms = self.heard_until_ms
-        self._absent_causes = {cause.kind: str(self._intake.heartbeat.explained(cause))}
+        self._absent_since_ms = self._absent_since_ms or self.heard_until_ms
+        self._absent_causes[cause.kind] = str(self._intake.heartbeat.explained(cause))
+        self._note_absence()
+
+    def stepped_aside(self, why: str) -> None:
+        """There are no subscriptions for now, whatever the connection does; till `connected`."""
+        self._is_listening = False
+        self._absent_since_ms = self._absent_since_ms or self.heard_until_ms
+        self._absent_causes[_ASIDE] = why
         self._note_absence()
 
     def unreachable(self, cause: Cause) -> None:
