@@ -130,6 +130,25 @@ def test_kafka_tools_show_the_lag_and_move_the_position(
     assert [data for _, data in stored(server)] == [b"%d" % number for number in (*range(10), 13, 14)]
 
 
+def test_what_the_log_says_to_type_leaves_a_record_out(
+    server: NatsServer, broker: Broker, java_tools: JavaTools
+) -> None:
+    bind(broker, "out", {"nats.publish.subject": "out.{key}"})
+    keys = (b"a", None, b"b")
+    CONFLUENT.produce(
+        broker.bootstrap, "out", [Sample(key, b"%d" % number) for number, key in enumerate(keys)]
+    )
+    command = eventually(lambda: re.search(r"kafka-consumer-groups\.sh (.* --execute)", broker.log_text()))
+    found = subscribed(
+        server,
+        "out.b",
+        1,
+        lambda: java_tools.run("kafka-consumer-groups", *command[1].split()),
+    )
+    assert found[0].data == b"2"
+    eventually(lambda: "out-0 is published again, up to offset 3" in broker.log_text())
+
+
 def test_a_broker_that_is_killed_publishes_each_record_once_to_a_stream(
     server: NatsServer, broker: Broker
 ) -> None:

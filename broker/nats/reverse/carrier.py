@@ -246,6 +246,15 @@ class ReverseBinding(ClientListener):
         if moved >= COMMIT_AFTER or (moved and publisher.problem and not publisher.is_under_way):
             self._commit()
 
+    def how_to_move(self, partition: Partition, offset: int) -> str:
+        """See Publishing."""
+        endpoints = self._services.endpoints.values()
+        address = next((f"{each.host}:{each.port}" for each in endpoints), "HOST:9092")
+        return (
+            f"kafka-consumer-groups.sh --bootstrap-server {address} --group {self.group} "
+            f"--topic {partition.topic}:{partition.partition} --reset-offsets --to-offset {offset} --execute"
+        )
+
     def _commit(self, *, at_last: bool = False) -> None:
         """Commit what has moved, unless that is under way; `at_last` in any case."""
         if (self._is_committing and not at_last) or self._is_stopped:

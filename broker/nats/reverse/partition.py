@@ -58,6 +58,10 @@ class Publishing(Protocol):
         """Its position has moved."""
         ...
 
+    def how_to_move(self, partition: Partition, offset: int) -> str:
+        """What to type to move the group's position there."""
+        ...
+
 
 class PartitionPublisher:
     """See the module. `begin` when the position is known. All calls on the loop's thread."""
@@ -78,6 +82,7 @@ class PartitionPublisher:
         self._bytes = 0  # of these
         self._attempt = 0  # what is said of an earlier one does not count any more
         self._failures = 0  # in a row
+        self._is_in_trouble = False  # as the log has it
         self._timer: Timer | None = None
         self._is_scheduled = False
         self._is_stopped = True
@@ -190,7 +195,7 @@ class PartitionPublisher:
             self._cannot_read(error)
         except Exception as error:  # the other partitions go on
             log.exception("%s can't be published", self.partition.log.name)
-            self._retry(f"waiting: it can't be published: {error}")
+            self._retry(f"waiting: {self.partition.log.name} can't be published: {error}")
         else:
             if is_at_end:
                 self._wait()
@@ -287,12 +292,14 @@ class PartitionPublisher:
             self._confirm(offset)
             self._go_on()
         elif isinstance(outcome, str):
-            self._retry(f"{outcome} (offset {offset})")
+            self._retry(f"{outcome} ({self.partition.log.name}, offset {offset})")
         else:
             try:
                 self._send(offset, outcome)
             except NatsError as error:
-                self._retry(f"waiting: offset {offset} could not be published: {error}")
+                self._retry(
+                    f"waiting: {self.partition.log.name}, offset {offset} could not be published: {error}"
+                )
 
     def _flushed(self, attempt: int, end: int, error: NatsError | None) -> None:
         if attempt != self._attempt or self._is_stopped or error is not None:
@@ -312,6 +319,9 @@ class PartitionPublisher:
 
     def _go_on(self) -> None:
         self._failures = 0
+        if self._is_in_trouble and not self.problem:
+            self._is_in_trouble = False
+            log.info("%s is published again, up to offset %d so far", self.partition.log.name, self.confirmed)
         self._binding.has_confirmed(self)
         if not self._is_waiting:
             self._schedule()
@@ -324,7 +334,7 @@ class PartitionPublisher:
         elif first >= 0 and now - self._watched[1] >= PATIENCE_S:
             self._watched = -1, now
             self._retry(
-                f"waiting: no acknowledgement of offset {first} for {PATIENCE_S:g} s: is the stream there, and may this user "
+                f"waiting: no acknowledgement of {self.partition.log.name}, offset {first} for {PATIENCE_S:g} s: is the stream there, and may this user "
                 f"publish to it?"
             )
 
@@ -343,7 +353,7 @@ class PartitionPublisher:
         """This record can't be published. What is under way before it still counts."""
         self._rest(
             f"blocked: {self.partition.log.name} stands at offset {record.offset}: {why}. To leave the record out, move the "
-            f"position of the group behind it (kafka-consumer-groups.sh --reset-offsets --shift-by 1)"
+            f"group's position behind it: {self._binding.how_to_move(self.partition, record.offset + 1)}"
         )
 
     def _cannot_read(self, error: StorageError | RecordBatchError) -> None:
@@ -358,7 +368,8 @@ class PartitionPublisher:
     def _rest(self, problem: str) -> None:
         """Publish nothing for a while."""
         if problem != self.problem and self._failures == 0:
-            log.warning("%s: %s", self.partition.log.name, problem)
+            log.warning("topic %s: %s", self.partition.topic, problem)
+            self._is_in_trouble = True
         self.problem = problem
         self._stop_waiting()
         delay_s = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_MAX_S)

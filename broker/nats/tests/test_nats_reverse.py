@@ -93,6 +93,7 @@ def test_a_binding_goes_on_where_its_group_is(
     assert [data for _, data, _ in subscriber.messages[15:]] == [b"v12", b"v13", b"v14"]
 
 
+@pytest.mark.every_nats_server
 def test_a_stream_has_each_record_once_though_the_server_is_killed(
     bench: ReverseBench, server: NatsServer
 ) -> None:
@@ -136,6 +137,7 @@ def test_a_late_commit_of_the_leader_before_does_not_last(
     assert position.offset == 12
 
 
+@pytest.mark.every_nats_server
 def test_without_a_stream_nothing_is_passed_over(bench: ReverseBench, server: NatsServer) -> None:
     bench.create("orders")
     bench.append("orders", records(20))
@@ -149,7 +151,7 @@ def test_without_a_stream_nothing_is_passed_over(bench: ReverseBench, server: Na
 
 
 def test_a_record_without_a_subject_stops_the_partition_until_an_admin_moves_the_group(
-    bench: ReverseBench, subscribe: Callable[[str], Subscriber]
+    bench: ReverseBench, subscribe: Callable[[str], Subscriber], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench.create("orders")
     bench.append("orders", records(5, key=lambda number: None if number == 3 else b"k"))
@@ -158,6 +160,10 @@ def test_a_record_without_a_subject_stops_the_partition_until_an_admin_moves_the
     bench.until(lambda: reverse.publishers[0].problem)
     state = bench.on_loop(lambda: reverse.state)
     assert "orders-0 stands at offset 3: it has no key" in state
+    command = "--group nats-orders --topic orders:0 --reset-offsets --to-offset 4 --execute"
+    assert command in state
+    assert caplog.text.count("orders-0 stands at") == 1
+    assert "topic orders: blocked: orders-0 stands at" in caplog.text
     bench.until(lambda: reverse.publishers[0].committed == 3)
     assert len(subscriber.messages) == 3
     assert bench.commit("nats-orders", "orders", 4) == 0
@@ -225,6 +231,7 @@ def jetstream_to(subject: str) -> dict[str, str]:
     return {"nats.publish.subject": subject, "nats.publish.jetstream": "true"}
 
 
+@pytest.mark.every_nats_server
 def test_a_stream_that_is_full_loses_nothing_of_what_comes(bench: ReverseBench, server: NatsServer) -> None:
     add_stream(server, "S", "out", max_msgs=10, discard="new")
     bench.create("orders")
@@ -273,7 +280,7 @@ def test_silence_is_no_acknowledgement(
     listener = subscribe("out")  # somebody hears it, so nobody says that there is no stream
     reverse = bench.publish("orders", jetstream_to("out"))
     bench.until(lambda: reverse.publishers[0].problem)
-    assert "no acknowledgement of offset 0" in bench.on_loop(lambda: reverse.state)
+    assert "no acknowledgement of orders-0, offset 0" in bench.on_loop(lambda: reverse.state)
     assert bench.on_loop(lambda: reverse.publishers[0].confirmed) == 0
     listener.wait_for(6)  # and again
     add_stream(server, "S", "out")

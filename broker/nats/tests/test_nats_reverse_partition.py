@@ -208,7 +208,7 @@ def test_an_admin_moves_one_that_stands_still() -> None:
         bench.group = 2 if number < 4 else 4
         bench.runtime.advance(6)
     assert problems == {
-        f"waiting: the stream has refused a message: maximum messages exceeded (10077) (offset {offset})"
+        f"waiting: the stream has refused a message: maximum messages exceeded (10077) (t-0, offset {offset})"
         for offset in (2, 4)
     }
     bench.stream.serve(100, "store")
