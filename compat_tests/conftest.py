@@ -152,7 +152,9 @@ def fresh_cluster(
 
 
 @pytest.fixture
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServerFactory]:
+def nats_server(
+    tmp_path_factory: pytest.TempPathFactory, nats_executable: Path
+) -> Iterator[NatsServerFactory]:
     """Makes a nats-server of the test's own, killed in the end."""
     made: list[NatsServer] = []
 
@@ -161,7 +163,6 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
         jetstream: bool = False,
         config: str = "",
         monitoring: bool = False,
-        executable: Path | None = None,
         start: bool = True,
     ) -> NatsServer:
         one = NatsServer(
@@ -169,7 +170,7 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer
             jetstream=jetstream,
             config=config,
             monitoring=monitoring,
-            executable=executable,
+            executable=nats_executable,
         )
         made.append(one)
         return one.start() if start else one

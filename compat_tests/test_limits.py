@@ -16,9 +16,10 @@ from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
+from barnabas.testing.ports import free_port
 from compat_tests.harness import raw
 from compat_tests.harness.barnabas_broker import BarnabasBroker
-from compat_tests.harness.broker import Broker, free_port
+from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory, UniqueName

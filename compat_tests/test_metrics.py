@@ -9,7 +9,8 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from compat_tests.harness.broker import Broker, BrokerFailed, free_port
+from barnabas.testing.ports import free_port
+from compat_tests.harness.broker import Broker, BrokerFailed
 from compat_tests.harness.cluster_work import create_topic as create_replicated
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.topics import create_topic, eventually

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.testing.ports import free_port
 from compat_tests.harness.barnabas_broker import READY_LINE
-from compat_tests.harness.broker import free_port
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.fixture_types import BrokerFactory
 

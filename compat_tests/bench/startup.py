@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from barnabas.testing.ports import free_port
 from compat_tests.bench import driver, prepared
 from compat_tests.bench.workloads import Measures
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.barnabas_broker import BarnabasBroker
-from compat_tests.harness.broker import Broker, free_port
+from compat_tests.harness.broker import Broker
 
 _RECORD = prepared.batch(1, 100)
 

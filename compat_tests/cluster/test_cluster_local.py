@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.testing.ports import free_port
 from compat_tests.harness import cluster_view
-from compat_tests.harness.broker import free_port
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster_local import LocalNode, stop
 from compat_tests.harness.topics import eventually

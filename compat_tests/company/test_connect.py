@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.testing.ports import free_port
 from compat_tests.company.read import read_all
-from compat_tests.harness.broker import Broker, free_port
+from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.java_program import JavaProgram
 

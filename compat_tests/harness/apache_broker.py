@@ -13,7 +13,8 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from compat_tests.harness.broker import Broker, BrokerFailed, free_port
+from barnabas.testing.ports import free_port
+from compat_tests.harness.broker import Broker, BrokerFailed
 from compat_tests.harness.java_tools import JavaTools, run_as_process
 from compat_tests.harness.kafka_jars import ensure_jars, java_executable
 

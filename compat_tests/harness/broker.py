@@ -21,14 +21,6 @@ class BrokerFailed(AssertionError):
     """The broker did not start, or died; the message holds what it printed."""
 
 
-def free_port() -> int:
-    """A TCP port of 127.0.0.1 that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Broker:
     """A broker that tests talk to.
 

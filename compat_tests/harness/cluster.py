@@ -18,8 +18,9 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from barnabas.testing.ports import free_port
 from compat_tests.harness import cluster_view
-from compat_tests.harness.broker import BrokerFailed, free_port
+from compat_tests.harness.broker import BrokerFailed
 from compat_tests.harness.cluster_nodes import ApacheNode, BarnabasNode, ClusterNode, properties_of
 from compat_tests.harness.cluster_proxy import Network
 from compat_tests.harness.cluster_view import MetadataView, PartitionView, QuorumView

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Protocol
 
 from barnabas.testing.nats_server import NatsServer, NatsServerFailed, installed_executables
@@ -19,6 +18,5 @@ class NatsServerFactory(Protocol):
         jetstream: bool = False,
         config: str = "",
         monitoring: bool = False,
-        executable: Path | None = None,
         start: bool = True,
     ) -> NatsServer: ...

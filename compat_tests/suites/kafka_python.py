@@ -14,7 +14,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from compat_tests.harness.broker import Broker, free_port
+from barnabas.testing.ports import free_port
+from compat_tests.harness.broker import Broker
 from compat_tests.suites.sdist import ensure_suite
 
 ALLOW_LIST = Path(__file__).with_name("kafka_python.toml")

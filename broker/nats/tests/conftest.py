@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,14 @@ from barnabas.testing.nats_server import NatsServer
 
 
 @pytest.fixture
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., NatsServer]]:
-    """`nats_server(jetstream=False, config="", monitoring=False, executable=None, start=True)` makes a server."""
+def nats_server(
+    tmp_path_factory: pytest.TempPathFactory, nats_executable: Path
+) -> Iterator[Callable[..., NatsServer]]:
+    """`nats_server(jetstream=False, config="", monitoring=False, start=True)` makes a server."""
     made: list[NatsServer] = []
 
     def make(*, start: bool = True, **options: Any) -> NatsServer:
-        server = NatsServer(tmp_path_factory.mktemp("nats"), **options)
+        server = NatsServer(tmp_path_factory.mktemp("nats"), executable=nats_executable, **options)
         made.append(server)
         return server.start() if start else server
 
@@ -28,10 +31,30 @@ def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
 
 
 @pytest.fixture(scope="session")
-def shared_nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
+def shared_nats_servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[Path], NatsServer]]:
+    """`shared_nats_servers(executable)` is the one for all tests that neither stop it nor mind others' subjects."""
+    made: dict[Path, NatsServer] = {}
+
+    def shared(executable: Path) -> NatsServer:
+        if executable not in made:
+            directory = tmp_path_factory.mktemp("nats")
+            made[executable] = NatsServer(directory, executable=executable, jetstream=True, monitoring=True)
+            made[executable].start()
+        return made[executable]
+
+    yield shared
+    for server in made.values():
+        server.kill()
+
+
+@pytest.fixture
+def shared_nats_server(
+    shared_nats_servers: Callable[[Path], NatsServer], nats_executable: Path
+) -> NatsServer:
     """One for tests that neither stop it nor mind others' subjects; with JetStream and monitoring."""
-    with NatsServer(tmp_path_factory.mktemp("nats"), jetstream=True, monitoring=True) as server:
-        yield server
+    return shared_nats_servers(nats_executable)
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])

@@ -56,6 +56,7 @@ async def are_let_in(world: ClientWorld, url: str, ours: dict[str, Any], theirs:
     return let_in
 
 
+@pytest.mark.every_nats_server
 def test_user_and_password(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         url = nats_server(config=USERS).url
@@ -72,6 +73,7 @@ def test_user_and_password(world: ClientWorld, nats_server: Any) -> None:
     world.run(work())
 
 
+@pytest.mark.every_nats_server
 def test_token(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         url = nats_server(config='authorization { token: "t0ken" }\n').url
@@ -82,6 +84,7 @@ def test_token(world: ClientWorld, nats_server: Any) -> None:
     world.run(work())
 
 
+@pytest.mark.every_nats_server
 def test_nkey(world: ClientWorld, nats_server: Any, tmp_path: Path) -> None:
     async def work() -> None:
         known, stranger = user_seed(), user_seed()
@@ -97,6 +100,7 @@ def test_nkey(world: ClientWorld, nats_server: Any, tmp_path: Path) -> None:
     world.run(work())
 
 
+@pytest.mark.every_nats_server
 def test_credentials(world: ClientWorld, nats_server: Any, tmp_path: Path) -> None:
     async def work() -> None:
         operator, other = Operator(), Operator()
@@ -202,6 +206,7 @@ def test_nothing_else_is_a_seed(text: str) -> None:
     assert len(text) < 8 or text not in str(refused.value)
 
 
+@pytest.mark.every_nats_server
 def test_what_the_server_does_not_allow(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         url = nats_server(config=USERS).url

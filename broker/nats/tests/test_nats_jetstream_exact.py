@@ -51,6 +51,7 @@ def record_of(sequence: int, timestamp_ns: int, stream: bytes = b"S") -> bytes:
     return build_batch([Record(0, 1, b"a.1", b"%d" % sequence, headers)], bridged=True)
 
 
+@pytest.mark.every_nats_server
 def test_a_consumer_that_goes_is_made_again(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 300)
@@ -68,6 +69,7 @@ def test_a_consumer_that_goes_is_made_again(world: StreamWorld) -> None:
     assert carrier.state == "running"
 
 
+@pytest.mark.every_nats_server
 def test_a_stream_without_subjects_is_read_whole(world: StreamWorld) -> None:
     """What a mirror holds, too, whose subjects no server tells; what is excluded stays away."""
     world.add("S", "a.>", "$JS.EVENT.METRIC.>")
@@ -100,6 +102,7 @@ def test_another_run_goes_on_from_the_log(world: StreamWorld) -> None:
     assert world.values() == list(range(300))
 
 
+@pytest.mark.every_nats_server
 def test_a_stream_made_anew_is_read_from_its_start(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 50)
@@ -154,6 +157,7 @@ def test_streams_that_forget_what_was_read_are_refused(world: StreamWorld, reten
     assert "set nats.delivery=at-least-once" in carrier.state
 
 
+@pytest.mark.every_nats_server
 def test_removed_messages_are_counted(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 30)
@@ -175,6 +179,7 @@ def test_removed_messages_are_counted(world: StreamWorld) -> None:
     )  # the log of one partition alone does not tell of the other's last
 
 
+@pytest.mark.every_nats_server
 @pytest.mark.parametrize(
     ("subjects", "excluded", "expected"),
     [
@@ -276,6 +281,7 @@ def test_where_a_new_binding_begins(world: StreamWorld) -> None:
     assert world.values() == list(range(20, 25))
 
 
+@pytest.mark.every_nats_server
 def test_a_start_at_a_number_or_time(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 20)

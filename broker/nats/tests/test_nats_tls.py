@@ -48,6 +48,7 @@ async def passes_messages(client: NatsClient) -> None:
     assert [message[3] for message in got] == payloads
 
 
+@pytest.mark.every_nats_server
 def test_tls_behind_info(both_loops: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         server = nats_server(config=tls() + "authorization { user: me, password: pw }\n", monitoring=True)
@@ -94,11 +95,15 @@ def test_a_name_that_the_certificate_does_not_have(world: ClientWorld, nats_serv
     world.run(work())
 
 
+@pytest.mark.every_nats_server
 @pytest.mark.parametrize("first", [False, True], ids=["behind INFO", "before INFO"])
 def test_mutual_tls(both_loops: ClientWorld, nats_server: Any, first: bool) -> None:
     async def work() -> None:
         more = "verify: true\n" + ("handshake_first: true\n" if first else "")
-        url = nats_server(config=tls(more)).url
+        server = nats_server(config=tls(more), start=False)
+        if first and server.version < (2, 10, 4):
+            pytest.skip("handshake_first is new in nats-server 2.10.4")
+        url = server.start().url
         ours = {"tls_ca_file": CA, "tls_first": first}
         client, _ = await attempt(both_loops, url, tls_certificate_file=NODE, tls_key_file=NODE, **ours)
         assert client.is_connected
@@ -112,6 +117,7 @@ def test_mutual_tls(both_loops: ClientWorld, nats_server: Any, first: bool) -> N
     both_loops.run(work())
 
 
+@pytest.mark.every_nats_server
 def test_tls_that_was_asked_for_is_never_left_out(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         plain = nats_server()
