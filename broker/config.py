@@ -13,7 +13,6 @@ so hold the config and not a copy of its values.
 
 from __future__ import annotations
 
-import dataclasses
 import os.path
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -56,7 +55,6 @@ _ASSUMED: Final = {
 }
 
 
-@dataclasses.dataclass(slots=True, init=False, eq=False)
 class _Values:
     """One attribute per property that the broker reads; `<property>` with `_` for `.`."""
 
@@ -177,9 +175,7 @@ class _Values:
     unclean_leader_election_enable: bool
 
 
-PROPERTY_OF_ATTRIBUTE: Final = {
-    field.name: field.name.replace("_", ".") for field in dataclasses.fields(_Values)
-}
+PROPERTY_OF_ATTRIBUTE: Final = {name: name.replace("_", ".") for name in _Values.__annotations__}
 
 
 class BrokerConfig(_Values):

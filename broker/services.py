@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import msgspec
 from barnabas.broker.refused_transactions import RefusedTransactions
 from barnabas.broker.to_controller import ToController
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime
 
 
-@dataclass(slots=True)
-class Endpoint:
+class Endpoint(msgspec.Struct):
     """Where clients of one listener reach this broker."""
 
     listener: str

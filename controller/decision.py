@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -11,8 +10,7 @@ import msgspec
 R = TypeVar("R")
 
 
-@dataclass(slots=True, frozen=True)
-class Decision(Generic[R]):
+class Decision(msgspec.Struct, Generic[R], frozen=True):
     """`records` are metadata records (wire/messages/metadata_records.py) that commit together or not at all;
     `response` goes to the caller when they have been committed and replayed. No records: it goes at once."""
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from barnabas.controller.errors import MetadataError
 from barnabas.wire.checksum import crc32c
 
@@ -31,16 +31,14 @@ _HEADER_SIZE: Final = _HEADER.size + _U32.size
 _INDEX_SIZE: Final = 8
 
 
-@dataclass(slots=True, frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One group of records, committed together."""
 
     index: int
     records: Sequence[bytes]
 
 
-@dataclass(slots=True, frozen=True)
-class Journal:
+class Journal(msgspec.Struct, frozen=True):
     """What a journal file holds. `end` is the position behind the last whole entry."""
 
     base_index: int
@@ -49,8 +47,7 @@ class Journal:
     end: int
 
 
-@dataclass(slots=True, frozen=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """The state after the group `index`, whose last record has `offset`, as records that lead to it."""
 
     index: int

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import msgspec
@@ -45,8 +44,7 @@ _CHECKPOINT_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 
 
-@dataclass(slots=True, frozen=True)
-class Voter:
+class Voter(msgspec.Struct, frozen=True):
     """The one controller of a quorum: its directory's id (16 bytes) and where its listener is."""
 
     node_id: int
@@ -56,15 +54,14 @@ class Voter:
     port: int
 
 
-@dataclass(slots=True)
-class MetadataBatch:
+class MetadataBatch(msgspec.Struct):
     """One batch: either control records or metadata records, as `records.py` encodes them."""
 
     base_offset: int
     next_offset: int
     epoch: int
-    controls: list[msgspec.Struct] = field(default_factory=list)
-    records: list[bytes] = field(default_factory=list)
+    controls: list[msgspec.Struct] = []
+    records: list[bytes] = []
 
 
 def parse_checkpoint_name(name: str) -> tuple[int, int] | None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from barnabas.broker.groups.member import Member, Protocols
 from barnabas.broker.groups.rebalance import Rebalancer, coordinator_error, generation_response
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(msgspec.Struct, frozen=True):
     """Who asks."""
 
     client_id: str

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 from barnabas.broker.groups.offset_requests import DeletedTopic
 from barnabas.broker.groups.offsets_topic import OffsetsTopic
 from barnabas.broker.groups.settings import GroupSettings
@@ -55,15 +55,14 @@ def partition_for(group_id: str, partition_count: int) -> int:
     return (0 if value == -(1 << 31) else abs(value)) % partition_count
 
 
-@dataclass(slots=True)
-class _Led:
+class _Led(msgspec.Struct, eq=False):
     """A partition that this broker leads."""
 
     shard: Shard
     topic_id: bytes
     leader_epoch: int
     loading: bool = True
-    deleted: list[DeletedTopic] = field(default_factory=list)  # while it was loaded
+    deleted: list[DeletedTopic] = []  # while it was loaded
 
 
 class GroupCoordinator:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.records import GroupRecord, GroupTombstone, OffsetWritten
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedTopic:
+class DeletedTopic(msgspec.Struct, frozen=True):
     name: str
     topic_id: bytes
 

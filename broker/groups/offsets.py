@@ -8,7 +8,6 @@ and those around them stay. Without replication appends commit at once, and none
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 from barnabas.wire.primitives import ZERO_UUID
@@ -28,8 +27,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
 Key = tuple[str, str, int]  # group id, topic, partition
 
 
-@dataclass(slots=True)
-class _Chain:
+class _Chain(msgspec.Struct):
     """Versions of one position whose appends are pending, oldest first, over the committed one."""
 
     committed: CommittedOffset | None

@@ -10,7 +10,6 @@ Source: OffsetCommitKey/Value.json, GroupMetadataKey/Value.json of the group coo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -51,22 +50,19 @@ class UnknownValue(UnknownRecord):
     """The key is a known one: what was written to it before counts on."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetWritten:
+class OffsetWritten(msgspec.Struct, frozen=True):
     """A position was committed, or (None) removed."""
 
     key: Key
     value: CommittedOffset | None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupWritten:
+class GroupWritten(msgspec.Struct, frozen=True):
     group_id: str
     value: GroupMetadataValue
 
 
-@dataclass(frozen=True, slots=True)
-class GroupTombstone:
+class GroupTombstone(msgspec.Struct, frozen=True):
     group_id: str
 
 

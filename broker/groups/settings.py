@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # Kafka has no property for it
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSettings:
+class GroupSettings(msgspec.Struct, frozen=True):
     """Kafka's properties of the same names; times in ms."""
 
     group_initial_rebalance_delay_ms: int = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from pathlib import Path
 
@@ -43,11 +42,12 @@ num.partitions = 3
 
 def test_every_attribute_is_a_property_of_the_tables_type() -> None:
     hints = typing.get_type_hints(_Values)
-    for field in dataclasses.fields(_Values):
-        key = BROKER_CONFIGS[PROPERTY_OF_ATTRIBUTE[field.name]]
+    assert list(hints) == list(PROPERTY_OF_ATTRIBUTE)
+    for name, hint in hints.items():
+        key = BROKER_CONFIGS[PROPERTY_OF_ATTRIBUTE[name]]
         plain = PYTHON_TYPES[key.type]
         nullable = key.default is None and not key.required
-        assert hints[field.name] == (plain | None if nullable else plain), field.name
+        assert hint == (plain | None if nullable else plain), name
 
 
 def test_without_a_file_the_shipped_values_serve_one_node() -> None:
