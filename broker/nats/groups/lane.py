@@ -108,7 +108,7 @@ class GroupLane:
         self.held_bytes = 0  # gathered, or under way
         self.on_refused: OnRefused | None = None  # the log will never take it
         self.on_settled: Callable[[], object] = lambda: None  # `held_bytes` has become less
-        self.lacks_replicas = False  # who wants to be sure can't be, at present
+        self.lacks_replicas = False  # when something was tried last
         self._runtime = runtime
         self._stats = stats
         self._produce = produce
@@ -146,7 +146,7 @@ class GroupLane:
                 self._stats.refused += 1
                 self.acks.refuse(reply if level != NO_ACK else b"", refused)
                 return
-        if level == ACK_ALL and self.lacks_replicas:
+        if level == ACK_ALL and self.lacks_replicas and self._batches:  # which are tried again and again, and tell
             self._stats.refused += 1
             self.acks.fail(reply, ErrorCode.NOT_ENOUGH_REPLICAS, _TOO_FEW)
             return

@@ -153,6 +153,28 @@ def test_who_wants_to_be_sure_is_told_when_replicas_lack(leader: int) -> None:
     assert member.group.held_bytes == 0
 
 
+@pytest.mark.parametrize("leader", [1, 3])
+def test_who_wants_to_be_sure_is_heard_again_when_replicas_are_back(leader: int) -> None:
+    """Also where nobody else's message waits for them, which would have found out."""
+    replicas = Replicas(leader=leader, min_insync_replicas="3")
+    member = Member(replicas, 1)
+    replicas.kill(2)
+    replicas.elect(leader, [1, 3])
+    member.refresh()
+    member.take("1")
+    replicas.run(1)
+    assert "NOT_ENOUGH_REPLICAS" in member.answers["1"]["error"]["description"]
+    replicas.start(2)
+    replicas.tell(2)
+    replicas.elect(leader, [1, 2, 3])
+    member.refresh()
+    replicas.run(5)
+    member.take("2")
+    replicas.run(5)
+    assert member.answers["2"].get("seq") == 1
+    assert replicas[leader].messages == ["2"]
+
+
 def test_nothing_can_be_expected_of_the_log() -> None:
     replicas = Replicas()
     member = Member(replicas, 1)
