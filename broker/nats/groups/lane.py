@@ -146,7 +146,9 @@ class GroupLane:
                 self._stats.refused += 1
                 self.acks.refuse(reply if level != NO_ACK else b"", refused)
                 return
-        if level == ACK_ALL and self.lacks_replicas and self._batches:  # which are tried again and again, and tell
+        if (
+            level == ACK_ALL and self.lacks_replicas and self._batches
+        ):  # what is tried again tells when no more
             self._stats.refused += 1
             self.acks.fail(reply, ErrorCode.NOT_ENOUGH_REPLICAS, _TOO_FEW)
             return
