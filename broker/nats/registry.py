@@ -59,7 +59,7 @@ def describe(
         key=lambda each: each.topic,
     )
     head: dict[str, object] = {"broker": broker_id, "cluster": cluster_id}
-    answer = _json({**head, "bindings": [_entry(each, is_short=bool(subject)) for each in found]})
+    answer = _json({**head, "bindings": [_entry(each, is_short=False) for each in found]})
     if len(answer) <= bytes_max:
         return answer
     entries: list[dict[str, object]] = []

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from nats.aio.client import Client as NatsClient
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import (
@@ -134,7 +133,6 @@ class Kitchen:
         stand_ins: dict[str, Callable[[list[str]], str]] = {
             "pip": _installed,
             "nats-server": self._nats_server,
-            "nats": self._nats,
             "curl": self._curl,
         }
         return stand_ins[program](words[1:])
@@ -201,27 +199,13 @@ class Kitchen:
         assert self.server.jetstream
         return ""
 
-    def _nats(self, words: list[str]) -> str:
-        """`nats pub SUBJECT TEXT` and `nats req SUBJECT TEXT`, whose answer is for people."""
-        verb, subject, text = words
-
-        async def run(client: NatsClient) -> None:
-            if verb == "req":
-                assert (await client.request(subject, text.encode(), timeout=5)).data
-            else:
-                assert verb == "pub"
-                await client.publish(subject, text.encode())
-
-        self.names["with_nats"](run)
-        return ""
-
     def _curl(self, words: list[str]) -> str:
         silent, url, pipe, grep, wanted = words
         assert (silent, pipe, grep) == ("-s", "|", "grep")
         if not self._metrics:
-            found = re.search(r"http://([^/\s]+)/metrics", self.broker.log_text())
-            assert found is not None, "the broker does not say where its metrics are"
-            self._metrics = found[1]
+            found = re.findall(r"http://([^/\s]+)/metrics", self.broker.log_text())
+            assert found, "the broker does not say where its metrics are"
+            self._metrics = found[-1]
         with urllib.request.urlopen(url.replace(METRICS, self._metrics)) as answer:
             page = answer.read().decode()
         return "".join(f"{line}\n" for line in page.splitlines() if wanted in line)

@@ -150,16 +150,17 @@ AFTERWARDS: dict[str, Callable[[Kitchen], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipe(name: str, fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
-    blocks = SECTIONS[name]
-    assert {block.kind for block in blocks} >= {"python", "text"}
+def test_the_recipes_one_after_the_other(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
     kitchen = _kitchen(fresh_broker, nats_server)
-    if name in BEFORE:
-        BEFORE[name](kitchen)
-    kitchen.cook(blocks)
-    if name in AFTERWARDS:
-        AFTERWARDS[name](kitchen)
+    kitchen.cook([block for block in SECTIONS[START] if not block.text.startswith("barnabas start")])
+    for name in RECIPES:
+        blocks = SECTIONS[name]
+        assert {block.kind for block in blocks} >= {"python", "text"}
+        if name in BEFORE:
+            BEFORE[name](kitchen)
+        kitchen.cook(blocks)
+        if name in AFTERWARDS:
+            AFTERWARDS[name](kitchen)
 
 
 def test_there_are_ten() -> None:

@@ -88,6 +88,8 @@ def test_all_bindings() -> None:
 def test_those_that_take_a_subject() -> None:
     assert topics(b"a.b") == ["all", "first", "second", "silent", "stored"]
     assert topics(b"a.b.c") == ["all", "first"]
+    everything = {each["topic"]: each for each in answer(b"")["bindings"]}
+    assert answer(b"a.b.c")["bindings"] == [everything["all"], everything["first"]]
     assert topics(b"a.secret") == ["all", "second"]
     assert topics(b"z") == ["all"]
     assert topics(b"$SYS.x") == []
