@@ -1,22 +1,33 @@
-"""The README's table of APIs and versions, from the handlers' registrations.
+"""What is derived from the handlers' registrations: the README's table of APIs, and the index that a start reads.
 
-`python -m barnabas.api_table` writes it into README.md of the working directory.
+`python -m barnabas.api_table` writes both, into README.md and broker/api_index.py of the working directory.
 """
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from pathlib import Path
 
-import barnabas.broker.api  # noqa: F401 - registers the handlers
-from barnabas.broker.registry import REGISTRATIONS
+import barnabas.broker.api
+from barnabas.broker.registry import REGISTRATIONS, Registration
 
 BEGIN, END = "<!-- api-table: begin -->", "<!-- api-table: end -->"
+INDEX_BEGIN, INDEX_END = "    # begin", "    # end"
+
+
+def registrations() -> list[Registration]:
+    """All, by key: of every file in broker/api, whatever the index says."""
+    for module in pkgutil.iter_modules(barnabas.broker.api.__path__):
+        if module.name != "tests":
+            import_module(f"{barnabas.broker.api.__name__}.{module.name}")
+    return REGISTRATIONS.loaded()
 
 
 def table() -> str:
     """Markdown, one row per served API, by key."""
     rows = ["| key | API | versions |", "|---|---|---|"]
-    for key, served in sorted(REGISTRATIONS.items()):
+    for served in registrations():
         if served.internal:
             continue
         note = (
@@ -25,17 +36,35 @@ def table() -> str:
             else f" (advertised from {served.advertised_min})"
         )
         low, high = served.min_version, served.max_version
-        rows.append(f"| {key} | {served.name} | {low if low == high else f'{low}-{high}'}{note} |")
+        rows.append(f"| {served.key} | {served.name} | {low if low == high else f'{low}-{high}'}{note} |")
     return "\n".join(rows)
 
 
+def index() -> str:
+    """The rows of broker/api_index.py."""
+    return "\n".join(
+        f'    {served.key}: Served("{served.handler.__module__.rpartition(".")[2]}", {served.advertised_min}, '
+        f"{served.max_version}, {served.internal}),"
+        for served in registrations()
+    )
+
+
 def with_table(text: str) -> str:
-    """`text` with what stands between the two markers replaced by the table."""
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    """`text` of the README with what stands between the two markers replaced by the table."""
+    return _replaced(text, BEGIN, END, table())
+
+
+def with_index(text: str) -> str:
+    """`text` of broker/api_index.py likewise."""
+    return _replaced(text, INDEX_BEGIN, INDEX_END, index())
+
+
+def _replaced(text: str, begin: str, end: str, by: str) -> str:
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    return f"{before}{begin}\n{by}\n{end}{after}"
 
 
 if __name__ == "__main__":
-    readme = Path("README.md")
-    readme.write_text(with_table(readme.read_text()))
+    for path, change in ((Path("README.md"), with_table), (Path("broker/api_index.py"), with_index)):
+        path.write_text(change(path.read_text()))

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ log = logging.getLogger("barnabas.server")
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 # How long a thread that computes (compaction) may keep the loop from the interpreter; Python's own is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
+HANDLER_PAUSE_S = 0.002  # between the loading of two handlers
 _LEVELS = {"warning": logging.WARNING, "info": logging.INFO}
 
 
@@ -80,7 +82,7 @@ def _run(config: BrokerConfig) -> int:
 
         node.on_fatal = fatal
         # From within the loop: a signal that comes before it runs would be lost.
-        node.on_ready = lambda: print(_ready_line(node, config), flush=True)  # noqa: T201 - the interface
+        node.on_ready = partial(_ready, node, config, runtime)
         _start(node, config)
         for number in (signal.SIGTERM, signal.SIGINT):
             runtime.on_signal(number, _Stop(node, runtime))
@@ -185,6 +187,29 @@ def _bind(host: str, port: int) -> None:
     with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listeners themselves
         probe.bind(found[0][4])
+
+
+def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime) -> None:
+    print(_ready_line(node, config), flush=True)  # noqa: T201 - the interface
+    if config.is_broker:
+        _load_handlers(runtime)
+
+
+def _load_handlers(runtime: AsyncioRuntime) -> None:
+    """One after the other while nobody has to wait long, so that later no client is the first to need one."""
+    from barnabas.broker.registry import REGISTRATIONS
+
+    keys = iter(REGISTRATIONS)
+
+    def load_next() -> None:
+        key = next(keys, None)
+        if key is None:
+            gc.freeze()
+        else:
+            REGISTRATIONS[key]
+            runtime.call_later(HANDLER_PAUSE_S, load_next)
+
+    load_next()
 
 
 def _ready_line(node: Node, config: BrokerConfig) -> str:

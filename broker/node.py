@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import barnabas.broker.api  # noqa: F401 - registers the handlers
 from barnabas.broker.connection import Connection, Connections
 from barnabas.broker.coordinator_log import CoordinatorLog
 from barnabas.broker.directories import Directories, log_manager_settings

@@ -1,7 +1,8 @@
 """The registrations: which API, in which versions, is served by which function.
 
 A handler file registers itself with `@api(...)`; ApiVersions, the dispatch table and the README's table
-are all derived from what is registered here, and nothing repeats it.
+are all derived from what is registered here. A start loads no handler: api_index.py, generated from the registrations,
+says which there are, and the file of an API is loaded when somebody looks it up.
 
 A handler is a plain function `(context, request) -> response`. Where it has to wait it returns `PENDING`
 and calls `context.complete(response)` later, exactly once; where no answer is due (Produce with acks=0)
@@ -11,10 +12,12 @@ it returns `NO_RESPONSE`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
+from barnabas.broker.api_index import SERVED
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
@@ -59,7 +62,36 @@ class Registration(msgspec.Struct, frozen=True):
     shared: bool = False
 
 
-REGISTRATIONS: Final[dict[int, Registration]] = {}
+class Registrations(Mapping[int, Registration]):
+    """All APIs that are served, by key. Looking one up loads its handler; knowing the keys does not."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[int, Registration] = {}
+
+    def __getitem__(self, key: int) -> Registration:
+        registration = self._loaded.get(key)
+        if registration is None:
+            import_module(f"barnabas.broker.api.{SERVED[key].module}")
+            registration = self._loaded[key]
+        return registration
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(SERVED)
+
+    def __len__(self) -> int:
+        return len(SERVED)
+
+    def loaded(self) -> list[Registration]:
+        """Those whose handlers have been loaded, by key."""
+        return [self._loaded[key] for key in sorted(self._loaded)]
+
+    def add(self, registration: Registration) -> None:
+        """What `api` does."""
+        assert registration.key not in self._loaded, f"API {registration.key} is registered twice"
+        self._loaded[registration.key] = registration
+
+
+REGISTRATIONS: Final = Registrations()
 
 
 def api(
@@ -83,18 +115,19 @@ def api(
     """
 
     def register(handler: H) -> H:
-        assert key not in REGISTRATIONS, f"API {key} is registered twice"
-        REGISTRATIONS[key] = Registration(
-            key=key,
-            name=API_NAMES[key],
-            min_version=min_version,
-            max_version=max_version,
-            advertised_min=min_version if advertised_min is None else advertised_min,
-            handler=handler,
-            usual=usual,
-            controller=controller,
-            internal=internal,
-            shared=shared,
+        REGISTRATIONS.add(
+            Registration(
+                key=key,
+                name=API_NAMES[key],
+                min_version=min_version,
+                max_version=max_version,
+                advertised_min=min_version if advertised_min is None else advertised_min,
+                handler=handler,
+                usual=usual,
+                controller=controller,
+                internal=internal,
+                shared=shared,
+            )
         )
         return handler
 

@@ -1,10 +1,15 @@
-"""The README's table says what ApiVersions says."""
+"""The README's table and the index that a start reads say what the handlers say."""
 
 from pathlib import Path
 
-from barnabas.api_table import with_table
+from barnabas.api_table import with_index, with_table
 
 
 def test_readme_lists_the_registrations() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     assert readme == with_table(readme), "run: .venv/bin/python -m barnabas.api_table"
+
+
+def test_index_lists_the_registrations() -> None:
+    index = (Path(__file__).parents[2] / "broker" / "api_index.py").read_text()
+    assert index == with_index(index), "run: .venv/bin/python -m barnabas.api_table"

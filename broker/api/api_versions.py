@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 
+from barnabas.broker.api_index import SERVED
 from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import REGISTRATIONS, api
+from barnabas.broker.registry import api
 from barnabas.controller.operations.features import SUPPORTED_FEATURES
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -28,10 +30,12 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 @api(18, 0, 4)
 def api_versions(context: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
     if request is None:
-        own = REGISTRATIONS[18]
+        own = SERVED[API_VERSIONS]
         return ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION,
-            api_keys=[ApiVersion(api_key=18, min_version=own.advertised_min, max_version=own.max_version)],
+            api_keys=[
+                ApiVersion(api_key=API_VERSIONS, min_version=own.advertised_min, max_version=own.max_version)
+            ],
         )
     if context.api_version >= 3 and not (
         _SOFTWARE.fullmatch(request.client_software_name)
@@ -42,8 +46,8 @@ def api_versions(context: RequestContext, request: ApiVersionsRequest | None) ->
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=served.advertised_min, max_version=served.max_version)
-            for key, served in sorted(REGISTRATIONS.items())
-            if not served.internal
+            for key, served in SERVED.items()
+            if not served.is_internal
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

@@ -18,16 +18,16 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from barnabas.broker.groups.offset_requests import DeletedTopic
+from barnabas.broker.groups.deleted_topic import DeletedTopic
 from barnabas.broker.groups.offsets_topic import OffsetsTopic
 from barnabas.broker.groups.settings import GroupSettings
-from barnabas.broker.groups.shard import CoordinatorLog, Shard
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.groups.shard import CoordinatorLog, Shard
     from barnabas.controller.controller import Controller
     from barnabas.controller.image import MetadataImage, PartitionState
     from barnabas.controller.operations.topics import NewTopic
@@ -159,6 +159,8 @@ class GroupCoordinator:
         led.shard.unload()
 
     def _load(self, index: int, topic_id: bytes, leader_epoch: int) -> None:
+        from barnabas.broker.groups.shard import Shard  # late: a broker without groups does without
+
         shard = Shard(index, self._log, self._runtime, self._settings)
         led = self._led[index] = _Led(shard, topic_id, leader_epoch)
         shard.load(partial(self._loaded, index, led))

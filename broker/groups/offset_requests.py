@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
+from barnabas.broker.groups.deleted_topic import DeletedTopic
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.records import GroupRecord, GroupTombstone, OffsetWritten
@@ -28,12 +28,9 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.settings import GroupSettings
     from barnabas.broker.groups.shard import Shard
 
+__all__ = ["DeletedTopic", "OffsetRequests"]
+
 log = logging.getLogger(__name__)
-
-
-class DeletedTopic(msgspec.Struct, frozen=True):
-    name: str
-    topic_id: bytes
 
 
 class OffsetRequests:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import barnabas.broker.api  # noqa: F401 - registers the handlers
 import msgspec
 import pytest
 from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests

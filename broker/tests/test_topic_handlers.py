@@ -95,8 +95,6 @@ def asker(tmp_path: Path) -> Iterator[Asker]:
 
 
 def versions(key: int) -> range:
-    import barnabas.broker.api  # noqa: F401 - registers the handlers
-
     return range(REGISTRATIONS[key].min_version, REGISTRATIONS[key].max_version + 1)
 
 
