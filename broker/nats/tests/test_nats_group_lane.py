@@ -111,6 +111,61 @@ def test_each_once_whatever_is_answered(steps: list[tuple[str, Any, Any]]) -> No
         assert member.stats.appended == len(values)
 
 
+ISR_STEPS = st.one_of(
+    st.tuples(st.just("take"), st.integers(0, 1), st.lists(st.booleans(), min_size=1, max_size=5)),
+    st.tuples(st.just("elect"), st.integers(1, 3), st.booleans()),
+    st.tuples(st.sampled_from(["short", "full"]), st.none(), st.booleans()),
+    st.tuples(st.just("lose"), st.integers(0, 1), st.integers(1, 3)),
+    st.tuples(st.just("run"), st.sampled_from([0.0001, 0.001, 0.1, 2]), st.none()),
+)
+WANTS_NO_ACK = b"NATS/1.0\r\nKafka-Ack: none\r\n\r\n"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(ISR_STEPS, max_size=40))
+def test_what_is_answered_is_so_while_replicas_lack(steps: list[tuple[str, Any, Any]]) -> None:
+    replicas = Replicas(min_insync_replicas="2")
+    members = [Member(replicas, 1), Member(replicas, 3)]
+    taken: list[list[str]] = [[], []]
+    leader, is_full = 1, True
+    for step, which, detail in steps:
+        if step == "take":
+            for asks in detail:
+                value = f"{which}-{len(taken[which])}"
+                taken[which].append(value)
+                members[which].take(value, headers=b"" if asks else WANTS_NO_ACK)
+        elif step == "elect" and is_full:
+            leader = which
+            replicas.elect(leader, [1, 2, 3])
+        elif step in ("short", "full"):
+            replicas.run(1)  # who is in sync has all, then and afterwards
+            is_full = step == "full"
+            replicas.elect(leader, [1, 2, 3] if is_full else [leader])
+        elif step == "lose":
+            members[which].loses = detail
+        elif step == "run":
+            replicas.run(which)
+        if step in ("elect", "short", "full") and detail:
+            for member in members:
+                member.refresh()
+    replicas.run(1)
+    replicas.elect(leader, [1, 2, 3])
+    replicas.run(SETTLE_S)
+    found = replicas[1].messages
+    refused: set[str] = set()
+    for member in members:
+        for value, answer in member.answers.items():
+            if "error" not in answer:
+                assert found[answer["seq"] - 1] == value
+            elif "AFTER_APPEND" not in answer["error"]["description"]:
+                refused.add(value)
+        assert member.group.held_bytes == 0
+        assert member.group.waiting == 0
+    for values in taken:
+        stored = [value for value in values if value not in refused]
+        assert [value for value in found if value in values] == stored
+
+
 @pytest.mark.parametrize("leader", [1, 3])
 def test_what_waits_is_bounded_and_what_is_too_large_is_refused(leader: int) -> None:
     replicas = Replicas(leader=leader)
