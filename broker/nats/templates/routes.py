@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from barnabas.broker.nats.records.routes import SUBJECTS_KEPT_MAX, Wanted
+from barnabas.broker.nats.records.routes import SUBJECT_BYTES_KEPT_MAX, SUBJECTS_KEPT_MAX, Wanted
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.cluster.roles import Roles
@@ -65,8 +65,10 @@ class Router:
     def __init__(self, route: Route, wanted: Wanted | None, touched: dict[Ingest, None]) -> None:
         """`wanted` says of a subject whether this one takes it; `touched` is where ingests are noted that got something."""
         by_subject: dict[bytes, tuple[Sink, Ingest]] = {}
+        bytes_kept = 0
 
         def take(subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+            nonlocal bytes_kept
             try:
                 sink, ingest = by_subject[subject]
             except KeyError:
@@ -76,8 +78,10 @@ class Router:
                 if found is None:  # what becomes of the next one may be something else
                     sink(subject, reply, header_block, payload)
                     return
-                if len(by_subject) >= SUBJECTS_KEPT_MAX:
+                if len(by_subject) >= SUBJECTS_KEPT_MAX or bytes_kept > SUBJECT_BYTES_KEPT_MAX:
                     by_subject.clear()
+                    bytes_kept = 0
+                bytes_kept += len(subject)
                 ingest = found
                 by_subject[subject] = sink, ingest
             sink(subject, reply, header_block, payload)

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from barnabas.broker.nats.ingest.budget import Budget
+from barnabas.broker.nats.records.routes import SUBJECT_BYTES_KEPT_MAX
+from barnabas.broker.nats.templates.routes import Router
 from barnabas.broker.nats.templates.topics import (
     REFUSED_S,
     RETRIED_S,
@@ -28,6 +30,19 @@ from barnabas.wire.messages.metadata_records import ConfigRecord, TopicRecord
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 BOUND = "bound"
+
+
+def test_subjects_are_kept_within_bounds() -> None:
+    class Gathered:
+        """An ingest that is told of."""
+
+    ingest = cast("Any", Gathered())
+    router = Router(lambda _subject: (lambda *_message: None, ingest), None, {})
+    kept = 0
+    for number in range(2 * SUBJECT_BYTES_KEPT_MAX // 4000):
+        router.take(b"%04000d" % number, b"", b"", b"")
+        kept = max(kept, 4000 * len(router.by_subject))
+    assert SUBJECT_BYTES_KEPT_MAX // 2 < kept <= SUBJECT_BYTES_KEPT_MAX + 8000
 
 
 class World:
