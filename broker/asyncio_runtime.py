@@ -61,7 +61,9 @@ def bind_socket(
     elif not host:
         family, address = socket.AF_INET, ("0.0.0.0", port)
     else:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # As bytes: of text Python loads its tables of international names first, a millisecond at every start
+        name = host.encode() if host.isascii() else host
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # As Java does: a name with both kinds of address is served on its IPv4 one.
         found.sort(key=lambda entry: entry[0] != socket.AF_INET)
         family, address = found[0][0], (str(found[0][4][0]), port)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from barnabas.broker.refused_transactions import RefusedTransactions
@@ -35,8 +34,7 @@ class Endpoint(msgspec.Struct):
     port: int
 
 
-@dataclass(slots=True)
-class Services:
+class Services(msgspec.Struct, eq=False):
     """The broker, as handlers see it."""
 
     runtime: Runtime
@@ -50,10 +48,10 @@ class Services:
     producer_ids: ProducerIdAllocator
     cluster_id: str
     node_id: int
-    refused_transactions: RefusedTransactions = field(default_factory=RefusedTransactions)
+    refused_transactions: RefusedTransactions = msgspec.field(default_factory=RefusedTransactions)
     leader_quota: ReplicationQuota | None = None  # leader.replication.throttled.rate; None: no followers here
-    endpoints: dict[str, Endpoint] = field(default_factory=dict)  # advertised, by listener name
-    to_controller: ToController = field(init=False)
+    endpoints: dict[str, Endpoint] = {}  # advertised, by listener name
+    to_controller: ToController = cast("ToController", None)  # made below, of the rest
     quorum: Callable[[], QuorumInfo] | None = None  # tells of the metadata quorum; None: this node is alone
     broker_sessions: BrokerSessions | None = (
         None  # where the controller may become the active one of a cluster

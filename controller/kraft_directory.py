@@ -18,7 +18,6 @@ An import first marks itself as begun; until it has marked its end, each start d
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, Literal
@@ -39,12 +38,10 @@ QUORUM_STATE: Final = "quorum-state"
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 MARK: Final = "kafka-mark.json"
 
-FENCE: Final = json.dumps(
-    {
-        "barnabas": "Barnabas has gone on with the metadata of this directory and has not been stopped cleanly "
-        "since. Let it start here and stop cleanly; then Kafka can start."
-    }
-).encode()
+FENCE: Final = (
+    b'{"barnabas": "Barnabas has gone on with the metadata of this directory and has not been stopped cleanly '
+    b'since. Let it start here and stop cleanly; then Kafka can start."}'
+)
 
 log = logging.getLogger("barnabas.metadata")
 

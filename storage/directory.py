@@ -6,9 +6,9 @@ File names and formats are Kafka's, so Kafka's tools and Kafka itself can read t
 from __future__ import annotations
 
 import base64
-import json
 import logging
 
+import msgspec
 from barnabas.storage.checkpoints import CheckpointError, read_offsets
 from barnabas.storage.disk import Disk, Lock
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline
@@ -152,8 +152,8 @@ class LogDirectory:
     def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
         """`broker_epoch`: which registration has ended here. Kafka takes a stop for unclean that is not of the
         last one it knows; -1 stands for none."""
-        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
-        self._disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", content.encode())
+        content = msgspec.json.encode({"version": 0, "brokerEpoch": broker_epoch})
+        self._disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", content)
 
     def read_checkpoint(self, name: str) -> dict[tuple[str, int], int]:
         """Offsets by (topic, partition); a damaged file counts as none, which is always safe."""
@@ -198,7 +198,7 @@ def parse_partition_metadata(content: bytes) -> bytes:
 def _marked_epoch(content: bytes) -> int:
     """The broker epoch in a clean-shutdown marker; -1 where it has none, as those of old."""
     try:
-        epoch = json.loads(content)["brokerEpoch"]
-    except (ValueError, KeyError, TypeError):
+        epoch = msgspec.json.decode(content)["brokerEpoch"]
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):
         return -1
     return epoch if type(epoch) is int else -1

@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import resource
-import shutil
 import struct
 from collections.abc import Sequence
 from typing import Protocol
@@ -323,6 +322,8 @@ class RealDisk:
             pass
 
     def remove_tree(self, path: str) -> None:
+        import shutil  # late: it loads every archive format there is
+
         shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:

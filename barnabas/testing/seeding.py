@@ -7,7 +7,6 @@ BATCH_RECORDS.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,6 +48,8 @@ def read_seeds(source: object) -> list[Seed]:
 
 
 def _lines(path: str | os.PathLike[str]) -> Iterator[Seed]:
+    import json
+
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             text = line.strip()
@@ -95,7 +96,7 @@ def _bytes(value: object) -> bytes | None:
         return value
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
-    return value.encode() if isinstance(value, str) else json.dumps(value, separators=(",", ":")).encode()
+    return value.encode() if isinstance(value, str) else msgspec.json.encode(value)
 
 
 def append(nodes: Sequence[BrokerNode], topic: str, seeds: Sequence[Seed]) -> list[tuple[Partition, int]]:
