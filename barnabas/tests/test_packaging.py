@@ -102,3 +102,8 @@ def test_an_installed_wheel_starts_outside_the_repository(wheel: Path, tmp_path:
         _, log = broker.communicate(timeout=20)
     assert ready.startswith("ready PLAINTEXT://127.0.0.1:"), log
     assert broker.returncode == 0
+    # In a clone the folder barnabas/ hides what is installed: then all of it is the clone's.
+    for folder, parts in ((ROOT, ROOT), (tmp_path, site / "barnabas")):
+        code = "import barnabas.broker.node as node, barnabas.cli; print(node.__file__)"
+        found = subprocess.check_output([str(python), "-c", code], text=True, cwd=folder)
+        assert Path(found.strip()) == parts / "broker" / "node.py"
