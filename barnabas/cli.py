@@ -35,6 +35,16 @@ left:
 What only lost voters had committed is gone.
 """
 
+_TESTBROKER_HELP = """\
+Run a broker for a test suite: on 127.0.0.1, with free ports and its data in memory unless told otherwise. It ends when the
+process that has started it ends.
+
+When it serves, it prints one line to standard output:
+  ready PLAINTEXT://127.0.0.1:34567 nodes=1 bootstrap=127.0.0.1:34567 control=http://127.0.0.1:34568
+/openapi.json at the control's address describes what it can be made to do: errors, delays, lost answers, leaders that move,
+nodes that die, a clock that is put forward.
+"""
+
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="barnabas", description="A Kafka-wire-compatible broker.")
@@ -57,7 +67,42 @@ def build_parser() -> argparse.ArgumentParser:
         "--show", action="store_true", help="only tell how far the metadata goes; nothing is changed"
     )
     _add_properties(leave)
+    _add_testbroker(
+        commands.add_parser(
+            "testbroker",
+            help="run a broker for a test suite, with controls over HTTP",
+            description=_TESTBROKER_HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     return parser
+
+
+def _add_testbroker(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--port", type=int, default=0, help="where clients connect; 0 (default): a free one")
+    command.add_argument(
+        "--control-port", type=int, default=0, help="where the controls are; 0 (default): a free one"
+    )
+    command.add_argument(
+        "--nodes", type=int, default=1, help="how many, each broker and controller (default: 1)"
+    )
+    command.add_argument("--directory", help="keep the data there; default: in memory")
+    command.add_argument(
+        "--as-version", metavar="RELEASE", help="a release of Kafka to pass for, such as 2.8"
+    )
+    command.add_argument(
+        "--stay", action="store_true", help="go on when the process that started it has ended"
+    )
+    command.add_argument("--verbose", action="store_true", help="log more than warnings")
+    command.add_argument(
+        "--set",
+        dest="settings",
+        action="append",
+        default=[],
+        metavar="name=value",
+        help="set one property of all nodes",
+    )
+    command.set_defaults(refuse=command.error)
 
 
 def _add_properties(command: argparse.ArgumentParser) -> None:
@@ -89,6 +134,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from barnabas.leave_quorum import leave
 
         return leave(parsed.file, parsed.settings, show=parsed.show)
+    if parsed.command == "testbroker":
+        from barnabas.testbroker import serve as serve_tests
+
+        return serve_tests(
+            port=parsed.port,
+            nodes=parsed.nodes,
+            control_port=parsed.control_port,
+            directory=parsed.directory,
+            as_version=parsed.as_version,
+            settings=parsed.settings,
+            verbose=parsed.verbose,
+            stay=parsed.stay,
+        )
     from barnabas.server import serve
 
     return serve(parsed.file, parsed.settings)

@@ -21,8 +21,10 @@ from barnabas.broker.asyncio_runtime import new_event_loop
 from barnabas.testing import contents, operations, seeding
 from barnabas.testing import snapshot as snapshots
 from barnabas.testing.broker_node import HOST, BrokerNode
+from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
 from barnabas.testing.node_runtime import NodeRuntime
+from barnabas.testing.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +50,8 @@ class BrokerFailed(RuntimeError):
 class Broker:
     """See the module. `properties` are Kafka's, such as {"num.partitions": 3}; `nodes` makes a cluster of so many, each broker
     and controller; `directory` keeps the files there (node N's below node-N where there are several), to be found again by
-    the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are."""
+    the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are; `as_version` is a release of
+    Kafka, such as "2.8", whose APIs it serves and no others."""
 
     def __init__(
         self,
@@ -58,15 +61,28 @@ class Broker:
         directory: str | os.PathLike[str] | None = None,
         port: int = 0,
         snapshot: Snapshot | None = None,
+        as_version: str | None = None,
     ) -> None:
         nodes = snapshot.nodes if snapshot is not None else nodes
         if nodes < 1:
             raise ValueError(f"a broker has one node or more, not {nodes}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
+        self._watchdog: Watchdog | None = None  # in the loop of whoever entered it
         self._changed: asyncio.Event
         self.faults = Faults()
         self.faults.run_on_loop = self.call
+        self.on = (
+            self.faults.on
+        )  # broker.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")
+        self.requests = self.faults.requests  # that clients have sent
+        self._clock = Clock()
+        self.clock = BrokerClock(self, self._clock)
+        self.as_version = as_version
+        if as_version is not None:
+            from barnabas.testing.faults.releases import OlderRelease
+
+            self.faults.refusing = OlderRelease(as_version)
         given = {name: _text(value) for name, value in (properties or {}).items()}
         self._prefer_uvloop = given.get("barnabas.event.loop") == "uvloop"
         self.nodes: list[BrokerNode] = [
@@ -105,7 +121,7 @@ class Broker:
 
     def new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:
         """The runtime of a node that starts."""
-        return NodeRuntime(loop, has_threads=not node.is_in_memory)
+        return NodeRuntime(loop, has_threads=not node.is_in_memory, clock=self._clock)
 
     # -- on its loop
 
@@ -165,7 +181,7 @@ class Broker:
         configs: Mapping[str, object] | None = None,
     ) -> None:
         """Ready to be written to on return. Where nothing is said the broker's defaults count. RequestFailed."""
-        self._wait(self._creating(name, partitions, replication_factor, configs))
+        self.wait(self._creating(name, partitions, replication_factor, configs))
 
     async def create_topic_async(
         self,
@@ -176,15 +192,15 @@ class Broker:
         configs: Mapping[str, object] | None = None,
     ) -> None:
         """As `create_topic`, for a cluster in the running loop."""
-        await self._wait_async(self._creating(name, partitions, replication_factor, configs))
+        await self.wait_async(self._creating(name, partitions, replication_factor, configs))
 
     def delete_topics(self, *names: str) -> None:
         """Those that exist; others are none the worse. RequestFailed."""
-        self._wait(lambda done: operations.delete_topics(self.nodes, names, done))
+        self.wait(lambda done: operations.delete_topics(self.nodes, names, done))
 
     async def delete_topics_async(self, *names: str) -> None:
         """As `delete_topics`, for a cluster in the running loop."""
-        await self._wait_async(lambda done: operations.delete_topics(self.nodes, names, done))
+        await self.wait_async(lambda done: operations.delete_topics(self.nodes, names, done))
 
     def seed(self, topic: str, records: object) -> None:
         """Append records, committed on return: an iterable of values, (key, value) pairs or mappings with `value`, `key`,
@@ -193,14 +209,14 @@ class Broker:
         seeds = seeding.read_seeds(records)
         if topic not in self.topics():
             self.create_topic(topic)
-        self._wait(lambda done: operations.seed(self.nodes, topic, seeds, done))
+        self.wait(lambda done: operations.seed(self.nodes, topic, seeds, done))
 
     async def seed_async(self, topic: str, records: object) -> None:
         """As `seed`, for a cluster in the running loop."""
         seeds = seeding.read_seeds(records)
         if topic not in self.topics():
             await self.create_topic_async(topic)
-        await self._wait_async(lambda done: operations.seed(self.nodes, topic, seeds, done))
+        await self.wait_async(lambda done: operations.seed(self.nodes, topic, seeds, done))
 
     def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
         """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition."""
@@ -208,7 +224,7 @@ class Broker:
         if topic not in self.topics():
             self.create_topic(topic)
         ends: operations.Ends = []
-        self._wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
+        self.wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
         [(partition, end)] = ends
         return self.call(lambda: contents.record_at(partition, end - 1))
 
@@ -224,11 +240,11 @@ class Broker:
             self.nodes, name, partitions, replication_factor, texts, done
         )
 
-    def _wait(self, start: operations.Start) -> None:
+    def wait(self, start: operations.Start) -> None:
         """Start something on the loop and wait until it has called back."""
         loop = self.loop
         if self._thread is not None and threading.current_thread() is not self._thread:
-            asyncio.run_coroutine_threadsafe(self._wait_async(start), loop).result()
+            asyncio.run_coroutine_threadsafe(self.wait_async(start), loop).result()
             return
         told: list[Exception | None] = []
         start(told.append)
@@ -239,7 +255,7 @@ class Broker:
         if told[0] is not None:
             raise told[0]
 
-    async def _wait_async(self, start: operations.Start) -> None:
+    async def wait_async(self, start: operations.Start) -> None:
         loop = self.loop
         told: asyncio.Future[None] = loop.create_future()
 
@@ -256,13 +272,15 @@ class Broker:
     # -- its state as a whole
 
     def reset(self) -> None:
-        """As if it had just been started: no topics, groups, producer ids, configs. Clients that are connected are
-        disconnected; they find it at the same address."""
+        """As if it had just been started: no topics, groups, producer ids, configs, rules and recorded requests. Clients
+        that are connected are disconnected; they find it at the same address."""
+        self.faults.reset()
         self.call(self._reset_nodes)
         self._await_again()
 
     async def reset_async(self) -> None:
         """As `reset`, for a cluster in the running loop."""
+        self.faults.reset()
         self._reset_nodes()
         await self._await_ready()
 
@@ -275,13 +293,13 @@ class Broker:
         self.call(lambda: self._reset_nodes(snapshot))
         self._await_again()
         if len(self.nodes) > 1:
-            self._wait(lambda done: operations.when_settled(self.nodes, done))
+            self.wait(lambda done: operations.when_settled(self.nodes, done))
 
     async def restore_async(self, snapshot: Snapshot) -> None:
         """As `restore`, for a cluster in the running loop."""
         self._reset_nodes(snapshot)
         await self._await_ready()
-        await self._wait_async(lambda done: operations.when_settled(self.nodes, done))
+        await self.wait_async(lambda done: operations.when_settled(self.nodes, done))
 
     def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
         for node in self.nodes:
@@ -370,6 +388,7 @@ class Broker:
         try:
             self._start_nodes(self._loop)
             await self._await_ready()
+            self._watchdog = Watchdog(self._loop, self._waiting_descriptors)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -378,6 +397,9 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.stop()
         try:
             self._stop_nodes()
             await _drain()
@@ -392,6 +414,9 @@ class Broker:
             self._reserve_ports()
         for node in self.nodes:
             node.start(loop)
+
+    def _waiting_descriptors(self) -> list[int]:
+        return [each for node in self.nodes for each in node.runtime.waiting_descriptors()]
 
     def _reserve_ports(self) -> None:
         for node in self.nodes:

@@ -14,6 +14,7 @@ import asyncio  # noqa: TID251 - this file is a runtime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, refused_everywhere
+from barnabas.testing.clock import Clock
 
 if TYPE_CHECKING:
     import socket
@@ -30,18 +31,27 @@ _PRUNE_AT = 64  # transports, before those that have closed are forgotten
 class Event:
     """A callback that has been scheduled: a `storage.runtime.Timer`."""
 
-    __slots__ = ("_callback", "_events", "handle", "is_soon")
+    __slots__ = ("_callback", "_events", "_runtime", "due", "handle", "is_soon")
 
     def __init__(
-        self, events: dict[Event, None], callback: Callable[[], object], *, is_soon: bool = False
+        self,
+        runtime: NodeRuntime,
+        events: dict[Event, None],
+        callback: Callable[[], object],
+        due: float | None = None,
     ) -> None:
+        self._runtime = runtime
         self._events = events
-        self.is_soon = is_soon  # at the loop's next turn
+        self.is_soon = due is None  # at the loop's next turn
+        self.due = due  # on the runtime's monotonic clock
         self._callback: Callable[[], object] | None = callback
         self.handle: asyncio.Handle | None = None
         events[self] = None
 
     def __call__(self) -> None:
+        if self._runtime.is_paused:
+            self._runtime.keep(self)
+            return
         callback, self._callback = self._callback, None
         self.handle = None
         self._events.pop(self, None)
@@ -79,7 +89,17 @@ class NodeServer:
         self._protocol_factory = protocol_factory
         self._tls = tls
         self.is_closed = False
-        runtime.loop.add_reader(sock.fileno(), self._accept)
+        self.resume()
+
+    def resume(self) -> None:
+        """Accept connections."""
+        if not self.is_closed:
+            self._runtime.loop.add_reader(self._sock.fileno(), self._accept)
+
+    def pause(self) -> None:
+        """Let them wait."""
+        if not self.is_closed:
+            self._runtime.loop.remove_reader(self._sock.fileno())
 
     def _accept(self) -> None:
         try:
@@ -142,13 +162,20 @@ class NodeConnecting:
 class NodeRuntime(AsyncioRuntime):
     """See the module. `end` once; the loop is its owner's."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, has_threads: bool) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, has_threads: bool, clock: Clock | None = None
+    ) -> None:
         super().__init__(loop=loop)
         self.has_ended = False
+        self.is_paused = False
+        self._clock = clock if clock is not None else Clock()
+        self._kept: list[Event] = []  # what came due while it was paused
+        self._writers: dict[int, Callable[[], object]] = {}
         self._has_threads = has_threads
         self._events: dict[Event, None] = {}
         self._servers: list[NodeServer] = []
         self._transports: list[Any] = []
+        self._was_reading: list[Any] = []  # when it was paused
         self._tasks: set[asyncio.Task[None]] = set()
         self._reserved: dict[int, socket.socket] = {}
 
@@ -183,6 +210,68 @@ class NodeRuntime(AsyncioRuntime):
                 found.append(sock.fileno())
         return [each for each in found if each >= 0]
 
+    def pause(self) -> None:
+        """As SIGSTOP: connections stay, new ones wait in the system's queue, and nothing happens."""
+        self.is_paused = True
+        for server in self._servers:
+            server.pause()
+        for descriptor in self._writers:
+            self.loop.remove_writer(descriptor)
+        self._pause_transports()
+
+    def _pause_transports(self) -> None:
+        self._was_reading = [each for each in self._transports if not each.is_closing() and each.is_reading()]
+        for transport in self._was_reading:
+            transport.pause_reading()
+
+    def resume(self) -> None:
+        """As SIGCONT."""
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        for server in self._servers:
+            server.resume()
+        for descriptor, callback in self._writers.items():
+            self.loop.add_writer(descriptor, callback)
+        for transport in self._was_reading:
+            if not transport.is_closing():
+                transport.resume_reading()
+        kept, self._kept = self._kept, []
+        for event in kept:
+            if event in self._events:
+                event.handle = self.loop.call_soon(event)
+
+    def keep(self, event: Event) -> None:
+        """It has come due while this runtime is paused."""
+        self._kept.append(event)
+
+    def due_times(self) -> list[float]:
+        """When the timers come due, on the monotonic clock."""
+        if self.is_paused:
+            return []
+        return [event.due for event in self._events if event.due is not None]
+
+    def run_due(self) -> None:
+        """Have happen, in order, what is due on a clock that has jumped."""
+        if self.is_paused:
+            return
+        now = self._clock.monotonic()
+        due = [event for event in self._events if event.due is not None and event.due <= now]
+        for event in sorted(due, key=lambda each: each.due or 0.0):
+            handle = event.handle
+            if handle is not None:
+                handle.cancel()
+                event.handle = self.loop.call_soon(event)  # so that what it raises is the loop's to tell
+                event.due = None
+
+    def reschedule(self) -> None:
+        """The clock has jumped: timers come sooner than the loop knows."""
+        now = self._clock.monotonic()
+        for event in self._events:
+            if event.due is not None and event.handle is not None:
+                event.handle.cancel()
+                event.handle = self.loop.call_later(max(0.0, event.due - now), event)
+
     def end(self) -> None:
         """Nothing happens here any more: as if the process was gone. Twice is harmless."""
         self.has_ended = True
@@ -202,6 +291,7 @@ class NodeRuntime(AsyncioRuntime):
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shutdown(wait=True, cancel_futures=True)
+        self.is_paused = False
 
     # -- what its servers and connections need
 
@@ -237,9 +327,24 @@ class NodeRuntime(AsyncioRuntime):
 
     # -- the runtime
 
+    def time_ms(self) -> int:
+        return self._clock.time_ms()
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
+        self._writers[descriptor] = callback
+        if not self.is_paused:
+            self.loop.add_writer(descriptor, callback)
+
+    def remove_writer(self, descriptor: int) -> None:
+        self._writers.pop(descriptor, None)
+        self.loop.remove_writer(descriptor)
+
     def call_soon(self, callback: Callable[[], object]) -> None:
         if not self.has_ended:
-            event = Event(self._events, callback, is_soon=True)
+            event = Event(self, self._events, callback)
             event.handle = self.loop.call_soon(event)
 
     def call_soon_threadsafe(self, callback: Callable[[], object]) -> None:
@@ -249,7 +354,7 @@ class NodeRuntime(AsyncioRuntime):
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
         if self.has_ended:
             return _NoEvent()
-        event = Event(self._events, callback)
+        event = Event(self, self._events, callback, self._clock.monotonic() + delay_s)
         event.handle = self.loop.call_later(delay_s, event)
         return event
 

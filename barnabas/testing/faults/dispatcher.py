@@ -53,7 +53,7 @@ class FaultingDispatcher(Dispatcher):
             return super().dispatch(connection, buffer, start, end)
         if not call.is_internal:
             self._record(call)
-        refused = self._faults.refuse(call)
+        refused = None if call.is_internal else self._faults.refuse(call)
         if refused is not None:
             return self._leave(call, refused)
         rule = call.rule = self._faults.match(call)
@@ -209,14 +209,14 @@ class FaultingDispatcher(Dispatcher):
         return Outcome.NO_RESPONSE
 
     def _changed(self, call: Call, answer: Answer) -> Answer:
-        """The broker's answer as the rule has it."""
+        """The broker's answer as the rule has it, or the release that it passes for."""
         rule = call.rule
-        if rule is None or (call.change is None and rule.rewriting is None):
+        if call.change is None and (rule is None or rule.rewriting is None):
             return answer
         message = call.decode(answer)
         if call.change is not None:
             message = call.change(message)
-        if rule.rewriting is not None:
+        if rule is not None and rule.rewriting is not None:
             message = rule.rewriting(call, message)
         return call.encode(message)
 

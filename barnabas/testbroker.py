@@ -1,0 +1,106 @@
+"""`barnabas testbroker`: a broker for a test suite in any language, as a process that its parent takes with it.
+
+It prints one line when it serves,
+
+    ready PLAINTEXT://127.0.0.1:34567 nodes=1 bootstrap=127.0.0.1:34567 control=http://127.0.0.1:34568
+
+and ends at SIGTERM, SIGINT, or when the process that has started it is gone, however that ended. Linux's parent-death
+signal is not what is used: it comes when the parent's thread ends, and test runners of other languages have many.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import sys
+import threading  # noqa: TID251 - the broker has one, and this process waits in its own
+from typing import TYPE_CHECKING, Final
+
+from barnabas.controller.config_validators import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from barnabas.testing.broker import Broker
+
+LOOK_S: Final = 0.5  # at the parent, where it can't be waited for
+LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def serve(
+    *,
+    port: int,
+    nodes: int,
+    control_port: int,
+    directory: str | None,
+    as_version: str | None,
+    settings: Iterable[str],
+    verbose: bool,
+    stay: bool,
+) -> int:
+    """Run until it is told to end; the process's exit code."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT
+    )
+    parent = os.getppid()
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    # Late, so that `--help` answers at once.
+    from barnabas.testing.broker import Broker, BrokerFailed
+    from barnabas.testing.control.control import Control
+
+    try:
+        properties = dict(_property(each) for each in settings)
+        broker = Broker(
+            properties, nodes=nodes, directory=directory, port=port, as_version=as_version
+        ).start()
+    except (BrokerFailed, ConfigError, OSError, ValueError) as error:
+        print(f"barnabas: {error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
+        return 1
+    try:
+        control = Control(broker, control_port)
+        print(ready_line(broker, control.url), flush=True)  # noqa: T201 - the interface
+        if not stay:
+            threading.Thread(target=await_end_of, args=(parent, ended), daemon=True).start()
+        ended.wait()
+        control.close()
+    except OSError as error:
+        print(f"barnabas: cannot listen on port {control_port}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return 1
+    finally:
+        broker.stop()
+    return 0
+
+
+def ready_line(broker: Broker, control_url: str) -> str:
+    """What is printed when it serves."""
+    servers = broker.bootstrap_servers
+    listeners = ",".join(f"PLAINTEXT://{each}" for each in servers.split(","))
+    return f"ready {listeners} nodes={len(broker.nodes)} bootstrap={servers} control={control_url}"
+
+
+def await_end_of(parent: int, ended: threading.Event) -> None:
+    """Set `ended` when the parent process, which had this id when we began, is gone. Where process 1 or nobody has started
+    us, as in a container, there is no parent to wait for."""
+    if parent <= 1:
+        return
+    try:
+        descriptor = os.pidfd_open(parent)
+    except (AttributeError, OSError):  # no Linux, or gone already
+        while os.getppid() == parent and not ended.wait(LOOK_S):
+            pass
+    else:
+        if os.getppid() == parent:
+            select.select([descriptor], [], [])
+        os.close(descriptor)
+    ended.set()
+
+
+def _property(setting: str) -> tuple[str, str]:
+    name, equals, value = setting.partition("=")
+    if not equals:
+        raise ValueError(f"--set takes name=value, not {setting!r}")
+    return name.strip(), value.strip()

@@ -1,0 +1,125 @@
+"""The clock of a test broker: the machine's, and as far ahead of it as a test says.
+
+`broker.clock.advance(30)` makes happen what half a minute brings (sessions that end, records that expire, brokers that are
+missed), each timer at its own moment, with turns of the loop in between, so that what one causes the others hear of. The
+broker's clients live in the machine's time.
+"""
+
+from __future__ import annotations
+
+import logging
+import time  # noqa: TID251 - this file is part of a runtime
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from barnabas.testing.broker import Broker
+    from barnabas.testing.node_runtime import NodeRuntime
+    from barnabas.testing.operations import Done
+
+log = logging.getLogger("barnabas.testing")
+
+TURNS: Final = 8  # of the loop after each moment: a request to another node and its answer need that many
+STEPS_MAX: Final = 2000  # moments that a long way is divided into
+CLUSTER_STEP_S: Final = 0.5  # of a cluster at most, or its nodes would miss each other
+
+
+class Clock:
+    """Read by the nodes' runtimes. `ahead_s` grows only."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def time_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000 + round(self.ahead_s * 1000)
+
+
+class BrokerClock:
+    """What tests see as `broker.clock`."""
+
+    def __init__(self, broker: Broker, clock: Clock) -> None:
+        self._broker = broker
+        self._clock = clock
+
+    @property
+    def ahead_s(self) -> float:
+        """Seconds by which it is ahead of the machine's clock."""
+        return self._clock.ahead_s
+
+    def time_ms(self) -> int:
+        """The broker's time, milliseconds since the epoch."""
+        return self._clock.time_ms()
+
+    def advance(self, seconds: float) -> None:
+        """Go forward; on return everything has happened that comes due until then."""
+        self._broker.wait(lambda done: self._begin(seconds, done))
+
+    async def advance_async(self, seconds: float) -> None:
+        """As `advance`, for a broker in the running loop."""
+        await self._broker.wait_async(lambda done: self._begin(seconds, done))
+
+    def _begin(self, seconds: float, done: Done) -> None:
+        if seconds < 0:
+            raise ValueError("a clock does not go back")
+        nodes = self._broker.nodes
+        step_s = seconds / STEPS_MAX
+        if len(nodes) > 1:
+            step_s = min(step_s, CLUSTER_STEP_S)
+
+        def runtimes() -> list[NodeRuntime]:
+            return [each.runtime for each in nodes if each.is_running]
+
+        _Advance(self._clock, runtimes, self._broker.loop.call_soon, seconds, step_s, done).go_on()
+
+
+class _Advance:
+    """One way forward."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        runtimes: Callable[[], Sequence[NodeRuntime]],
+        call_soon: Callable[..., object],
+        seconds: float,
+        step_s: float,
+        done: Done,
+    ) -> None:
+        self._clock = clock
+        self._runtimes = runtimes
+        self._call_soon = call_soon
+        self._until_ahead_s = clock.ahead_s + seconds
+        self._step_s = step_s
+        self._done = done
+        self._turns_left = 0
+
+    def go_on(self) -> None:
+        """To the next moment at which something is due, or to the end."""
+        clock = self._clock
+        real = clock.monotonic() - clock.ahead_s
+        due = min((each for runtime in self._runtimes() for each in runtime.due_times()), default=None)
+        wanted = self._until_ahead_s if due is None else due - real
+        is_last = wanted >= self._until_ahead_s
+        if is_last:
+            clock.ahead_s = self._until_ahead_s
+        else:
+            clock.ahead_s = min(max(clock.ahead_s, wanted) + self._step_s, self._until_ahead_s)
+        for runtime in self._runtimes():
+            runtime.run_due()
+        self._turns_left = TURNS
+        self._turn(is_last)
+
+    def _turn(self, is_last: bool) -> None:
+        if self._turns_left:
+            self._turns_left -= 1
+            self._call_soon(self._turn, is_last)
+        elif is_last:
+            for runtime in self._runtimes():
+                runtime.reschedule()
+            self._done(None)
+        else:
+            self.go_on()

@@ -1,0 +1,1 @@
+"""A test broker's controls over HTTP, for tests in any language: routes.py has them, openapi.py describes them."""

@@ -1,0 +1,45 @@
+"""The controls of one broker: what the routes work on, and the server that offers them."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import barnabas.testing.control.routes
+import barnabas.testing.control.routes_faults
+from barnabas.testing.control import table
+from barnabas.testing.control.http import HttpServer
+
+if TYPE_CHECKING:
+    from barnabas.testing.broker import Broker
+    from barnabas.testing.faults import Link
+    from barnabas.testing.snapshot import Snapshot
+
+HOST: Final = "127.0.0.1"
+SNAPSHOTS_MAX: Final = 100
+
+
+class Control:
+    """Offers the controls of a broker that runs in a thread of its own, until `close`. OSError when the port is taken."""
+
+    def __init__(self, broker: Broker, port: int = 0) -> None:
+        self.broker = broker
+        self.links: dict[int, Link] = {}
+        self.snapshots: dict[int, Snapshot] = {}
+        self._numbers = itertools.count(1)
+        self._server = HttpServer(broker.loop, HOST, port, partial(table.answer, self))
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self._server.port}"
+
+    def number(self) -> int:
+        """One that no snapshot and no link has."""
+        return next(self._numbers)
+
+    def close(self) -> None:
+        self._server.close()
+
+
+ROUTES = (barnabas.testing.control.routes, barnabas.testing.control.routes_faults)  # which fill the table

@@ -1,0 +1,243 @@
+"""What goes over HTTP: each struct is a JSON object with these fields, and a schema of the description.
+
+Names are those of the Python side. Fields that are not given have the defaults below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Failure(msgspec.Struct):
+    """Why a request did not succeed."""
+
+    error: str
+
+
+class NodeStatus(msgspec.Struct):
+    """One node. `paused` ones keep their connections and answer nothing."""
+
+    id: int
+    port: int
+    running: bool
+    paused: bool
+
+
+class Status(msgspec.Struct):
+    """The whole broker. `time_ms` is its clock, milliseconds since the epoch."""
+
+    version: str
+    as_version: str | None
+    bootstrap_servers: str
+    nodes: list[NodeStatus]
+    time_ms: int
+
+
+class NewRule(msgspec.Struct, forbid_unknown_fields=True):
+    """Which requests, and what happens to them. One action or more; `delay_s` and `hold` go with another one."""
+
+    api: str  # Kafka's name, such as Produce, or *
+    topic: str | None = None  # or a pattern, such as orders-*
+    partition: int | None = None
+    group: str | None = None
+    client_id: str | None = None
+    node: int | None = None
+    nth: int | None = None  # the first call that counts, 1 or more
+    times: int | None = None  # how often; not given: once with nth, else always
+    probability: float | None = None  # 0 to 1
+    # Actions:
+    error: str | None = None  # Kafka's name, such as NOT_LEADER_OR_FOLLOWER
+    error_message: str | None = None
+    whole: bool | None = None  # the error is of the whole answer (true) or of its innermost elements (false)
+    delay_s: float | None = None
+    hold: bool = False
+    drop_answer: bool = False
+    close: bool = False
+    truncate: int | None = None  # bytes of the answer that are sent
+    answer: dict[str, Any] | None = None  # fields of the answer, in snake_case; bytes as base64
+    served: bool | None = (
+        None  # whether the broker serves the request first; not given: what the action does in Python
+    )
+
+
+class RuleStatus(msgspec.Struct):
+    """A rule. `calls` met its conditions, something was done to `hits` of them, and `held` wait for a release."""
+
+    id: int
+    api: str
+    action: str
+    calls: int
+    hits: int
+    held: int
+    spent: bool
+
+
+class Release(msgspec.Struct, forbid_unknown_fields=True):
+    """How many of those that are held; not given: all, and the rule ends."""
+
+    count: int | None = None
+
+
+class NewLink(msgspec.Struct, forbid_unknown_fields=True):
+    """The network to the clients of one node, or to one client (a pattern, too), or to all."""
+
+    latency_s: float = 0.0
+    bytes_per_second: float | None = None
+    node: int | None = None
+    client_id: str | None = None
+
+
+class LinkStatus(NewLink):
+    """A link."""
+
+    id: int = 0
+
+
+class RequestsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Which requests. With `timeout_s` it waits until there are `count` of them (409 if they do not come)."""
+
+    api: str | None = None
+    topic: str | None = None
+    client_id: str | None = None
+    node: int | None = None
+    count: int = 1
+    timeout_s: float | None = None
+    answered: bool = False
+    decoded: bool = False  # whether `request` and `answer` are wanted
+
+
+class RecordedRequest(msgspec.Struct):
+    """A request that came. Times are milliseconds since the epoch; `request` and `answer` are the messages, their bytes as
+    base64."""
+
+    node: int
+    api: str
+    version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    topics: list[str]
+    received_ms: int
+    answered_ms: int | None
+    outcome: str
+    fault: str | None
+    request_bytes: int
+    answer_bytes: int
+    request: Any = None
+    answer: Any = None
+
+
+class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
+    """A topic. Where nothing is given the broker's defaults count."""
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: dict[str, str] = {}
+
+
+class RecordsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Of one partition, or of all."""
+
+    partition: int | None = None
+
+
+class JsonRecord(msgspec.Struct, omit_defaults=True):
+    """A record; key and value as text where they are UTF-8, else as base64. `headers` are pairs of a name and a text."""
+
+    value: str | None = None
+    value_base64: str | None = None
+    key: str | None = None
+    key_base64: str | None = None
+    headers: list[tuple[str, str | None]] = []
+    partition: int | None = None
+    offset: int | None = None
+    timestamp: int | None = None
+
+
+class GroupStatus(msgspec.Struct):
+    """A group. `members` are member ids; `offsets` are [topic, partition, offset]."""
+
+    id: str
+    state: str
+    members: list[str]
+    offsets: list[tuple[str, int, int]]
+
+
+class Snapshot(msgspec.Struct):
+    """The number of a snapshot that was taken."""
+
+    id: int
+
+
+class PartitionLeader(msgspec.Struct, forbid_unknown_fields=True):
+    """`node` leads the partition from now on; not given: another replica than now."""
+
+    topic: str
+    partition: int = 0
+    node: int | None = None
+
+
+class PartitionPlace(msgspec.Struct, forbid_unknown_fields=True):
+    """A partition."""
+
+    topic: str
+    partition: int = 0
+
+
+class PartitionIsr(msgspec.Struct, forbid_unknown_fields=True):
+    """The replicas that are in sync from now on: some of those that are."""
+
+    topic: str
+    partition: int
+    isr: list[int]
+
+
+class PartitionStatus(msgspec.Struct):
+    """A partition as the metadata has it."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    isr: list[int]
+
+
+class NewNode(msgspec.Struct, forbid_unknown_fields=True):
+    """A node that joins: a broker, with these properties besides those of the others."""
+
+    properties: dict[str, str] = {}
+
+
+class CoordinatorMove(msgspec.Struct, forbid_unknown_fields=True):
+    """Where the coordinator of a group goes; not given: to another node than now."""
+
+    node: int | None = None
+
+
+class CoordinatorLoad(msgspec.Struct, forbid_unknown_fields=True):
+    """How long it loads: not given, until the coordinator is told it has loaded."""
+
+    seconds: float | None = None
+
+
+class Upkeep(msgspec.Struct, forbid_unknown_fields=True):
+    """Of one topic, or of all."""
+
+    topic: str | None = None
+
+
+class Advance(msgspec.Struct, forbid_unknown_fields=True):
+    """By how much the broker's clock goes forward."""
+
+    seconds: float
+
+
+class Clock(msgspec.Struct):
+    """The broker's clock: milliseconds since the epoch, and how far it is ahead of the machine's."""
+
+    time_ms: int
+    ahead_s: float

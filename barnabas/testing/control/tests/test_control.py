@@ -1,0 +1,184 @@
+"""The controls over HTTP, of a broker in this process."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.metadata import MetadataRequest
+
+from barnabas.testing import Broker
+from barnabas.testing.control.control import Control
+from barnabas.testing.control.openapi import description
+from barnabas.testing.control.table import ROUTES
+from barnabas.testing.raw_client import RawClient
+
+METADATA, HEARTBEAT = 3, 12
+
+
+class Http:
+    """Asks a control, as a test in another language does."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            self.url + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                text = answer.read()
+                return answer.status, json.loads(text) if text else None
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def done(self, method: str, path: str, body: Any = None) -> Any:
+        status, answer = self.ask(method, path, body)
+        assert status in (200, 204), answer
+        return answer
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def http(broker: Broker) -> Iterator[Http]:
+    control = Control(broker)
+    http = Http(control.url)
+    yield http
+    http.done("POST", "/reset")
+    control.close()
+
+
+@pytest.fixture
+def client(broker: Broker) -> Iterator[RawClient]:
+    client = RawClient(broker.port)
+    yield client
+    client.socket.close()
+
+
+def test_the_description_and_the_routes_agree(http: Http) -> None:
+    document = http.done("GET", "/openapi.json")
+    assert document["openapi"] == "3.1.0"
+    told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert told == {(route.method, route.path) for route in ROUTES}
+    assert len(told) == len(ROUTES)
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    names = [each["operationId"] for each in operations]
+    assert len(set(names)) == len(names)
+    references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(document)))
+    assert references <= set(document["components"]["schemas"])
+    for route in ROUTES:
+        operation = document["paths"][route.path][route.method.lower()]
+        in_path = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
+        assert in_path == set(re.findall(r"{(\w+)}", route.path))
+        assert ("requestBody" in operation) == (route.body is not None)
+    assert description("http://x")["servers"] == [{"url": "http://x"}]
+
+
+def test_topics_and_records(http: Http) -> None:
+    http.done("POST", "/topics", {"name": "orders", "partitions": 2, "configs": {"retention.ms": "-1"}})
+    assert http.done("GET", "/topics") == {"orders": 2}
+    given = [
+        {"value": "a", "key": "k", "partition": 1, "headers": [["h", "x"]]},
+        {"value_base64": "/w==", "partition": 0},
+    ]
+    http.done("POST", "/topics/orders/records", given)
+    first, second = http.done("GET", "/topics/orders/records")
+    assert (first["partition"], first["value_base64"]) == (0, "/w==")
+    assert (second["partition"], second["offset"], second["value"], second["key"]) == (1, 0, "a", "k")
+    assert second["headers"] == [["h", "x"]]
+    assert len(http.done("GET", "/topics/orders/records?partition=1")) == 1
+    assert http.done("GET", "/topics/orders/config")["retention.ms"] == "-1"
+    taken = http.done("POST", "/snapshots")["id"]
+    http.done("DELETE", "/topics/orders")
+    assert http.done("GET", "/topics") == {}
+    http.done("POST", f"/snapshots/{taken}/restore")
+    assert len(http.done("GET", "/topics/orders/records")) == 2
+    assert http.done("GET", "/groups") == []
+
+
+def test_a_rule_from_its_making_to_its_end(http: Http, client: RawClient) -> None:
+    rule = http.done(
+        "POST", "/rules", {"api": "Heartbeat", "group": "g", "times": 2, "error": "REBALANCE_IN_PROGRESS"}
+    )
+    assert client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")).error_code == 27
+    assert http.done("GET", f"/rules/{rule['id']}")["hits"] == 1
+    http.done("DELETE", f"/rules/{rule['id']}")
+    assert client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")).error_code == 16
+    assert http.done("GET", "/rules") == []
+    http.done("POST", "/rules", {"api": "Metadata", "answer": {"controller_id": 77}})
+    assert client.ask(METADATA, 9, MetadataRequest(topics=None)).controller_id == 77
+
+
+def test_hold_and_release(http: Http, client: RawClient) -> None:
+    rule = http.done("POST", "/rules", {"api": "Metadata", "hold": True})
+    client.socket.sendall(client.frame(METADATA, 9, MetadataRequest(topics=None)))
+    http.done("GET", "/requests?api=Metadata&timeout_s=30")
+    assert http.done("GET", f"/rules/{rule['id']}")["held"] == 1
+    http.done("POST", f"/rules/{rule['id']}/release", {})
+    assert client.receive(METADATA, 9)[1].brokers
+
+
+def test_requests_are_waited_for(http: Http, client: RawClient) -> None:
+    asking = threading.Timer(0.05, lambda: client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")))
+    asking.start()
+    (asked,) = http.done("GET", "/requests?api=Heartbeat&timeout_s=30&answered=true&decoded=true")
+    asking.join()
+    assert asked["request"]["group_id"] == "g"
+    assert asked["answer"]["error_code"] == 16
+    assert http.ask("GET", "/requests?api=JoinGroup&timeout_s=0.01")[0] == 409
+    http.done("DELETE", "/requests")
+    assert http.done("GET", "/requests") == []
+
+
+def test_links(http: Http, client: RawClient) -> None:
+    link = http.done("POST", "/links", {"latency_s": 0.05, "client_id": "c"})
+    client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g"))
+    (asked,) = http.done("GET", "/requests?api=Heartbeat")
+    assert asked["answered_ms"] - asked["received_ms"] >= 49
+    assert [each["id"] for each in http.done("GET", "/links")] == [link["id"]]
+    http.done("DELETE", f"/links/{link['id']}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "why"),
+    [
+        ("GET", "/nowhere", None, 404, "no /nowhere"),
+        ("DELETE", "/status", None, 405, "takes GET"),
+        ("POST", "/rules", {"api": "Prodce", "close": True}, 400, "no API 'Prodce'"),
+        ("POST", "/rules", {"api": "Produce"}, 400, "needs an action"),
+        ("POST", "/rules", {"api": "Produce", "eror": "X"}, 400, "eror"),
+        ("POST", "/rules", {"api": "Produce", "error": "NOPE"}, 400, "no error 'NOPE'"),
+        (
+            "POST",
+            "/rules",
+            {"api": "Produce", "answer": {"throttle_time_ms": "x"}},
+            400,
+            "no answer of Produce",
+        ),
+        ("POST", "/rules", {"api": "Produce", "delay_s": -1}, 400, "0 or more"),
+        ("GET", "/rules/4711", None, 404, "no rule 4711"),
+        ("GET", "/groups/nobody", None, 404, "no group 'nobody'"),
+        ("GET", "/topics/none/records", None, 404, "no topic 'none'"),
+        ("GET", "/requests?nope=1", None, 400, "nope"),
+        ("POST", "/links", {"bytes_per_second": 0}, 400, "more than 0"),
+    ],
+)
+def test_what_is_wrong_is_said(http: Http, method: str, path: str, body: Any, status: int, why: str) -> None:
+    answered, answer = http.ask(method, path, body)
+    assert answered == status
+    assert why in answer["error"]
+    assert http.done("GET", "/rules") == []

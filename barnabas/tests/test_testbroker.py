@@ -1,0 +1,79 @@
+"""`barnabas testbroker` as a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from barnabas.wire.messages.metadata import MetadataRequest
+
+from barnabas.testing.raw_client import RawClient
+
+COMMAND = [sys.executable, "-m", "barnabas.cli", "testbroker"]
+# A parent that starts it, hands on its line, and waits for ever.
+PARENT = """
+import subprocess, sys, time
+process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)
+print(process.pid, process.stdout.readline(), end="", flush=True)
+time.sleep(600)
+"""
+
+
+def ready(line: str) -> dict[str, str]:
+    assert line.startswith("ready PLAINTEXT://127.0.0.1:"), line
+    return dict(part.split("=", 1) for part in line.split()[2:])
+
+
+def test_it_serves_and_ends_in_order() -> None:
+    process = subprocess.Popen([*COMMAND, "--set", "num.partitions=3"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    told = ready(process.stdout.readline())
+    with urllib.request.urlopen(told["control"] + "/status", timeout=30) as answer:
+        status = json.load(answer)
+    assert status["bootstrap_servers"] == told["bootstrap"]
+    assert [node["running"] for node in status["nodes"]] == [True] * int(told["nodes"])
+    client = RawClient(int(told["bootstrap"].rpartition(":")[2]))
+    assert client.ask(3, 9, MetadataRequest(topics=None)).cluster_id
+    client.socket.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert process.stdout.read() == ""
+
+
+def test_it_dies_with_its_parent() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, *COMMAND], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid, _, line = parent.stdout.readline().partition(" ")
+    ready(line)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 60
+    while is_alive(int(pid)):
+        assert time.monotonic() < deadline, "it lives on"
+        time.sleep(0.01)
+    parent.stdout.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (OSError, IndexError):
+        return False
+
+
+def test_what_is_wrong_is_said() -> None:
+    for arguments, why in (
+        (["--nodes", "0"], "one node or more"),
+        (["--set", "nonsense"], "name=value"),
+        (["--as-version", "1.2.3.4"], "no release"),
+    ):
+        done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1, arguments
+        assert why in done.stderr
