@@ -4,7 +4,8 @@ It is for people, as `nats req '$BARNABAS.BINDINGS' ''` shows it, and for publis
 message on a subject that several topics are bound to is acknowledged by the leader of one partition of each, so a
 publisher has to know how many answers to expect. Every broker answers for the topics of which it leads partitions:
 
-    request: a subject, for the bindings of this connection that take it; or nothing, for all bindings of the broker
+    request: a subject, for the bindings of this connection that take it; or nothing, for all of them, and on the
+             connection without a name (nats.servers) for those of the others, too: an account learns of no other one
     answer:  {"broker": 1, "cluster": "...", "bindings": [{"topic": "orders", "connection": "", "subjects": ["orders.>"],
               "exclude": [], "mode": "core", "partitions": [0, 2], "acks": "header", "expected_acks": 1,
               "state": "running", "ways": [{"mode": "core", "state": "running", "messages_in": 17, ..., "gaps":
@@ -55,7 +56,11 @@ def describe(
     """The answer to a request with this payload on this connection. What is no subject to publish to matches nothing.
     Where it would be larger than `bytes_max`, states alone are told, and then as many as fit ("truncated": true)."""
     found = sorted(
-        (each for each in overviews if not subject or _takes(each.binding, connection, subject)),
+        (
+            each
+            for each in overviews
+            if (_takes(each.binding, connection, subject) if subject else _shows(each.binding, connection))
+        ),
         key=lambda each: each.topic,
     )
     head: dict[str, object] = {"broker": broker_id, "cluster": cluster_id}
@@ -75,6 +80,10 @@ def describe(
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _shows(binding: Binding | None, connection: str) -> bool:
+    return not connection or (binding is not None and binding.connection == connection)
 
 
 def _takes(binding: Binding | None, connection: str, subject: bytes) -> bool:

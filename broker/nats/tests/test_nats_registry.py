@@ -45,6 +45,11 @@ def answer(subject: bytes) -> Any:
     return json.loads(describe(BINDINGS, 7, "cluster-x", subject))
 
 
+def test_an_account_learns_of_no_other_one() -> None:
+    told = json.loads(describe(BINDINGS, 7, "cluster-x", b"", connection="east"))
+    assert [each["topic"] for each in told["bindings"]] == ["elsewhere"]
+
+
 def test_all_bindings() -> None:
     told = answer(b"")
     assert (told["broker"], told["cluster"]) == (7, "cluster-x")
