@@ -20,6 +20,7 @@ from barnabas.broker.nats.records.keys import compile_key
 from barnabas.broker.nats.records.partitioners import BadPartition, compile_partitioner
 from barnabas.broker.nats.records.parts import header_parts, jetstream_parts, sized
 from barnabas.broker.nats.records.routes import KeyRoutes
+from barnabas.broker.nats.reverse.message import MessageHeaders
 from barnabas.wire.record_batch import Record, iterate_records
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -312,3 +313,19 @@ def test_a_bounded_number_of_header_names_is_kept(monkeypatch: pytest.MonkeyPatc
     assert len(asked) == 25  # once each, while it is kept
     add_headers(format_headers([(b"S-0", b"")]), [])
     assert len(asked) == 26
+
+
+def test_what_records_out_became_is_stored_as_it_is() -> None:
+    """Anybody may publish these headers, so none of them makes a tombstone or another header here."""
+    block = MessageHeaders("c", "t", 0).block(Record(7, NOW_MS, b"k", None, [("Nats-Msg-Id", b"1")]))
+    intake = Intake()
+    intake.encoder.take(b"a", b"", block, b"")
+    [record] = [record for found in intake.records().values() for record in found]
+    assert record.value == b""
+    assert record.headers == [
+        ("nats.subject", b"a"),
+        ("Kafka-Header", b"Nats-Msg-Id=1"),
+        ("Kafka-Tombstone", b"true"),
+        ("Barnabas-Hops", b"c/t"),
+        ("Nats-Msg-Id", b"c/t/0/7"),
+    ]
