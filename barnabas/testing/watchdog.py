@@ -2,8 +2,8 @@
 
 Inside `async with Broker()` a blocking client (kafka-python, confluent-kafka) on the loop's own thread waits for an answer that
 cannot come: the broker would have to run in the loop that the client holds up. Nothing fails, nothing moves. A thread looks on:
-when the loop has not turned for a while although somebody waits to be served, it says which line holds it up, as a warning and
-on standard error, because with nothing moving nobody would ever see the warning.
+when the loop has not turned for a while although somebody waits to be served, it says as a warning which line holds it up; under
+pytest, which keeps warnings for its end, on standard error as well.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ class Watchdog:
             f"`async with Broker()`; run it in a thread (asyncio.to_thread), use an asynchronous client, or give the broker its "
             f"own thread (`with Broker()`)"
         )
-        print(f"barnabas: {text}", file=sys.stderr, flush=True)  # noqa: T201 - see the module
+        if "pytest" in sys.modules:  # which shows warnings at the end, and there may be none
+            print(f"barnabas: {text}", file=sys.stderr, flush=True)  # noqa: T201 - see the module
         try:
             warnings.warn_explicit(text, BrokerBlocked, path, line)
         except BrokerBlocked:
