@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from barnabas.broker.nats.client.headers import format_headers
 from barnabas.broker.nats.records.batch_builder import BatchBuilder
 from barnabas.broker.nats.records.encoder import Encoder
 from barnabas.broker.nats.records.keys import compile_key
@@ -26,6 +25,10 @@ NOW_MS = 1_700_000_000_000
 Message = tuple[bytes, bytes, bytes, bytes]
 
 
+def _headers(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    return b"NATS/1.0\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % pair for pair in pairs)
+
+
 def plain(index: int) -> Message:
     return _subject(index), b"", b"", bytes(PAYLOAD_BYTES)
 
@@ -36,11 +39,11 @@ def with_reply(index: int) -> Message:
 
 def with_headers(index: int) -> Message:
     pairs = [(b"Content-Type", b"application/json"), (b"Trace-Id", b"4bf92f3577b34da6-%d" % index)]
-    return _subject(index), b"", format_headers(pairs), bytes(PAYLOAD_BYTES)
+    return _subject(index), b"", _headers(pairs), bytes(PAYLOAD_BYTES)
 
 
 def with_id(index: int) -> Message:
-    return _subject(index), b"", format_headers([(b"Nats-Msg-Id", b"order-%d" % index)]), bytes(PAYLOAD_BYTES)
+    return _subject(index), b"", _headers([(b"Nats-Msg-Id", b"order-%d" % index)]), bytes(PAYLOAD_BYTES)
 
 
 def json_payload(index: int) -> Message:

@@ -18,8 +18,6 @@ Source: NATS protocol, HPUB and HMSG; ADR-4 (message headers).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 VERSION = b"NATS/1.0"
 
 Pairs = list[tuple[bytes, bytes]]
@@ -54,22 +52,6 @@ def find_header(block: bytes, name: bytes) -> bytes | None:
     end = block.find(b"\r\n", start)
     value = block[start:] if end < 0 else block[start:end]
     return value[1:] if value[:1] == b" " else value
-
-
-def format_headers(pairs: Iterable[tuple[bytes, bytes]], status: bytes = b"") -> bytes:
-    """The block that `parse_headers` reads as these pairs.
-
-    ValueError when a pair can't be written: a colon in a name, or a line end in either.
-    """
-    lines = [VERSION + b" " + status if status else VERSION]
-    for name, value in pairs:
-        if b":" in name:
-            raise ValueError(f"the name of a header can't hold a colon: {name!r}")
-        lines.append(name + b": " + value)
-    block = b"\r\n".join(lines) + b"\r\n\r\n"
-    if block.count(b"\r\n") != len(lines) + 1:
-        raise ValueError("a header can't hold a line end")
-    return block
 
 
 def _lines(block: bytes) -> list[bytes]:

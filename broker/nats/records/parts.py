@@ -60,15 +60,6 @@ def header_parts(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes]:
     return sized(name), varint(len(value)), value
 
 
-def jetstream_parts(stream: bytes, sequence: bytes, timestamp_ns: bytes) -> tuple[bytes, ...]:
-    """The three headers of a message that a stream has stored; the numbers as decimal text."""
-    return (
-        *header_parts(STREAM_HEADER, stream),
-        *header_parts(SEQUENCE_HEADER, sequence),
-        *header_parts(TIMESTAMP_HEADER, timestamp_ns),
-    )
-
-
 def make_header_adder(is_special: IsSpecial = NOTHING_SPECIAL) -> AddHeaders:
     """A function that appends all the headers of a block to a list of record parts, three parts a header.
 

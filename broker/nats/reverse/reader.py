@@ -66,8 +66,8 @@ class CommittedReader:
         self._forget()
 
     def take(self, count: int) -> list[Record]:
-        """The next records, `count` at most, and all of them of one kind (`is_bridged`). None of them also at the end of a batch that had nothing to hand out:
-        `next_offset` moves on then all the same, and `has_more` tells.
+        """The next records, `count` at most, and all of them of one kind (`is_bridged`). None of them also at the end of
+        a batch that had nothing to hand out: `next_offset` moves on then all the same.
 
         Raises StorageError and RecordBatchError for what can't be read; `next_offset` is where.
         """
@@ -89,11 +89,6 @@ class CommittedReader:
                 raise
             self._failure = error
         return found
-
-    @property
-    def has_more(self) -> bool:
-        """Whether more could be taken now, or soon by a thread."""
-        return self._batch_end >= 0 or bool(self._batches) or self._stable_end() > self.next_offset
 
     def _stable_end(self) -> int:
         return self._partition.last_stable_offset

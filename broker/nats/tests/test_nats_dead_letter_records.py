@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.client.headers import format_headers
 from barnabas.broker.nats.cluster.foreign import ForeignProducer
 from barnabas.broker.nats.ingest.budget import Budget
 from barnabas.broker.nats.ingest.dead_letters import (
@@ -19,6 +18,7 @@ from barnabas.broker.nats.ingest.dead_letters import (
 from barnabas.broker.nats.records.encoder import Encoder
 from barnabas.broker.nats.records.keys import compile_key
 from barnabas.broker.nats.records.partitioners import compile_partitioner
+from barnabas.broker.nats.tests.header_blocks import format_headers
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.wire.errors import ErrorCode
 from hypothesis import given

@@ -9,10 +9,10 @@ import pytest
 from barnabas.broker.nats.client.headers import (
     MalformedHeaders,
     find_header,
-    format_headers,
     parse_headers,
     read_status,
 )
+from barnabas.broker.nats.tests.header_blocks import format_headers
 from hypothesis import example, given
 from hypothesis import strategies as st
 

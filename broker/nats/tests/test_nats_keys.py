@@ -6,8 +6,8 @@ import itertools
 import json
 
 import pytest
-from barnabas.broker.nats.client.headers import format_headers
 from barnabas.broker.nats.records.keys import compile_key
+from barnabas.broker.nats.tests.header_blocks import format_headers
 from barnabas.controller.config_validators import ConfigError
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -8,7 +8,6 @@ import pytest
 from barnabas.broker.nats.client.headers import (
     MalformedHeaders,
     Pairs,
-    format_headers,
     parse_headers,
     read_status,
 )
@@ -18,9 +17,10 @@ from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
 from barnabas.broker.nats.records.encoder import Encoder
 from barnabas.broker.nats.records.keys import compile_key
 from barnabas.broker.nats.records.partitioners import BadPartition, compile_partitioner
-from barnabas.broker.nats.records.parts import header_parts, jetstream_parts, sized
+from barnabas.broker.nats.records.parts import header_parts, sized
 from barnabas.broker.nats.records.routes import KeyRoutes
 from barnabas.broker.nats.reverse.message import MessageHeaders
+from barnabas.broker.nats.tests.header_blocks import format_headers, stream_parts
 from barnabas.wire.record_batch import Record, iterate_records
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -205,7 +205,7 @@ def test_records_are_those_of_the_model(
 
 def test_what_encode_returns() -> None:
     intake = Intake("token:2", served=())
-    extra = jetstream_parts(b"ORDERS", b"17", b"1700000000000000001") + header_parts(b"hop", b"x")
+    extra = stream_parts(b"ORDERS", b"17", b"1700000000000000001") + header_parts(b"hop", b"x")
     block = format_headers([(b"Nats-Msg-Id", b"5"), (b"Kafka-Partition", b"2"), (b"B", b"")])
     encoded = intake.encoder.encode(b"a.b", b"", block, None, extra)
     assert encoded is not None
