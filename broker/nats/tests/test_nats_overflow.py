@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from barnabas.broker.nats.core.overflow import OTHERS_WAIT_S, Overflow
 
@@ -26,11 +26,11 @@ class Connection:
 class Bench:
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()
-        self.connection: Any = Connection()
+        self.connection = Connection()
         self.told: list[str] = []
         self.overflow = Overflow(
             self.runtime,
-            self.connection,
+            cast("Any", self.connection),
             lambda: self.told.append("aside"),
             lambda: self.told.append("back"),
         )
