@@ -5,6 +5,7 @@ They take a while: `make test-spark` runs them. The two shortest are part of eve
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from compat_tests.harness.broker import Broker
-from spark_examples.backfill import __main__ as backfill
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.nats_server import NatsServerFactory
 from spark_examples.enrichment import __main__ as enrichment
+from spark_examples.nats.__main__ import circle
 from spark_examples.shared.flights import load_flights, totals_by_hour
 from spark_examples.shared.program import Checks, Run, verdict
 
@@ -37,9 +40,14 @@ def test_enrichment_in_the_shared_spark(spark: SparkSession, broker: Broker, tmp
     assert verdict(at.checks) == 0
 
 
-def test_backfill_in_the_shared_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.barnabas_only
+def test_nats_in_the_shared_spark(
+    spark: SparkSession, nats_server: NatsServerFactory, fresh_broker: BrokerFactory, tmp_path: Path
+) -> None:
+    server = nats_server()
+    broker = fresh_broker({"nats.servers": server.url})
     at = Run(broker.bootstrap, tmp_path, flights=2000, session=spark)
-    backfill.run(at)
+    asyncio.run(circle(at, server.url))
     assert verdict(at.checks) == 0
 
 

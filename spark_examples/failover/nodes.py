@@ -9,7 +9,7 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.harness.broker import free_port
+from barnabas.testing.ports import free_port
 from compat_tests.harness.cluster_local import LocalNode, properties, stop
 
 _PATIENCE_S = 60
