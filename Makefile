@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 JARS := .cache/kafka-4.3.1/.fetched
-KAFKA_PYTHON := .cache/kafka-python-3.0.12/.fetched
+KAFKA_PYTHON := .cache/.kafka-python
 PYTEST := $(BIN)/python -m pytest
 
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
@@ -64,7 +64,7 @@ $(JARS): compat_tests/harness/kafka_jars.py | $(INSTALLED) java
 	$(BIN)/python -m compat_tests.harness.kafka_jars
 	@touch $@
 
-# kafka-python's source distribution: the wheel has no tests
+# kafka-python's source distributions: its wheels have no tests
 $(KAFKA_PYTHON): compat_tests/suites/sdist.py | $(INSTALLED)
 	$(BIN)/python -m compat_tests.suites.sdist
 	@touch $@
@@ -115,7 +115,7 @@ test-spark: $(JARS)
 test-apache: $(JARS)
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)
 
-# Fails when a test fails that compat_tests/suites/kafka_python.toml does not list, and when a listed one passes.
+# Fails when a test fails that compat_tests/suites/kafka_python_*.toml do not list, and when a listed one passes.
 test-kafka-python: $(KAFKA_PYTHON)
 	$(BIN)/python -m compat_tests.suites $(ARGS)
 

@@ -18,9 +18,8 @@ from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker
 from compat_tests.suites.sdist import ensure_suite
 
-ALLOW_LIST = Path(__file__).with_name("kafka_python.toml")
-# the release whose APIs the tests expect; one of them has the client find this out from our ApiVersions
-KAFKA_VERSION = "4.3.0"
+# the newest release of Kafka that a suite knows; in 3.0.12 the client finds it out from the broker's ApiVersions
+_KAFKA_VERSIONS = {"3.0.12": "4.3.0", "2.3.0": "4.0.0"}
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -41,11 +40,22 @@ def settings(kind: str) -> dict[str, str]:
     return given
 
 
-def run(broker: Broker, arguments: Sequence[str] = (), *, capture: bool = False) -> tuple[int, str]:
-    """Run the suite: pytest's exit code, and with `capture` what it printed (else it goes to the terminal)."""
-    folder = ensure_suite()
+def allow_list(version: str) -> Path:
+    """What a suite does otherwise than pass; plugin.py describes the file."""
+    return Path(__file__).with_name(f"kafka_python_{version}.toml")
+
+
+def run(
+    broker: Broker, version: str, arguments: Sequence[str] = (), *, capture: bool = False
+) -> tuple[int, str]:
+    """Run a suite: pytest's exit code, and with `capture` what it printed (else it goes to the terminal)."""
+    folder = ensure_suite(version)
     command = [sys.executable, "-m", "pytest", "test/integration", "-p", "compat_tests.suites.plugin"]
-    command += ["--allow-list", str(ALLOW_LIST), *(["--nothing-fails"] if broker.kind != "barnabas" else [])]
+    command += [
+        "--allow-list",
+        str(allow_list(version)),
+        *(["--nothing-fails"] if broker.kind != "barnabas" else []),
+    ]
     # its own options ask for a log at DEBUG; -W: warnings that are its own
     command += ["-o", "addopts=", "--log-level=INFO", "-W", "ignore", "-p", "no:cacheprovider", "--tb=short"]
     command += ["--timeout=60", "--timeout-method=signal", "--durations=5", "-rxX", *arguments]
@@ -53,7 +63,7 @@ def run(broker: Broker, arguments: Sequence[str] = (), *, capture: bool = False)
         environment = {
             **os.environ,
             "KAFKA_URI": f"kafka://{broker.bootstrap}",
-            "KAFKA_VERSION": KAFKA_VERSION,
+            "KAFKA_VERSION": _KAFKA_VERSIONS[version],
             "KAFKA_ROOT": empty,
             "PYTHONPATH": str(_REPOSITORY),
         }
