@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.client.headers import find_header
 from barnabas.broker.nats.core.shadow import Shadow
-from barnabas.broker.nats.ingest.acks import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
+from barnabas.broker.nats.ingest.acks import KAFKA_ACK, NO_ACK
+from barnabas.broker.nats.ingest.asking import Asking, is_special
 from barnabas.broker.nats.ingest.budget import Budget
+from barnabas.broker.nats.ingest.coming import Coming
 from barnabas.broker.nats.ingest.dead_letters import record_of_message, record_of_tail
-from barnabas.broker.nats.ingest.dedup import MESSAGE_ID, DedupWindow, kept_id
-from barnabas.broker.nats.ingest.dedup_rebuild import DedupRebuild, RebuildQueue
-from barnabas.broker.nats.ingest.entrance import Entrance
-from barnabas.broker.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
+from barnabas.broker.nats.ingest.dedup import DedupWindow
+from barnabas.broker.nats.ingest.entrances import Entrances
 from barnabas.broker.nats.ingest.lane import Lane
 from barnabas.broker.nats.ingest.pending_acks import AckStats, PartitionAcks, Send
 from barnabas.broker.nats.records.encoder import Encoder
 from barnabas.broker.nats.records.keys import compile_key
+from barnabas.broker.nats.records.loops import has_come_through, hop_of
 from barnabas.broker.nats.records.partitioners import BadPartition, compile_partitioner
-from barnabas.controller.nats.keys import SUBJECT_KEY
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -43,34 +43,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-# Topics that a message has come from, as <cluster>/<topic>, comma-separated: added where records are published.
-HOPS_HEADER: Final = b"Barnabas-Hops"
-_SPECIAL: Final = frozenset({MESSAGE_ID, KAFKA_ACK, b"Nats-TTL", b"Nats-Rollup", b"Nats-Incr", HOPS_HEADER})
-_SPECIAL_PREFIXES: Final = (b"Nats-Expected-", b"Nats-Schedule", b"Nats-Batch-")
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
-
-
-def _is_special(name: bytes) -> bool:
-    return name in _SPECIAL or name.startswith(_SPECIAL_PREFIXES)
-
-
-class Coming:
-    """What has come for a partition that is about to be opened."""
-
-    __slots__ = ("size", "waiting")
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[bytes, Asked | None]] = []
-        self.size = 0
-
-    def take(self, tail: bytes) -> None:
-        self.waiting.append((tail, None))
-        self.size += len(tail)
-
-    def take_asking(self, tail: bytes, asked: Asked) -> None:
-        self.waiting.append((tail, asked))
-        self.size += len(tail)
 
 
 class Ingest:
@@ -105,20 +79,19 @@ class Ingest:
             if rejects is not None:
                 group.on_refused = partial(self._refused, rejects)
         self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
-        self._hop = f"{cluster_id}/{binding.topic}".encode()
+        self._hop = hop_of(cluster_id, binding.topic)
         self._compile(partition_count)
         self._encoders: list[Encoder] = []
         self._takes: dict[int, Take] = {}
-        self._entrances: dict[int, Entrance] = {}  # of partitions whose leadership has just begun
+        self._entrances = Entrances(runtime, self._store_asking, self._rebuilt)
         self._coming: dict[int, Coming] = {}  # of those that are about to be opened
-        self._rebuilds = RebuildQueue()
 
     def _compile(self, partition_count: int) -> None:
         binding = self.binding
         self.partition_count = partition_count
         self._key_of = compile_key(binding.key)
         self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
-        self._level_of = ack_level(binding.acks)
+        self._asking = Asking(self._runtime, binding, self.stats)
 
     def rebind(self, binding: Binding, partition_count: int) -> None:
         """From the next message on this counts, and what `encoder` makes from now on; earlier encoders are of no use any
@@ -130,7 +103,7 @@ class Ingest:
         self._encoders.clear()
         if binding.dedup_window_ms != window_ms:
             for index in sorted(self.lanes):
-                self._learn_ids_anew(index)
+                self._entrances.learn_ids_anew(index, self.lanes[index], binding.dedup_window_ms)
             self._serve_encoders()
         if self._group is not None:
             self._serve_group(self._group, self.lanes)
@@ -146,7 +119,7 @@ class Ingest:
             special=self._special,
             refused=self._bad_partition,
             wanted=wanted,
-            is_special=_is_special,
+            is_special=is_special,
             reply_is_special=self.binding.acks == "reply",
         )
         self._encoders.append(encoder)
@@ -191,7 +164,8 @@ class Ingest:
         if self._group is not None:
             self._group.send()
         gathered = [lane for lane in self.lanes.values() if lane.builder.tails]
-        if not (gathered or self.shadows or self._entrances or self._coming):
+        entrances = self._entrances
+        if not (gathered or self.shadows or entrances.by_index or self._coming):
             return  # as mostly when there are many bindings
         now_ms = self._runtime.time_ms()
         now_s = self._runtime.monotonic()
@@ -203,8 +177,8 @@ class Ingest:
         if self.shadows:
             for shadow in self.shadows.values():
                 shadow.tick(now_s)
-        if self._entrances:
-            self._open_wide()
+        if entrances.by_index and entrances.take_away():
+            self._serve_encoders()
         if self._coming:
             self._held()
 
@@ -228,7 +202,7 @@ class Ingest:
             bool(self.lanes or (group is not None and group.served))
             and not (group is not None and group.waiting)
             and not any(lane.is_holding or lane.builder.tails for lane in self.lanes.values())
-            and not any(entrance.size for entrance in self._entrances.values())
+            and not self._entrances.size
             and not any(coming.size for coming in self._coming.values())
         )
 
@@ -241,7 +215,7 @@ class Ingest:
         """Leader epoch and end of a partition that is led here, all that was received appended; None when something
         waits."""
         lane = self.lanes[index]
-        if lane.builder.tails or index in self._entrances:
+        if lane.builder.tails or index in self._entrances.by_index:
             return None
         return lane.partition.leader_epoch, lane.partition.log.log_end_offset
 
@@ -280,10 +254,7 @@ class Ingest:
         """What was received while another broker led, and is not in the log, comes first."""
         lane = self.lanes[index]
         shadow = self.shadows.get(index)
-        entrance = Entrance(
-            lane, shadow.ledger.ahead if shadow is not None else None, partial(self._store_asking, index)
-        )
-        self._entrances[index] = entrance
+        entrance = self._entrances.open(index, lane, shadow.ledger.ahead if shadow is not None else None)
         self._serve_encoders()
         if shadow is not None:
             missing = shadow.ledger.pending.drain()
@@ -298,7 +269,7 @@ class Ingest:
                     lane.partition.log.name,
                     len(missing),
                 )
-        self._rebuild_ids(index, entrance)
+        self._entrances.learn_ids(index, lane)
         lane.append(self._runtime.time_ms(), self._runtime.monotonic())
 
     def _let_in(self, come: Mapping[int, Coming]) -> None:
@@ -313,57 +284,19 @@ class Ingest:
                 else:
                     self._take_asking(index, tail, asked)
 
-    def _learn_ids_anew(self, index: int) -> None:
-        """The window has another length: what is in it, the log knows."""
-        lane = self.lanes[index]
-        before = lane.dedup
-        assert before is not None
-        lane.dedup = DedupWindow(self.binding.dedup_window_ms, before.name)
-        for identity, place in before.dropped().items():
-            lane.dedup.open(identity, place)
-        entrance = self._entrances.get(index)
-        if entrance is None or entrance.rebuild is None:
-            entrance = self._entrances[index] = Entrance(lane, None, partial(self._store_asking, index))
-        else:
-            entrance.rebuild.cancel()
-            entrance.learn_anew()
-        self._rebuild_ids(index, entrance)
-
-    def _rebuild_ids(self, index: int, entrance: Entrance) -> None:
-        lane = self.lanes[index]
-        assert lane.dedup is not None
-        entrance.rebuild = DedupRebuild(
-            self._runtime, lane.partition, lane.dedup, lambda _error: self._rebuilt(index, entrance)
-        )
-        self._rebuilds.add(entrance.rebuild)
-
-    def _rebuilt(self, index: int, entrance: Entrance) -> None:
-        if self._entrances.get(index) is entrance:
-            entrance.rebuilt()
-            self._held()
-            self.close()
-
-    def _open_wide(self) -> None:
-        """Who has nothing to look at any more is passed by."""
-        done = [index for index, entrance in self._entrances.items() if entrance.is_open]
-        for index in done:
-            del self._entrances[index]
-        if done:
-            self._serve_encoders()
+    def _rebuilt(self) -> None:
+        """The ids of a partition are known."""
+        self._held()
+        self.close()
 
     def _close_lane(self, index: int) -> None:
         lane = self.lanes.pop(index)
-        entrance = self._entrances.pop(index, None)
         shadow = self.shadows.get(index)
         waiting: list[tuple[bytes, Asked | None]] = [(tail, None) for tail in lane.builder.tails]
-        if entrance is not None:
-            waiting += entrance.close()
+        waiting += self._entrances.close(index)
         if shadow is not None and shadow.partition is lane.partition:
             now_s = self._runtime.monotonic()
-            for (
-                tail,
-                asked,
-            ) in waiting:  # received, and in no log yet, unless another leader was there meanwhile
+            for tail, asked in waiting:  # received, and in no log yet, unless others have led meanwhile
                 shadow.ledger.received(tail, now_s, asked)
             shadow.begin_anew()
         elif self._group is not None and index in self._group.served:
@@ -381,7 +314,7 @@ class Ingest:
             for index in self._group.served:
                 takes[index] = self._group.lanes[index].builder.tails.append
         for index, lane in self.lanes.items():
-            entrance = self._entrances.get(index)
+            entrance = self._entrances.by_index.get(index)
             takes[index] = lane.builder.tails.append if entrance is None else entrance.take
         for index, coming in self._coming.items():
             takes[index] = coming.take
@@ -391,7 +324,7 @@ class Ingest:
 
     def _held(self) -> None:
         held = sum(lane.held_bytes for lane in self.lanes.values())
-        held += sum(entrance.size for entrance in self._entrances.values())
+        held += self._entrances.size
         held += sum(coming.size for coming in self._coming.values())
         if self._group is not None:
             held += self._group.held_bytes
@@ -400,13 +333,13 @@ class Ingest:
     # -- messages that ask for something
 
     def _special(self, index: int, reply: bytes, header_block: bytes, found: Pairs, tail: bytes) -> None:
-        if found and self._has_been_here(header_block):
+        if found and has_come_through(header_block, self._hop):
             self.stats.looped += 1
             return
         self._take_asking(index, tail, (reply, header_block, found))
 
     def _take_asking(self, index: int, tail: bytes, asked: Asked) -> None:
-        entrance = self._entrances.get(index)
+        entrance = self._entrances.by_index.get(index)
         if entrance is not None:
             entrance.take_asking(tail, asked)
         elif index in self.lanes:
@@ -423,79 +356,10 @@ class Ingest:
         if asked is None:
             lane.builder.tails.append(tail)
         else:
-            lane.take_asking(tail, asked, self.binding, self._level_of)
+            lane.take_asking(tail, asked, self.binding, self._asking.level_of)
 
     def _store_asking(self, index: int, tail: bytes, asked: Asked) -> None:
-        """A message of a partition that is led here: store it, or tell why not."""
-        reply, header_block, found = asked
-        lane = self.lanes[index]
-        acks, dedup = lane.acks, lane.dedup
-        assert acks is not None
-        assert dedup is not None
-        identity = asked_level = None
-        expecting = False
-        for name, value in found:  # of each the first counts
-            if name == MESSAGE_ID:
-                if identity is None:
-                    identity = kept_id(value)
-            elif name == KAFKA_ACK:
-                if asked_level is None:
-                    asked_level = value
-            elif name != HOPS_HEADER:
-                expecting = True
-        level = self._level_of(reply, asked_level)
-        expecting = (
-            expecting
-            and expects(header_block)
-            and concern_topic(self.binding.acks, level, reply, header_block)
-        )
-        if expecting and (refused := refusal(header_block, self.binding.topic)) is not None:
-            self.stats.refused += 1
-            acks.refuse(reply if level != NO_ACK else b"", refused)
-            return
-        if identity:
-            known = dedup.find(identity, self._runtime.time_ms())
-            if known is not None:
-                self.stats.duplicates += 1
-                if known >= 0:
-                    acks.repeated(known, reply, level)
-                elif level != NO_ACK:
-                    lane.owed.append((~known, reply, level, True))
-                return
-        if level == ACK_ALL and acks.refuses_all():
-            self.stats.refused += 1
-            acks.refuse_for_replicas(reply)
-            return
-        if expecting:
-            if lane.builder.tails:  # what stands before it may be refused, too
-                lane.append(self._runtime.time_ms(), self._runtime.monotonic())
-            if lane.is_holding:  # others may append first, so nobody knows where it will stand
-                self.stats.refused += 1
-                if level != NO_ACK:
-                    acks.fail(reply, ErrorCode.KAFKA_STORAGE_ERROR, "the log takes nothing now")
-                return
-            end_offset = lane.partition.log.log_end_offset
-            refused = refusal_now(
-                header_block,
-                end_offset,
-                dedup.last_id(end_offset, 0),
-                keeps_last_by_subject=self.binding.key == SUBJECT_KEY
-                and lane.partition.log.config.is_compacted,
-            )
-            if refused is not None:
-                self.stats.refused += 1
-                acks.refuse(reply if level != NO_ACK else b"", refused)
-                return
-        place = len(lane.builder.tails)
-        lane.builder.tails.append(tail)
-        if identity:
-            dedup.open(identity, place)
-        if level != NO_ACK:
-            lane.owed.append((place, reply, level, False))
-
-    def _has_been_here(self, header_block: bytes) -> bool:
-        hops = find_header(header_block, HOPS_HEADER) if HOPS_HEADER in header_block else None
-        return hops is not None and self._hop in hops.replace(b" ", b"").split(b",")
+        self._asking.store(self.lanes[index], tail, asked)
 
     # -- messages that are not stored
 
@@ -509,7 +373,7 @@ class Ingest:
             acks = self._group.lanes[error.partition].acks
         else:
             return  # its leader's matter
-        level = self._level_of(reply, find_header(header_block, KAFKA_ACK))
+        level = self._asking.level_of(reply, find_header(header_block, KAFKA_ACK))
 
         def answer(error: ErrorCode, why: str) -> None:
             if acks is not None and level != NO_ACK:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.client.headers import find_header
-from barnabas.broker.nats.ingest.ingest import HOPS_HEADER
 from barnabas.broker.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.broker.nats.records.encoder import Encoder
 from barnabas.broker.nats.records.keys import KeyFunction, compile_key
+from barnabas.broker.nats.records.loops import HOPS_HEADER, has_come_through, hop_of
 from barnabas.broker.nats.records.partitioners import PARTITION_HEADER, compile_partitioner
 from barnabas.broker.nats.records.parts import (
     SEQUENCE_HEADER,
@@ -98,7 +97,7 @@ class Intake:
         self.on_committed: Callable[[], object] = lambda: None  # less is in flight
         self.in_flight_bytes = 0
         self._binding = binding
-        self._hop = f"{cluster_id}/{binding.topic}".encode()
+        self._hop = hop_of(cluster_id, binding.topic)
         self._stats = stats
         self._key_of = key_of
         self._value_of = value_of
@@ -208,8 +207,7 @@ class Intake:
 
     def has_looped(self, header_block: bytes) -> bool:
         """Whether a message with special headers was a record of this very topic."""
-        hops = find_header(header_block, HOPS_HEADER)
-        return hops is not None and self._hop in hops.replace(b" ", b"").split(b",")
+        return has_come_through(header_block, self._hop)
 
     def close_batches(self, byte_count: int, appended: Appended | None = None) -> None:
         """Append what has been gathered; it came as so many bytes."""

@@ -165,7 +165,7 @@ def test_a_mark_that_is_none_is_not_answered(follower: Follower, payload: bytes)
     leader = follower.replicas.alive[1].partition
     follower.ingest.serve({0: leader})
     follower.ingest.close()
-    follower.ingest._entrances.clear()
+    follower.ingest._entrances.by_index.clear()
     follower.alignment._mark_came(b"", b"", b"", payload)
     follower.alignment._answer_came(b"", b"", b"", payload)
     assert not sent
