@@ -21,7 +21,7 @@ def check_effects(binding: Binding) -> None:
     """ConfigError when one of the topic's configs has no effect beside the others, or leaves nothing to be done."""
     for name, is_set, is_of_use, needs in _conditions(binding):
         if is_set and not is_of_use:
-            raise ConfigError(f"{name} has an effect only with {needs}: set that, too, or leave {name} away")
+            raise ConfigError(f"{name} has an effect only with {needs}: set that, too, or remove {name}")
     if binding.mode == JETSTREAM and not binding.ingests:
         raise ConfigError(
             "nats.mode=jetstream needs a stream: set nats.subjects, or nats.stream=NAME for all that it holds, or delete "

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.nats.announcements import reading
 from barnabas.broker.nats.carrier import CarrierStats
-from barnabas.broker.nats.client.errors import NatsError
+from barnabas.broker.nats.client.errors import NatsError, NoResponders
 from barnabas.broker.nats.client.listener import ClientListener
 from barnabas.broker.nats.jetstream.api import JetStreamApi, JetStreamError
 from barnabas.broker.nats.jetstream.setup import Blocked
@@ -43,6 +43,10 @@ IDLE: Final = "idle"
 CONNECTING: Final = "connecting"
 STARTING: Final = "starting"
 RUNNING: Final = "running"
+NO_JETSTREAM: Final = (
+    "the server has no JetStream for this account: start it with -js, allow it for the account, or name its domain with "
+    "nats.jetstream.domain"
+)
 
 
 class Source(Protocol):
@@ -78,8 +82,9 @@ class StreamCarrier(ClientListener):
 
     @property
     def state(self) -> str:
-        """In words: running, connecting, starting, `waiting: <why>`, `blocked: <what to do>`."""
-        return self._state
+        """In words: running, `connecting: <why>`, starting, `waiting: <why>`, `blocked: <what to do>`."""
+        cause = self._client.last_cause
+        return f"{CONNECTING}: {cause}" if self._state == CONNECTING and cause is not None else self._state
 
     def start(self, leading: Mapping[int, Partition]) -> None:
         self._is_started = True
@@ -157,6 +162,8 @@ class StreamCarrier(ClientListener):
         self._end_run()
         if isinstance(error, Blocked):
             self.block(str(error))
+        elif isinstance(error, NoResponders):
+            self.restart(NO_JETSTREAM)
         elif isinstance(error, NatsError | StorageError):
             text = error.description if isinstance(error, JetStreamError) else str(error) or repr(error)
             self.restart(text)

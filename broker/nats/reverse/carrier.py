@@ -95,14 +95,15 @@ class ReverseBinding(ClientListener):
 
     @property
     def state(self) -> str:
-        """ "running", "starting", "connecting", "waiting: <why>" or "blocked: <why, and what to do>"."""
+        """ "running", "starting", "connecting: <why>", "waiting: <why>" or "blocked: <why, and what to do>"."""
         if self._subscription is not None and self._subscription.refused:
             return f"blocked: this user may not hear acknowledgements: {self._subscription.refused}"
         problems = [each.problem for _, each in sorted(self.publishers.items()) if each.problem]
         if problems:
             return sorted(problems)[0]
         if not self.client.is_connected:
-            return "connecting"
+            cause = self.client.last_cause
+            return f"connecting: {cause}" if cause is not None else "connecting"
         if self._commit_problem:
             return self._commit_problem
         if any(not each.is_begun for each in self.publishers.values()):

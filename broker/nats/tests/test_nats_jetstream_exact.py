@@ -358,3 +358,15 @@ def test_headers_that_ask_for_something(world: StreamWorld) -> None:
         assert partition == 1 or number % 4 != 2
         assert found.get("Own") == (b"x" if number % 4 == 1 else None)
         assert int(found["nats.seq"] or b"") == number + 1
+
+
+def test_servers_without_jetstream_and_without_life(nats_server: Callable[..., NatsServer]) -> None:
+    server = nats_server()
+    world = StreamWorld(server)
+    try:
+        carrier = world.carrier()
+        world.until(lambda: "has no JetStream for this account: start it with -js" in carrier.state)
+        server.kill()
+        world.until(lambda: carrier.state.startswith("connecting: server gone: "))
+    finally:
+        world.close()

@@ -166,7 +166,7 @@ BUCKET = {"mode": "kv", "bucket": "b"}
     ("configs", "reason"),
     [
         ({"exclude": "a"}, "nats.exclude has an effect only with nats.subjects or nats.stream: set that, too"),
-        ({"exclude": "a", "publish_subject": "b"}, "or leave nats.exclude away"),
+        ({"exclude": "a", "publish_subject": "b"}, "or remove nats.exclude"),
         ({"subjects": "a.b,c", "exclude": "a.>,c"}, "nats.exclude=a.>,c leaves nothing of nats.subjects"),
         ({"subjects": "a.>", "exclude": "a.*,a.*.>"}, "exclude less, or set nats.paused=true"),
         ({"mode": "jetstream", "stream": "S", "exclude": ">"}, "leaves nothing of the stream"),
@@ -178,7 +178,7 @@ BUCKET = {"mode": "kv", "bucket": "b"}
         ({**BUCKET, "acks": "reply"}, "nats.acks=reply has an effect only with nats.mode=core (it is kv)"),
         ({**JETSTREAM, "dedup_window_ms": "5"}, "nats.dedup.window.ms has an effect only with nats.mode=core"),
         ({"subjects": "a", "delivery": "at-least-once"}, "nats.delivery=at-least-once has an effect only with nats.mode=jetstream"),
-        ({**BUCKET, "delivery": "at-least-once"}, "(it is kv): set that, too, or leave nats.delivery=at-least-once away"),
+        ({**BUCKET, "delivery": "at-least-once"}, "(it is kv): set that, too, or remove nats.delivery=at-least-once"),
         ({"subjects": "a", "topic_max": "5"}, "nats.topic.max has an effect only with nats.topic.template"),
         ({"publish_jetstream": "true"}, "nats.publish.jetstream has an effect only with nats.publish.subject"),
         ({"subjects": "a", "publish_jetstream": "true"}, "nats.publish.jetstream has an effect only with"),
