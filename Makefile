@@ -40,6 +40,7 @@ help:
 	@echo 'make bench-partitions  both with 10,000 partitions'
 	@echo 'make bench-cluster     three nodes of each'
 	@echo 'make bench-nats        NATS messages into topics, JetStream and a script written by hand'
+	@echo 'make bench-spark       Spark on both: batch read, batch write, streams'
 	@echo 'make clean        remove what make made (barnabas-data and barnabas-cluster-data stay)'
 
 setup: $(INSTALLED)
@@ -135,6 +136,9 @@ simulate: $(INSTALLED)
 
 bench-cluster: $(JARS)
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)
+
+bench-spark: $(JARS)
+	$(BIN)/python -m compat_tests.bench.spark $(ARGS)
 
 bench-nats: $(INSTALLED)
 	$(BIN)/python -m compat_tests.bench.nats $(ARGS)
