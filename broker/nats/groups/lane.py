@@ -216,7 +216,8 @@ class GroupLane:
             count = 1 if isinstance(batch, TooLarge) else batch.header.record_count
             mine = _part(_Batch(tails, owed, now_ms, now_s), batch.first, count)
             if isinstance(batch, TooLarge):
-                self._refuse(mine, ErrorCode.MESSAGE_TOO_LARGE, f"the record would take {batch.size} bytes")
+                why = f"the record would take {batch.size} bytes, more than max.message.bytes of the topic"
+                self._refuse(mine, ErrorCode.MESSAGE_TOO_LARGE, why)
             else:
                 self._batches.append(mine)
 

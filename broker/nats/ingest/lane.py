@@ -104,7 +104,7 @@ class Lane:
         while batches:
             batch = batches.popleft()
             if isinstance(batch, TooLarge):
-                why = f"the record would take {batch.size} bytes"
+                why = f"the record would take {batch.size} bytes, more than max.message.bytes of the topic"
                 self._refuse(batch.tail, owed, batch.first, ErrorCode.MESSAGE_TOO_LARGE, why)
                 continue
             count = batch.header.record_count

@@ -41,7 +41,7 @@ from barnabas.broker.nats.records.partitioners import BadPartition
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
     from barnabas.broker.nats.cluster.foreign import ForeignProducer
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.binding import Binding
@@ -272,7 +272,7 @@ class AtLeastOnce(StreamCarrier):
                 self._needless.append(delivered)
                 return
             if len(tail) > self._tail_max:
-                why = f"its record would take {len(tail)} bytes, more than max.message.bytes"
+                why = f"its record would take {len(tail)} bytes, more than max.message.bytes of the topic"
         if why or self._refusals.is_enough(sequence):
             letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
             self._refusals.refuse(letter, delivered)

@@ -229,7 +229,10 @@ class Intake:
         end_offset = -1
         for batch in lane.builder.finish(0, batch_bytes_max(partition)):
             if isinstance(batch, TooLarge):
-                error, why = ErrorCode.MESSAGE_TOO_LARGE, f"a record would take {batch.size} bytes"
+                error, why = (
+                    ErrorCode.MESSAGE_TOO_LARGE,
+                    f"a record would take {batch.size} bytes, more than max.message.bytes of the topic",
+                )
                 self.on_refused(partition.partition, total - batch.first, error, why)
                 break
             try:
