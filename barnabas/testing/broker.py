@@ -24,6 +24,7 @@ from barnabas.testing.broker_node import HOST, BrokerNode
 from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
 from barnabas.testing.node_runtime import NodeRuntime
+from barnabas.testing.steering.steering import Steering
 from barnabas.testing.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ T = TypeVar("T")
 logging.getLogger("barnabas").addHandler(logging.NullHandler())
 
 START_SECONDS_MAX = 30.0  # for a cluster to form
+OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wrong
 REPLICAS_MAX = 3
 
 
@@ -47,7 +49,7 @@ class BrokerFailed(RuntimeError):
     """The broker did not start, or could not go on."""
 
 
-class Broker:
+class Broker(Steering):
     """See the module. `properties` are Kafka's, such as {"num.partitions": 3}; `nodes` makes a cluster of so many, each broker
     and controller; `directory` keeps the files there (node N's below node-N where there are several), to be found again by
     the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are; `as_version` is a release of
@@ -85,18 +87,10 @@ class Broker:
             self.faults.refusing = OlderRelease(as_version)
         given = {name: _text(value) for name, value in (properties or {}).items()}
         self._prefer_uvloop = given.get("barnabas.event.loop") == "uvloop"
-        self.nodes: list[BrokerNode] = [
-            BrokerNode(
-                node_id,
-                None if directory is None else _node_directory(Path(directory), node_id, nodes),
-                {**default_properties(nodes), **given},
-                self.new_runtime,
-            )
-            for node_id in range(1, nodes + 1)
-        ]
-        for node in self.nodes:
-            node.on_change = self._node_changed
-            node.make_dispatcher = self.faults.dispatcher
+        self._directory = None if directory is None else Path(directory)
+        self._properties = {**default_properties(nodes), **given}
+        self._begins_alone = nodes == 1
+        self.nodes: list[BrokerNode] = [self.make_node(node_id, {}) for node_id in range(1, nodes + 1)]
         self.nodes[0].port = port
         if snapshot is not None:
             snapshot.put(self.nodes)
@@ -123,7 +117,22 @@ class Broker:
         """The runtime of a node that starts."""
         return NodeRuntime(loop, has_threads=not node.is_in_memory, clock=self._clock)
 
+    def make_node(self, node_id: int, properties: Mapping[str, str]) -> BrokerNode:
+        """A node as the others are, with these properties besides."""
+        directory = self._directory
+        if directory is not None and not self._begins_alone:
+            directory = directory / f"node-{node_id}"
+        node = BrokerNode(node_id, directory, {**self._properties, **properties}, self.new_runtime)
+        node.on_change = self._node_changed
+        node.make_dispatcher = self.faults.dispatcher
+        return node
+
     # -- on its loop
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Whether it has a loop of its own, that goes on while the caller waits."""
+        return self._thread is not None
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the broker's loop and wait for what it returns or raises. Everything inside the broker may be
@@ -267,7 +276,7 @@ class Broker:
                     told.set_exception(error)
 
         start(done)
-        await told
+        await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
 
     # -- its state as a whole
 
@@ -276,7 +285,7 @@ class Broker:
         that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
         self.call(self._reset_nodes)
-        self._await_again()
+        self.wait_until_ready()
 
     async def reset_async(self) -> None:
         """As `reset`, for a cluster in the running loop."""
@@ -291,7 +300,7 @@ class Broker:
     def restore(self, snapshot: Snapshot) -> None:
         """Hold what it held then. Clients are disconnected, as at a reset."""
         self.call(lambda: self._reset_nodes(snapshot))
-        self._await_again()
+        self.wait_until_ready()
         if len(self.nodes) > 1:
             self.wait(lambda done: operations.when_settled(self.nodes, done))
 
@@ -317,7 +326,8 @@ class Broker:
         went = [node.runtime.run_soon() for node in self.nodes]
         return any(went)
 
-    def _await_again(self) -> None:
+    def wait_until_ready(self) -> None:
+        """Until all nodes serve that run: after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
         if self._thread is not None:
             asyncio.run_coroutine_threadsafe(self._await_ready(), self.loop).result()
             return
@@ -454,10 +464,6 @@ async def _drain() -> None:
     """Let connections that have been closed go: their loops tell them in the turns that follow."""
     for _ in range(4):
         await asyncio.sleep(0)
-
-
-def _node_directory(directory: Path, node_id: int, nodes: int) -> Path:
-    return directory if nodes == 1 else directory / f"node-{node_id}"
 
 
 def _text(value: object) -> str:

@@ -37,7 +37,7 @@ class StoredFile:
     def pwrite(self, data: Bytes, position: int) -> int:
         stored = self._data
         count = len(data)
-        if position > len(stored):
+        if count and position > len(stored):
             stored.extend(bytes(position - len(stored)))
         if position == len(stored):
             stored += data

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from barnabas.storage.errors import StorageError
 from barnabas.testing import seeding
 from barnabas.testing.contents import image_of, services_of
 from barnabas.wire.errors import ErrorCode
@@ -58,7 +59,7 @@ def create_topic(
         if result.error_code:
             done(RequestFailed(ErrorCode.of(result.error_code), result.error_message or ""))
         else:
-            _when(nodes, lambda: _is_led(nodes, name), lambda: done(None))
+            when(nodes, lambda: _is_led(nodes, name), lambda: done(None))
 
     _ask(nodes, CREATE_TOPICS, CreateTopicsRequest(topics=[topic]), answered, done)
 
@@ -78,7 +79,7 @@ def delete_topics(nodes: Sequence[BrokerNode], names: Sequence[str], done: Done)
             if result.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 done(RequestFailed(ErrorCode.of(result.error_code), result.error_message or ""))
                 return
-        _when(
+        when(
             nodes,
             lambda: (
                 not any(
@@ -105,7 +106,11 @@ def seed(
 ) -> None:
     """`done` when all of them are committed. `ends` takes the partitions, with the offset behind their last record."""
     waiting = 1
-    appended = seeding.append(nodes, topic, seeds)
+    try:
+        appended = seeding.append(nodes, topic, seeds)
+    except StorageError as error:
+        done(RequestFailed(error.error, str(error)))
+        return
     if ends is not None:
         ends += appended
 
@@ -128,7 +133,7 @@ def seed(
 
 def when_settled(nodes: Sequence[BrokerNode], done: Done) -> None:
     """`done` when every partition has all its replicas in sync again, and consumers may read all of it."""
-    _when(nodes, lambda: _is_settled(nodes), lambda: done(None))
+    when(nodes, lambda: _is_settled(nodes), lambda: done(None))
 
 
 def _is_settled(nodes: Sequence[BrokerNode]) -> bool:
@@ -155,12 +160,12 @@ def _is_led(nodes: Sequence[BrokerNode], topic: str) -> bool:
     return True
 
 
-def _when(nodes: Sequence[BrokerNode], is_so: Callable[[], bool], then: Callable[[], object]) -> None:
+def when(nodes: Sequence[BrokerNode], is_so: Callable[[], bool], then: Callable[[], object]) -> None:
     """Now, or as soon as it is so."""
     if is_so():
         then()
     else:
-        nodes[0].loop.call_later(LOOK_AGAIN_S, _when, nodes, is_so, then)
+        nodes[0].loop.call_later(LOOK_AGAIN_S, when, nodes, is_so, then)
 
 
 def _ask(

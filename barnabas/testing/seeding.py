@@ -1,8 +1,7 @@
 """Records for a topic from what a test has at hand: values, (key, value) pairs, mappings, or a file of JSON lines.
 
 A record without a partition goes where Kafka's default partitioner would have it: by the murmur2 hash of its key, or in turn
-where it has none. Every record is a batch of its own unless they come one after the other for one partition: then they share one, up to
-BATCH_RECORDS.
+where it has none. The records of a partition share batches, up to BATCH_RECORDS and about BATCH_BYTES.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from barnabas.testing.broker_node import BrokerNode
 
 BATCH_RECORDS = 500
+BATCH_BYTES = 256 * 1024  # a topic takes batches of 1 MB by default
 _FIELDS = frozenset({"key", "value", "headers", "timestamp", "partition"})
 
 
@@ -120,10 +120,22 @@ def append(nodes: Sequence[BrokerNode], topic: str, seeds: Sequence[Seed]) -> li
     ends = []
     for index, mine in sorted(by_partition.items()):
         partition = leaders[index]
-        for start in range(0, len(mine), BATCH_RECORDS):
-            result = partition.append(_batch(mine[start : start + BATCH_RECORDS], now))
+        for batch in _batches(mine):
+            result = partition.append(_batch(batch, now))
         ends.append((partition, result.last_offset + 1))
     return ends
+
+
+def _batches(seeds: Sequence[Seed]) -> Iterator[list[Seed]]:
+    batch: list[Seed] = []
+    size = 0
+    for seed in seeds:
+        if batch and (len(batch) == BATCH_RECORDS or size >= BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(seed)
+        size += len(seed.value or b"") + len(seed.key or b"")
+    yield batch
 
 
 def _batch(seeds: Sequence[Seed], now: int) -> bytes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.25
 HELD_S = 1.0  # without a turn of the loop
 
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OWN = os.path.dirname(os.path.abspath(__file__))
 _FOREIGN = tuple(
     {
         os.path.abspath(path)
@@ -105,8 +105,9 @@ def _own_line(frame: FrameType) -> FrameType:
     innermost = frame
     current: FrameType | None = frame
     while current is not None:
-        path = os.path.abspath(current.f_code.co_filename)
-        if not path.startswith((*_FOREIGN, _OWN)) and not path.startswith("<"):
+        name = current.f_code.co_filename
+        path = os.path.abspath(name)
+        if not (name.startswith("<") or path.startswith(_FOREIGN) or os.path.dirname(path) == _OWN):
             return current
         current = current.f_back
     return innermost
