@@ -18,7 +18,7 @@ from barnabas.broker.nats.monitoring import Monitoring
 if TYPE_CHECKING:
     from barnabas.broker.nats.client.connection_settings import ConnectionSettings
     from barnabas.broker.nats.client.errors import Cause, NatsError
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
     from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger("barnabas.nats")

@@ -24,10 +24,12 @@ from barnabas.broker.nats.client.errors import (
     cause_of,
 )
 from barnabas.broker.nats.client.greeting import connect_options, login_advice, tls_context
+from barnabas.broker.nats.client.lines import connect_line, pub
 from barnabas.broker.nats.client.listener import ClientListener, ClientStats
-from barnabas.broker.nats.client.protocol import NatsParser, ServerInfo, connect_line, pub
+from barnabas.broker.nats.client.protocol import NatsParser
 from barnabas.broker.nats.client.reconnect import FailureLog, Reconnect
 from barnabas.broker.nats.client.requests import Message, Requests
+from barnabas.broker.nats.client.server_info import ServerInfo
 from barnabas.broker.nats.client.subscriptions import Subscription, Subscriptions
 
 if TYPE_CHECKING:
@@ -138,7 +140,7 @@ class NatsClient:
         stats.bytes_out += len(data)
 
     def publish_encoded(self, data: bytes, count: int) -> None:
-        """Send `count` messages that are encoded already (`protocol.pub`), all or none: NotConnected, OutputFull."""
+        """Send `count` messages that are encoded already (`lines.pub`), all or none: NotConnected, OutputFull."""
         connection = self._connection
         if connection is None or not connection.is_ready:
             raise NotConnected(f"{self.name} has no connection: {self.last_cause or 'not yet'}")

@@ -26,7 +26,8 @@ from barnabas.broker.nats.client.errors import (
     NotConnected,
 )
 from barnabas.broker.nats.client.output import Output
-from barnabas.broker.nats.client.protocol import LINE_BYTES_MAX, NatsProtocolError, ServerInfo, read_info
+from barnabas.broker.nats.client.protocol import LINE_BYTES_MAX
+from barnabas.broker.nats.client.server_info import NatsProtocolError, ServerInfo, read_info
 
 if TYPE_CHECKING:
     import ssl

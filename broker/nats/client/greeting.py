@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import ssl
 
     from barnabas.broker.nats.client.connection_settings import ConnectionSettings, ServerAddress
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
 
 CLIENT_VERSION = "1"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.nats.client.client import NatsClient
     from barnabas.broker.nats.client.errors import NatsError
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
     from barnabas.storage.runtime import Runtime, Timer
 
 EVERY_S: Final = 1.0

@@ -8,7 +8,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.client.errors import Cause
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
 
 
 class ClientListener:

@@ -1,4 +1,4 @@
-"""The NATS client protocol without sockets: bytes in, events out, and the lines that a client sends.
+"""The NATS client protocol without sockets: bytes in, events out. What a client sends stands in client/lines.py.
 
 The protocol is text: a line of a verb and its arguments, and behind the lines MSG and HMSG a payload of the length that
 the line tells (docs.nats.io, "Client Protocol"; headers: ADR-4).
@@ -20,10 +20,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-import msgspec
+from barnabas.broker.nats.client.server_info import (
+    SIZE_MAX_BYTES,
+    NatsProtocolError,
+    ServerInfo,
+    read_info,
+    shown,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 # Called with each message: subject, reply and header block (b"" when there is none; else the block whole, from
 # b"NATS/1.0" to its empty line) and payload.
@@ -38,48 +44,10 @@ NOT_REMEMBERED: Final = (
     16 * KNOWN_LINES_MAX
 )  # lines, after so few have come twice that keeping them is a waste
 SIZE_DIGITS_MAX: Final = 10
-# A message can be larger than the server's max_payload: one that passed a server with another limit, or got headers
-# from JetStream.
-SIZE_SLACK_BYTES: Final = 1024 * 1024
-SIZE_MAX_BYTES: Final = (
-    64 * 1024 * 1024 + SIZE_SLACK_BYTES
-)  # nats-server knows no larger max_payload than 64 MiB
-
 _USUAL_SIZES: Final = {b"%d" % size: size for size in range(4096)}  # fewer than any `size_max`
 _FIELDS: Final = re.compile(rb"[^ \t]+").findall
 _CARRIAGE_RETURN: Final = 13
 _LINE_FEED: Final = 10
-
-
-class NatsProtocolError(Exception):
-    """What came is not the NATS protocol, or larger than it may be."""
-
-
-class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server tells of itself in INFO, as far as it matters here."""
-
-    server_id: str = ""
-    server_name: str = ""
-    version: str = ""
-    cluster: str = ""
-    domain: str = ""
-    max_payload: int = 1024 * 1024
-    client_id: int = 0
-    client_ip: str = ""
-    headers: bool = False
-    jetstream: bool = False
-    auth_required: bool = False
-    tls_required: bool = False
-    tls_available: bool = False
-    tls_verify: bool = False
-    nonce: str = ""
-    connect_urls: tuple[str, ...] = ()
-    ldm: bool = False  # lame duck mode: the server goes away soon
-
-    @property
-    def size_max(self) -> int:
-        """Largest message to expect, headers and payload, in bytes."""
-        return min(max(self.max_payload, 0) + SIZE_SLACK_BYTES, SIZE_MAX_BYTES)
 
 
 class ParserHandler(Protocol):
@@ -178,7 +146,7 @@ class NatsParser:
                 needed = end + 2 - position
                 break
             if data[end] != _CARRIAGE_RETURN or data[end + 1] != _LINE_FEED:
-                raise NatsProtocolError(f"no end of line behind the payload of {_shown(line)}")
+                raise NatsProtocolError(f"no end of line behind the payload of {shown(line)}")
             position = end + 2
             messages += 1
             try:
@@ -192,7 +160,7 @@ class NatsParser:
         self.messages += messages
         if position < length:
             if not needed and length - position > LINE_BYTES_MAX:
-                raise NatsProtocolError(f"a line without end: {_shown(data[position : position + 100])}")
+                raise NatsProtocolError(f"a line without end: {shown(data[position : position + 100])}")
             self._held += memoryview(data)[position:]
             self._needed = needed
 
@@ -205,7 +173,7 @@ class NatsParser:
             data = bytes(data)
             is_incomplete = b"\n" not in data
             if is_incomplete and len(held) + len(data) > LINE_BYTES_MAX:
-                raise NatsProtocolError(f"a line without end: {_shown(bytes(held[:100]))}")
+                raise NatsProtocolError(f"a line without end: {shown(bytes(held[:100]))}")
         if is_incomplete:
             held += data
             return None
@@ -216,7 +184,7 @@ class NatsParser:
     def _read_line(self, line: bytes) -> _Message | None:
         """A line that is not known: that of a message, or one that is dealt with at once."""
         if len(line) > LINE_BYTES_MAX:
-            raise NatsProtocolError(f"a line of {len(line)} bytes: {_shown(line[:100])}")
+            raise NatsProtocolError(f"a line of {len(line)} bytes: {shown(line[:100])}")
         if b"\t" in line:
             return self._read_any_line(line)
         if line[:4] == b"MSG ":
@@ -258,11 +226,11 @@ class NatsParser:
         fields = _FIELDS(line)
         without_reply = 4 + header_fields
         if len(fields) not in (without_reply, without_reply + 1):
-            raise NatsProtocolError(f"wrong number of fields: {_shown(line)}")
+            raise NatsProtocolError(f"wrong number of fields: {shown(line)}")
         total_bytes = self._size(fields[-1], line)
         header_bytes = self._size(fields[-2], line) if header_fields else 0
         if header_bytes > total_bytes:
-            raise NatsProtocolError(f"more header than message: {_shown(line)}")
+            raise NatsProtocolError(f"more header than message: {shown(line)}")
         reply = fields[3] if len(fields) > without_reply else b""
         sink = self.sinks.get(fields[2])
         if sink is None:
@@ -289,11 +257,11 @@ class NatsParser:
 
     def _size(self, field: bytes, line: bytes) -> int:
         if not field.isdigit() or len(field) > SIZE_DIGITS_MAX:
-            raise NatsProtocolError(f"no size: {_shown(line)}")
+            raise NatsProtocolError(f"no size: {shown(line)}")
         size = int(field)
         if size > self.size_max:
             raise NatsProtocolError(
-                f"a message of {size} bytes, at most {self.size_max} can be: {_shown(line)}"
+                f"a message of {size} bytes, at most {self.size_max} can be: {shown(line)}"
             )
         return size
 
@@ -310,59 +278,3 @@ class NatsParser:
             handler.on_error(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
         else:
             handler.on_info(read_info(line))
-
-
-def _shown(line: bytes) -> str:
-    """A line as a log may show it."""
-    return repr(line[:200])[1:]
-
-
-# -- lines
-
-
-def read_info(line: bytes) -> ServerInfo:
-    """The line INFO {...}, without its end. NatsProtocolError when it is none."""
-    if line[:5].upper() not in (b"INFO ", b"INFO\t"):
-        raise NatsProtocolError(f"not the NATS protocol: {_shown(line)}")
-    try:
-        return msgspec.json.decode(line[5:], type=ServerInfo)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise NatsProtocolError(f"INFO that cannot be read: {error}: {_shown(line)}") from error
-
-
-def connect_line(options: Mapping[str, object]) -> bytes:
-    """CONNECT with these options (user, pass, verbose, ...)."""
-    return b"CONNECT %b\r\n" % msgspec.json.encode(options)
-
-
-def sub_line(subject: bytes, subscription_id: bytes, queue: bytes = b"") -> bytes:
-    """SUB; ValueError for a subject or queue group that would be several words."""
-    _check_word(subject)
-    if queue:
-        _check_word(queue)
-        return b"SUB %b %b %b\r\n" % (subject, queue, subscription_id)
-    return b"SUB %b %b\r\n" % (subject, subscription_id)
-
-
-def unsub_line(subscription_id: bytes) -> bytes:
-    """UNSUB, at once."""
-    return b"UNSUB %b\r\n" % subscription_id
-
-
-def pub(subject: bytes, payload: bytes, reply: bytes = b"", headers: bytes = b"") -> bytes:
-    """PUB, or HPUB when `headers` is a block (b"NATS/1.0\\r\\nName: value\\r\\n\\r\\n"). ValueError for a subject that is none:
-    empty or of several words, which the server would take for something else."""
-    _check_word(subject)
-    if reply:
-        _check_word(reply)
-        subject = b"%b %b" % (subject, reply)
-    if not headers:
-        return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
-    header_bytes = len(headers)
-    total_bytes = header_bytes + len(payload)
-    return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, header_bytes, total_bytes, headers, payload)
-
-
-def _check_word(word: bytes) -> None:
-    if word.split() != [word]:
-        raise ValueError(f"{_shown(word)} is no NATS subject: it is empty or has blanks")

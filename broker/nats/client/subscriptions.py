@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from barnabas.broker.nats.client.errors import TOO_MANY_SUBSCRIPTIONS as TOO_MANY
-from barnabas.broker.nats.client.protocol import sub_line, unsub_line
+from barnabas.broker.nats.client.lines import sub_line, unsub_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable

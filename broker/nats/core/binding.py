@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.client.client import Subscription
     from barnabas.broker.nats.client.errors import Cause, NatsError
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
     from barnabas.broker.nats.cluster.turns import Turn
     from barnabas.broker.nats.connections import Intake
     from barnabas.broker.nats.core.gaps import GapLog

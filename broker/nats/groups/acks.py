@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.broker.nats.client.errors import NatsError
-from barnabas.broker.nats.client.protocol import pub
+from barnabas.broker.nats.client.lines import pub
 from barnabas.broker.nats.ingest.acks import PubAckBytes
 from barnabas.broker.nats.ingest.pending_acks import SENT_TOGETHER
 

@@ -210,7 +210,7 @@ class PartitionAcks:
                 stats.duplicates += 1
             else:
                 answer = b"%b%d}" % (prefix, first + place)
-            # As protocol.pub, without its checks: the reply is a word of the server's.
+            # As lines.pub, without its checks: the reply is a word of the server's.
             frames.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(answer), answer))
         for start in range(0, len(frames), SENT_TOGETHER):
             together = frames[start : start + SENT_TOGETHER]

@@ -27,7 +27,7 @@ from barnabas.storage.errors import StorageError
 if TYPE_CHECKING:
     from barnabas.broker.nats.client.client import NatsClient
     from barnabas.broker.nats.client.errors import Cause
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.binding import Binding
     from barnabas.storage.runtime import Runtime, Timer

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.nats.client.client import NatsClient, Subscription
     from barnabas.broker.nats.client.errors import Cause
-    from barnabas.broker.nats.client.protocol import ServerInfo
+    from barnabas.broker.nats.client.server_info import ServerInfo
     from barnabas.broker.nats.reverse.outgoing import Outgoing
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services

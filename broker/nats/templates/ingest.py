@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from barnabas.broker.nats.client.errors import NatsError
 from barnabas.broker.nats.client.headers import find_header
-from barnabas.broker.nats.client.protocol import pub
+from barnabas.broker.nats.client.lines import pub
 from barnabas.broker.nats.cluster.roles import roles_of
 from barnabas.broker.nats.cluster.turns import Turns, turn_of
 from barnabas.broker.nats.core.alignment import Alignment

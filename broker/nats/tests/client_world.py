@@ -10,7 +10,8 @@ from barnabas.broker.asyncio_runtime import AsyncioRuntime
 from barnabas.broker.nats.client.client import ClientListener, NatsClient
 from barnabas.broker.nats.client.connection_settings import ConnectionSettings, parse_server
 from barnabas.broker.nats.client.errors import Cause
-from barnabas.broker.nats.client.protocol import ServerInfo, Sink
+from barnabas.broker.nats.client.protocol import Sink
+from barnabas.broker.nats.client.server_info import ServerInfo
 
 T = TypeVar("T")
 

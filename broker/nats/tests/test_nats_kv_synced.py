@@ -15,8 +15,8 @@ import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client.errors import NatsError, NotConnected
 from barnabas.broker.nats.client.headers import find_header
-from barnabas.broker.nats.client.protocol import ServerInfo
 from barnabas.broker.nats.client.requests import Message
+from barnabas.broker.nats.client.server_info import ServerInfo
 from barnabas.broker.nats.cluster.positions import Position
 from barnabas.broker.nats.kv.bucket import value_of
 from barnabas.broker.nats.kv.synced import SyncedOutgoing

@@ -8,19 +8,9 @@ import tracemalloc
 from typing import Any, TypeAlias
 
 import pytest
-from barnabas.broker.nats.client.protocol import (
-    KNOWN_LINES_MAX,
-    LINE_BYTES_MAX,
-    NOT_REMEMBERED,
-    NatsParser,
-    NatsProtocolError,
-    ServerInfo,
-    connect_line,
-    pub,
-    read_info,
-    sub_line,
-    unsub_line,
-)
+from barnabas.broker.nats.client.lines import connect_line, pub, sub_line, unsub_line
+from barnabas.broker.nats.client.protocol import KNOWN_LINES_MAX, LINE_BYTES_MAX, NOT_REMEMBERED, NatsParser
+from barnabas.broker.nats.client.server_info import NatsProtocolError, ServerInfo, read_info
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from barnabas.broker.nats.client.headers import parse_headers
-from barnabas.broker.nats.client.protocol import NatsParser, pub
+from barnabas.broker.nats.client.lines import pub
+from barnabas.broker.nats.client.protocol import NatsParser
 from barnabas.broker.nats.reverse.message import MessageHeaders, unescape_header
 from barnabas.broker.nats.reverse.subject import (
     Unpublishable,

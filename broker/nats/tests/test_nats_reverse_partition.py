@@ -13,7 +13,7 @@ import pytest
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client.errors import NatsError, NotConnected
 from barnabas.broker.nats.client.headers import find_header
-from barnabas.broker.nats.client.protocol import ServerInfo
+from barnabas.broker.nats.client.server_info import ServerInfo
 from barnabas.broker.nats.cluster.positions import Position
 from barnabas.broker.nats.reverse.outgoing import SubjectOutgoing
 from barnabas.broker.nats.reverse.partition import PartitionPublisher
