@@ -104,7 +104,7 @@ class GapLog:
         if self._is_left:
             return
         if gap is not None and self._searches:
-            self._ends_ms = end_ms
+            self._ends_ms = self._ends_ms or end_ms
             return
         is_news = not self.until_ms
         self.until_ms = max(self.until_ms, end_ms)

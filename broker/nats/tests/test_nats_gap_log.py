@@ -12,7 +12,7 @@ from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client.errors import AUTHORIZATION, SERVER_GONE, SLOW_CONSUMER, Cause, NotConnected
 from barnabas.broker.nats.client.heartbeat import EVERY_S, EXPLAINS_WITHIN_S, STANDSTILL_S, Heartbeat
 from barnabas.broker.nats.client.listener import ClientListener
-from barnabas.broker.nats.client.protocol import ServerInfo
+from barnabas.broker.nats.client.server_info import ServerInfo
 from barnabas.broker.nats.core import attendance as attendance_module
 from barnabas.broker.nats.core.attendance import Attendance, Attended
 from barnabas.broker.nats.core.gaps import CAUSE_CHARACTERS_MAX, GapLog, shown_time
@@ -84,6 +84,18 @@ def test_gaps_cover_what_was_missed(steps: list[tuple[str, int]]) -> None:
     if not searches:
         assert stats.gap_ms == sum(end - begin for begin, end in away if end is not None)
         assert (gaps.open is None) == (not is_away)
+
+
+def test_a_gap_that_is_looked_for_ends_once() -> None:
+    clock, stats = Clock(), CarrierStats()
+    gaps = GapLog("orders", stats, clock, lambda: None)
+    gaps.begin(900, "server gone")
+    gaps.search()
+    gaps.end()
+    clock.now_ms = 5000
+    gaps.end()
+    gaps.found(800)
+    assert [(gap.begin_ms, gap.end_ms) for gap in stats.gaps] == [(800, 1000)]
 
 
 def test_a_gap_with_many_causes(caplog: pytest.LogCaptureFixture) -> None:
