@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python \
-  check format conform bench bench-partitions bench-cluster bench-nats cluster chaos chaos-nats simulate \
+  check format conform bench bench-partitions bench-cluster bench-nats bench-spark cluster chaos chaos-nats simulate \
   kafka lock clean
 
 help:
