@@ -33,6 +33,7 @@ class Replication:
         self._empty = MetadataImage()
         self.image: Callable[[], MetadataImage] = lambda: self._empty
         self.on_refused: Callable[[], object] = lambda: None  # the disk does not take what is led here
+        self.kept_out: frozenset[int] = frozenset()  # brokers that join no ISR led here: a test's wish
         self._led: dict[Leadership, None] = {}  # in the order in which they came
         self._periodic: Periodic | None = None
 
@@ -75,6 +76,7 @@ class Replication:
         broker = self.image().brokers.get(broker_id)
         return (
             broker is not None
+            and broker_id not in self.kept_out
             and not broker.fenced
             and not broker.in_controlled_shutdown
             and fetched_epoch is not None

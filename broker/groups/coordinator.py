@@ -215,6 +215,12 @@ class GroupCoordinator:
         """Whether there are groups of which nothing can be told yet."""
         return any(led.loading for led in self._led.values())
 
+    def set_loading(self, index: int, *, is_loading: bool) -> None:
+        """Have a partition that is led here answer as while it loads, or no more: a test's wish."""
+        led = self._led.get(index)
+        if led is not None:
+            led.loading = is_loading
+
     def find(self, group_id: str, reply: Callable[[ErrorCode, int], None]) -> None:
         """(error, node id) of the group's coordinator. The first one to ask has the topic created, and is
         answered when this broker knows it: one round trip where Kafka's clients need two or more."""
