@@ -17,6 +17,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServerFactory
 from spark_examples.enrichment import __main__ as enrichment
+from spark_examples.flights.__main__ import PICTURE
 from spark_examples.nats.__main__ import circle
 from spark_examples.shared.flights import load_flights, totals_by_hour
 from spark_examples.shared.program import Checks, Run, verdict
@@ -68,9 +69,12 @@ def test_failover() -> None:
 
 @pytest.mark.long
 def test_flights(broker: Broker) -> None:
+    picture = ROOT / PICTURE
+    picture.unlink(missing_ok=True)
     said = run_program("flights", "--bootstrap-servers", broker.bootstrap)
     assert "ok: all 207 totals agree with pandas on the same 336,776 flights" in said
     assert "UA United Air Lines Inc" in said
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.long

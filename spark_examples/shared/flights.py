@@ -17,8 +17,6 @@ import pandas
 
 from spark_examples.shared.topics import Record
 
-ALL = 336_776
-
 # The measures that both Spark and pandas add up. They are whole numbers, so that the two must agree exactly.
 MEASURES = ("flights", "cancelled", "departure_delay_minutes", "arrival_delay_minutes")
 
