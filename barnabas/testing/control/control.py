@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import barnabas.testing.control.routes
 import barnabas.testing.control.routes_faults
+import barnabas.testing.control.routes_steering
 from barnabas.testing.control import table
 from barnabas.testing.control.http import HttpServer
 
@@ -42,4 +43,9 @@ class Control:
         self._server.close()
 
 
-ROUTES = (barnabas.testing.control.routes, barnabas.testing.control.routes_faults)  # which fill the table
+# Which fill the table.
+ROUTES = (
+    barnabas.testing.control.routes,
+    barnabas.testing.control.routes_faults,
+    barnabas.testing.control.routes_steering,
+)

@@ -172,26 +172,21 @@ class Snapshot(msgspec.Struct):
     id: int
 
 
-class PartitionLeader(msgspec.Struct, forbid_unknown_fields=True):
-    """`node` leads the partition from now on; not given: another replica than now."""
+class NodeChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """A node; not given: another one than now."""
 
-    topic: str
-    partition: int = 0
     node: int | None = None
 
 
-class PartitionPlace(msgspec.Struct, forbid_unknown_fields=True):
-    """A partition."""
+class NodeNumber(msgspec.Struct):
+    """A node."""
 
-    topic: str
-    partition: int = 0
+    node: int
 
 
-class PartitionIsr(msgspec.Struct, forbid_unknown_fields=True):
-    """The replicas that are in sync from now on: some of those that are."""
+class Isr(msgspec.Struct, forbid_unknown_fields=True):
+    """The replicas that are in sync from now on: the leader, and some of those that are."""
 
-    topic: str
-    partition: int
     isr: list[int]
 
 
@@ -210,12 +205,6 @@ class NewNode(msgspec.Struct, forbid_unknown_fields=True):
     """A node that joins: a broker, with these properties besides those of the others."""
 
     properties: dict[str, str] = {}
-
-
-class CoordinatorMove(msgspec.Struct, forbid_unknown_fields=True):
-    """Where the coordinator of a group goes; not given: to another node than now."""
-
-    node: int | None = None
 
 
 class CoordinatorLoad(msgspec.Struct, forbid_unknown_fields=True):

@@ -7,7 +7,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from barnabas.controller.config_validators import ConfigError
 from barnabas.testing.control.http import HttpError, Request
+from barnabas.testing.operations import RequestFailed
 
 H = TypeVar("H", bound=Callable[..., Any])
 
@@ -81,7 +83,7 @@ def _call(control: Any, found: Route, given: dict[str, str], request: Request) -
         raise HttpError(400, str(error)) from None
     try:
         result = found.handler(control, **arguments)
-    except ValueError as error:
+    except (ValueError, RequestFailed, ConfigError) as error:
         raise HttpError(400, str(error)) from None
     except LookupError as error:
         raise HttpError(404, str(error.args[0] if error.args else error)) from None

@@ -153,6 +153,40 @@ def test_links(http: Http, client: RawClient) -> None:
     http.done("DELETE", f"/links/{link['id']}")
 
 
+def test_partitions_groups_upkeep_and_the_clock(http: Http, client: RawClient) -> None:
+    http.done("POST", "/topics", {"name": "t", "configs": {"cleanup.policy": "compact"}})
+    before = http.done("GET", "/topics/t/partitions/0")
+    assert http.done("POST", "/topics/t/partitions/0/epoch")["leader_epoch"] == before["leader_epoch"] + 1
+    assert http.ask("POST", "/topics/t/partitions/0/leader", {})[0] == 400
+    assert http.ask("POST", "/topics/t/partitions/0/isr", {"isr": [2]})[0] == 400
+    http.done("POST", "/restore-isr")
+    http.done("POST", "/topics/t/records", [{"key": "k", "value": "1"}, {"key": "k", "value": "2"}])
+    http.done("POST", "/compaction", {"topic": "t"})
+    http.done("POST", "/retention", {})
+    assert [each["value"] for each in http.done("GET", "/topics/t/records")] == ["2"]
+    ahead = http.done("GET", "/clock")["ahead_s"]
+    assert http.done("POST", "/clock", {"seconds": 5})["ahead_s"] == ahead + 5
+    assert http.ask("GET", "/groups/g/coordinator")[0] == 404
+    assert http.ask("POST", "/groups/g/rebalance")[0] == 404
+
+
+def test_nodes(http: Http) -> None:
+    for what, running, paused in (
+        ("pause", True, True),
+        ("resume", True, False),
+        ("kill", False, False),
+        ("start", True, False),
+        ("restart", True, False),
+        ("stop", False, False),
+        ("start", True, False),
+    ):
+        http.done("POST", f"/nodes/1/{what}")
+        (node,) = http.done("GET", "/status")["nodes"]
+        assert (node["running"], node["paused"]) == (running, paused), what
+    assert http.ask("POST", "/nodes", {})[0] == 400
+    assert http.ask("POST", "/nodes/9/kill")[0] == 404
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "why"),
     [
