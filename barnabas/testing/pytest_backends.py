@@ -110,7 +110,8 @@ class BrokerLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.setFormatter(logging.Formatter(_LOG_FORMAT))
-        self.records: deque[logging.LogRecord] = deque(maxlen=LOG_LINES_MAX)
+        self.count = 0  # of all that there were
+        self._records: deque[logging.LogRecord] = deque(maxlen=LOG_LINES_MAX)
         self._logger = logging.getLogger("barnabas")
         self._before = self._logger.level, self._logger.propagate
         self._logger.addHandler(self)
@@ -119,10 +120,14 @@ class BrokerLog(logging.Handler):
             self._logger.setLevel(logging.INFO)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
+        self.count += 1
+        self._records.append(record)
 
-    def text(self) -> str:
-        return "\n".join(map(self.format, tuple(self.records)))
+    def text(self, begin: int) -> str:
+        """What has come since there were so many."""
+        records = tuple(self._records)
+        since = max(0, len(records) - (self.count - begin))
+        return "\n".join(map(self.format, records[since:]))
 
     def detach(self) -> None:
         self._logger.removeHandler(self)
@@ -140,16 +145,13 @@ class InProcessBackend(Backend):
         self.begin_test()
 
     def begin_test(self) -> None:
-        self._log.records.clear()
-        if hasattr(self.broker, "requests"):
-            self.broker.requests.clear()
+        self._begin = self._log.count
+        self.broker.requests.clear()
 
     def report_sections(self) -> Sections:
-        requests = (
-            self.broker.requests.transcript()[-LOG_LINES_MAX:] if hasattr(self.broker, "requests") else []
-        )
+        requests = self.broker.requests.transcript()[-LOG_LINES_MAX:]
         return [
-            ("Kafka broker's log", self._log.text()),
+            ("Kafka broker's log", self._log.text(self._begin)),
             ("Kafka requests", "\n".join(requests)),
         ]
 

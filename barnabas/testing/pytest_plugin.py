@@ -60,8 +60,16 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed and call.when != "teardown" and _REPORTED in item.stash:
         for sections in item.stash[_REPORTED]:
-            report.sections.extend((title, text) for title, text in sections() if text)
+            report.sections.extend(_shown(sections))
     return report
+
+
+def _shown(sections: Callable[[], list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """What there is to show; whatever goes wrong with that must not hide how the test failed."""
+    try:
+        return [(title, text) for title, text in sections() if text]
+    except Exception as error:  # noqa: BLE001 - see above
+        return [("Kafka", f"nothing can be shown: {error!r}")]
 
 
 def _report_with(request: pytest.FixtureRequest, backend: Backend) -> None:

@@ -8,8 +8,8 @@ fields, and an API that is added needs nothing here.
 from __future__ import annotations
 
 import re
-import sys
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -64,7 +64,7 @@ def list_fields(message_class: Any) -> tuple[ListField, ...]:
 
 
 def _find_list_fields(message_class: Any) -> tuple[ListField, ...]:
-    names = {**vars(sys.modules[message_class.__module__]), "int": int, "str": str, "bytes": bytes}
+    names = {**vars(import_module(message_class.__module__)), "int": int, "str": str, "bytes": bytes}
     found = []
     for name, annotation in message_class.__annotations__.items():
         match = _LIST.search(annotation)

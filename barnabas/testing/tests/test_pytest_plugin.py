@@ -1,0 +1,220 @@
+"""The pytest plugin, in test runs of its own: what its fixtures give, that tests do not see each other, what a report says."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from barnabas.testing import Broker
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Broker]:
+    """A broker that somebody else has started."""
+    with Broker() as broker:
+        yield broker
+
+
+def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
+    """A run in this process, of a file with these tests."""
+    pytester.makepyfile(source)
+    return pytester.runpytest_inprocess("-q", "-p", "no:cacheprovider", "-W", "ignore", *options)
+
+
+def test_tests_share_a_broker_and_see_nothing_of_each_other(pytester: pytest.Pytester) -> None:
+    before = threading.active_count()
+    result = run(
+        pytester,
+        """
+        seen = {}
+
+        def test_first(kafka):
+            seen["port"] = kafka.broker.port
+            seen["topic"] = kafka.topic("orders", 2)
+            kafka.broker.seed(seen["topic"], [b"v"])
+            kafka.broker.seed("made beside".replace(" ", "-"), [b"v"])
+            assert kafka.topic("orders") == seen["topic"] + "-2"
+
+        def test_second(kafka):
+            assert kafka.broker.port == seen["port"]
+            assert kafka.broker.topics() == {}
+            assert kafka.topic("orders") != seen["topic"]
+            assert kafka.name("group").startswith(kafka.prefix)
+        """,
+    )
+    result.assert_outcomes(passed=2)
+    assert threading.active_count() == before
+
+
+def test_ready_made_clients(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import asyncio
+
+        def test_topic_producer_and_consumer(kafka, kafka_topic, kafka_producer, kafka_consumer):
+            kafka_producer.send(kafka_topic, b"v").get(30)
+            assert next(kafka_consumer).value == b"v"
+            assert [record.value for record in kafka.broker.records(kafka_topic)] == [b"v"]
+
+        def test_asynchronous_ones(kafka):
+            async def main():
+                topic = kafka.topic()
+                async with kafka.aio_producer() as producer:
+                    await producer.send_and_wait(topic, b"v")
+                async with kafka.aio_consumer(topic) as consumer:
+                    assert (await consumer.getone()).value == b"v"
+
+            asyncio.run(main())
+        """,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_fresh_broker_and_a_cluster(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        pytestmark = pytest.mark.kafka({"num.partitions": 3})
+
+        @pytest.mark.kafka(num_partitions=5)
+        def test_fresh(kafka_broker):
+            kafka_broker.create_topic("five")
+            assert kafka_broker.topics() == {"five": 5}
+
+        def test_fresh_again(kafka_broker):
+            assert kafka_broker.topics() == {}
+
+        def test_cluster(kafka_cluster):
+            cluster = kafka_cluster(2, {"default.replication.factor": 2})
+            cluster.create_topic("three")
+            assert cluster.topics() == {"three": 3}
+            assert len(cluster.bootstrap_servers.split(",")) == 2
+        """,
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_the_session_s_broker_has_properties_of_the_ini_file(pytester: pytest.Pytester) -> None:
+    pytester.makeini(
+        "[pytest]\nkafka_properties =\n    num.partitions=7\n    auto.create.topics.enable = false\n"
+    )
+    result = run(
+        pytester,
+        """
+        def test_it(kafka):
+            kafka.broker.create_topic("seven")
+            assert kafka.broker.topics() == {"seven": 7}
+        """,
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_failing_test_s_report_has_log_and_requests(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import logging
+
+        def test_before(kafka, kafka_producer, kafka_topic):
+            kafka_producer.send(kafka_topic, b"v").get(30)
+
+        def test_it(kafka, caplog):
+            topic = kafka.topic("mine")
+            producer = kafka.producer(client_id="asker")
+            producer.send(topic, b"v").get(30)
+            logging.getLogger("barnabas.node").warning("said by the broker")
+            assert not caplog.records
+            assert False
+        """,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*- Kafka broker's log -*",
+            "*WARNING barnabas.node: said by the broker*",
+            "*- Kafka requests -*",
+            "*asker Produce v*test-it-*mine*answered*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*test-before-*")
+
+
+def test_a_passing_run_leaves_logging_as_it_was(pytester: pytest.Pytester) -> None:
+    import logging
+
+    logger = logging.getLogger("barnabas")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    run(pytester, "def test_it(kafka): pass").assert_outcomes(passed=1)
+    assert (logger.level, logger.propagate, logger.handlers) == before
+
+
+def test_against_a_broker_that_runs_already(pytester: pytest.Pytester, elsewhere: Broker) -> None:
+    elsewhere.create_topic("somebody-elses")
+    result = run(
+        pytester,
+        """
+        def test_shared(kafka, kafka_topic, kafka_producer, kafka_consumer):
+            kafka_producer.send(kafka_topic, b"v").get(30)
+            assert next(kafka_consumer).value == b"v"
+            assert set(kafka.broker.topics()) == {"somebody-elses", kafka_topic}
+
+        def test_fresh(kafka_broker):
+            assert False
+        """,
+        f"--kafka={elsewhere.bootstrap_servers}",
+        "-rs",
+    )
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines(["*SKIPPED*needs a broker of its own*"])
+    assert elsewhere.topics() == {"somebody-elses": 1}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--kafka=apache", "*--kafka apache needs Apache Kafka*--kafka-home*KAFKA_HOME*"),
+        ("--kafka=rabbit", "*--kafka rabbit: it is barnabas, apache, or HOST:PORT*"),
+    ],
+)
+def test_what_is_missing_is_said(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str, message: str
+) -> None:
+    monkeypatch.delenv("KAFKA_HOME", raising=False)
+    result = run(pytester, "def test_it(kafka): pass", option)
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([message])
+
+
+def test_a_missing_client_is_named(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import sys
+
+        def test_it(monkeypatch, kafka):
+            monkeypatch.setitem(sys.modules, "kafka", None)
+            kafka.producer()
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*kafka-python, which is not installed*pip install kafka-python*"])
+
+
+def test_nothing_is_loaded_where_nothing_is_used(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_it():
+            loaded = {name for name in sys.modules if name.split(".")[0] in ("barnabas", "msgspec", "kafka")}
+            assert loaded == {"barnabas", "barnabas.testing", "barnabas.testing.pytest_plugin"}
+        """
+    )
+    pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider").assert_outcomes(passed=1)
