@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.nats.client.errors import (
     PROTOCOL,
@@ -26,55 +26,22 @@ from barnabas.broker.nats.client.errors import (
     NotConnected,
 )
 from barnabas.broker.nats.client.output import Output
+from barnabas.broker.nats.client.pausing import Pausing
 from barnabas.broker.nats.client.protocol import LINE_BYTES_MAX
 from barnabas.broker.nats.client.server_info import NatsProtocolError, ServerInfo, read_info
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable
 
     from barnabas.broker.nats.client.connection_settings import ConnectionSettings, ServerAddress
-    from barnabas.broker.nats.client.protocol import NatsParser
+    from barnabas.broker.nats.client.owner import ConnectionOwner
     from barnabas.storage.runtime import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
 
 YIELD_BYTES: Final = 128 * 1024  # of one read; under TLS none is larger than 256 KiB
 PINGS_MAX: Final = 2  # without any sign of life
-SLOW_AFTER_S: Final = 2.0  # the owner is told of a pause so long, and again each time
-# The server cuts a reader off after 10 s without progress, or for 64 MiB that wait, mostly without a word. An end soon
-# after so much of pausing is taken for that.
-SLOW_PAUSE_S: Final = 0.25
-PAUSE_HALVES_S: Final = 5.0
-
-
-class ConnectionOwner(Protocol):
-    """Whose connection it is (client/client.py)."""
-
-    name: str
-    parser: NatsParser
-
-    def made(self, connection: NatsConnection) -> bool:
-        """It is there; False when nobody wants it any more."""
-        ...
-
-    def tls_for(self, connection: NatsConnection, info: ServerInfo | None) -> ssl.SSLContext | None:
-        """Whether to go on under TLS, having read INFO or (None) before. NatsSettingsError when that can't be."""
-        ...
-
-    def greeting(self, connection: NatsConnection, info: ServerInfo) -> bytes:
-        """CONNECT and all SUBs. NatsSettingsError when there is nothing to show to the server."""
-        ...
-
-    def ready(self, connection: NatsConnection) -> None: ...
-
-    def has_read(self, byte_count: int) -> None: ...
-
-    def drained(self) -> None: ...
-
-    def slow(self, paused_s: float) -> None: ...
-
-    def ended(self, connection: NatsConnection, cause: Cause) -> None: ...
+SLOW_PAUSE_S: Final = 0.25  # an end after so much of it is what servers do to slow readers
 
 
 class NatsConnection(BufferedProtocol):
@@ -103,9 +70,7 @@ class NatsConnection(BufferedProtocol):
         self._pongs: deque[Callable[[NatsError | None], object] | None] = deque()
         self._heard = False
         self._silent_pings = 0
-        self._paused_at: float | None = None
-        self._resumed_at = 0.0
-        self._paused_s = 0.0  # of late, as of then
+        self._pausing = Pausing(runtime, owner.slow)
         self._timers: dict[str, Timer] = {}
 
     # -- the owner's side
@@ -123,17 +88,13 @@ class NatsConnection(BufferedProtocol):
 
     def pause(self) -> None:
         """Read no more, until `resume`; what has been read already still arrives."""
-        if self._paused_at is None and not self._closing and not self._transport.is_closing():
-            self._paused_at = self._runtime.monotonic()
+        if not (self._pausing.is_paused or self._closing or self._transport.is_closing()):
+            self._pausing.begin()
             self._transport.pause_reading()
-            self._timers["slow"] = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
 
     def resume(self) -> None:
-        if self._paused_at is not None and not self._closing:
-            self._paused_s = self._paused_of_late_s()
-            self._resumed_at = self._runtime.monotonic()
-            self._paused_at = None
-            self._cancel("slow")
+        if self._pausing.is_paused and not self._closing:
+            self._pausing.end()
             self._read_on()
 
     def end(self, cause: Cause) -> None:
@@ -180,13 +141,13 @@ class NatsConnection(BufferedProtocol):
             self._protected(lambda: self._first_bytes(data))
             return
         self._feed(data)
-        if count >= self._yield_bytes and self._paused_at is None and not self._closing:
+        if count >= self._yield_bytes and not (self._pausing.is_paused or self._closing):
             # There is more, and the loop would read on and on: let the others come in between.
             self._transport.pause_reading()
             self._runtime.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if self._paused_at is None and not self._closing and not self._transport.is_closing():
+        if not (self._pausing.is_paused or self._closing or self._transport.is_closing()):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
@@ -197,7 +158,7 @@ class NatsConnection(BufferedProtocol):
             return
         if self.expected_end is not None:
             cause = self.expected_end
-        elif (paused_s := self._paused_of_late_s()) >= SLOW_PAUSE_S:
+        elif (paused_s := self._pausing.of_late_s()) >= SLOW_PAUSE_S:
             detail = f"closed by {self.server}, which was not read from for {paused_s:.1f} s of late"
             cause = Cause(SLOW_CONSUMER, detail)
         else:
@@ -298,7 +259,7 @@ class NatsConnection(BufferedProtocol):
 
     def _check(self) -> None:
         """Once in a ping interval."""
-        if self._heard or self._paused_at is not None:
+        if self._heard or self._pausing.is_paused:
             self._silent_pings = 0
         elif self._silent_pings >= PINGS_MAX:
             self.end(Cause(STALE, f"{self.server} has been silent for {PINGS_MAX} pings"))
@@ -307,17 +268,6 @@ class NatsConnection(BufferedProtocol):
         self._silent_pings += 1
         self.ping()
         self._timers["ping"] = self._runtime.call_later(self._settings.ping_interval_s, self._check)
-
-    def _is_slow(self) -> None:
-        if self._paused_at is not None:
-            self._timers["slow"] = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
-            self._owner.slow(self._runtime.monotonic() - self._paused_at)
-
-    def _paused_of_late_s(self) -> float:
-        """For how long it was not read from; what is longer ago counts less and less."""
-        now = self._runtime.monotonic()
-        since_s = now - self._paused_at if self._paused_at is not None else 0.0
-        return float(self._paused_s * 0.5 ** ((now - self._resumed_at) / PAUSE_HALVES_S)) + since_s
 
     def _too_late(self) -> None:
         self.end(
@@ -350,6 +300,7 @@ class NatsConnection(BufferedProtocol):
         self.is_ready = False
         for name in tuple(self._timers):
             self._cancel(name)
+        self._pausing.cancel()
         self.output.close()
         pongs, self._pongs = self._pongs, deque()
         self._owner.ended(self, cause)
