@@ -148,10 +148,14 @@ class NatsServer:
         return self._process is not None and self._process.poll() is None
 
     def log_text(self) -> str:
-        """What it printed since its last start."""
+        """What it printed since its last start, or since `forget_log`."""
         with (self.directory / "log").open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
+
+    def forget_log(self) -> None:
+        """What it has printed so far is of no interest any more."""
+        self._log_start = (self.directory / "log").stat().st_size
 
     def monitor(self, path: str) -> Any:
         """What a monitoring page says, such as `varz` or `connz?subs=1`, as JSON."""

@@ -1,15 +1,31 @@
-"""A publisher that goes on by itself while other things happen, and remembers what it has sent."""
+"""Stock clients that publish, and a publisher that goes on by itself while other things happen."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+
+import nats
+from nats.aio.client import Client as NatsClient
 
 from compat_tests.harness.nats_server import NatsServer
 
 Sent = dict[str, list[bytes]]  # payloads by subject, in their order
+
+
+def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -> None:
+    """Let a stock client do its work, and have the server take all of it."""
+
+    async def run() -> None:
+        client = await nats.connect(server.url)
+        await work(client)
+        await client.flush()
+        await client.close()
+
+    asyncio.run(run())
 
 
 class SteadyPublisher:

@@ -7,8 +7,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+import kafka
 from confluent_kafka import Consumer, TopicPartition
+from kafka import KafkaConsumer
+from kafka.consumer.fetcher import ConsumerRecord
 
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
 from compat_tests.nats.publishers import Sent
 
 
@@ -19,6 +24,25 @@ def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout:
     for record in records(bootstrap, topic, partitions, count, timeout):
         found.setdefault(dict(record.headers)["nats.subject"].decode(), []).append(record.value or b"")
     return found
+
+
+def read(broker: Broker | Cluster, topic: str, count: int, partitions: int = 1) -> list[ConsumerRecord]:
+    """`count` records, in each partition's order; and that there are no more."""
+    consumer = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
+    )
+    consumer.assign([kafka.TopicPartition(topic, index) for index in range(partitions)])
+    consumer.seek_to_beginning()
+    records: list[ConsumerRecord] = []
+    deadline = time.monotonic() + 20
+    while len(records) < count and time.monotonic() < deadline:
+        for found in consumer.poll(timeout_ms=200).values():
+            records += found
+    for found in consumer.poll(timeout_ms=200).values():
+        records += found
+    consumer.close()
+    assert len(records) == count
+    return records
 
 
 class Received(NamedTuple):

@@ -13,22 +13,12 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import APIError, BadRequestError
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.fixture_types import BrokerFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.test_nats_core import publish, read
+from compat_tests.nats.publishers import publish
+from compat_tests.nats.received import read
 
 pytestmark = pytest.mark.barnabas_only
-
-
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server(jetstream=True)
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url})
 
 
 def refused(code: int, text: str) -> Any:

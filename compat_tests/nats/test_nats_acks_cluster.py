@@ -13,11 +13,10 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from compat_tests.harness.cluster import Cluster
-from compat_tests.harness.fixture_types import ClusterFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
-from compat_tests.nats.test_nats_core import read
+from compat_tests.nats.received import read
 
 pytestmark = pytest.mark.barnabas_only
 
@@ -69,14 +68,10 @@ async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, i
 
 
 @pytest.mark.timeout(120)
-def test_what_is_tried_again_is_stored_once(
-    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory
-) -> None:
-    server = nats_server()
-    cluster = fresh_cluster(settings={"nats.servers": server.url})
+def test_what_is_tried_again_is_stored_once(server: NatsServer, cluster: Cluster) -> None:
     configs = {"nats.subjects": "a.>", "nats.acks": "reply", "min.insync.replicas": "2"}
     bind(cluster, TOPIC, configs, replicas=3)
-    cluster.wait_until_known()
+    cluster.wait_until_whole()
     sequences = asyncio.run(publish_meanwhile(server, cluster))
     records = read(cluster, TOPIC, len(sequences))
     assert {record.value.decode(): record.offset + 1 for record in records} == sequences

@@ -11,8 +11,7 @@ import random
 import pytest
 
 from compat_tests.harness.cluster import Cluster
-from compat_tests.harness.fixture_types import ClusterFactory
-from compat_tests.harness.nats_server import NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import SteadyPublisher
@@ -25,8 +24,7 @@ TOPIC = "moving"
 PARTITIONS = 3
 
 
-def bound_cluster(fresh_cluster: ClusterFactory, url: str) -> Cluster:
-    cluster = fresh_cluster(settings={"nats.servers": url})
+def bind_in(cluster: Cluster) -> None:
     bind(
         cluster,
         TOPIC,
@@ -34,14 +32,12 @@ def bound_cluster(fresh_cluster: ClusterFactory, url: str) -> Cluster:
         partitions=PARTITIONS,
         replicas=3,
     )
-    cluster.wait_until_known()
-    return cluster
+    cluster.wait_until_whole()
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)
-def test_leaders_that_move(fresh_cluster: ClusterFactory, nats_server: NatsServerFactory) -> None:
-    server = nats_server()
-    cluster = bound_cluster(fresh_cluster, server.url)
+def test_leaders_that_move(server: NatsServer, cluster: Cluster) -> None:
+    bind_in(cluster)
     publisher = SteadyPublisher(server, lambda number: f"m.{number % 40}", alike="m.alike")
     publisher.await_more(1000)
     for number in range(10 if ROUNDS == 1 else 50 * ROUNDS):
@@ -55,9 +51,8 @@ def test_leaders_that_move(fresh_cluster: ClusterFactory, nats_server: NatsServe
 
 
 @pytest.mark.timeout(120 + 150 * ROUNDS)
-def test_leaders_that_are_killed(fresh_cluster: ClusterFactory, nats_server: NatsServerFactory) -> None:
-    server = nats_server()
-    cluster = bound_cluster(fresh_cluster, server.url)
+def test_leaders_that_are_killed(server: NatsServer, cluster: Cluster) -> None:
+    bind_in(cluster)
     publisher = SteadyPublisher(server, lambda number: f"m.{number % 40}", alike="m.alike")
     publisher.await_more(1000)
     for _ in range(2 if ROUNDS == 1 else 20 * ROUNDS):

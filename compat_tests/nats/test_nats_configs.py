@@ -113,7 +113,10 @@ def test_kafka_python_binds_a_topic_and_connections_keep_their_secrets(bound: Br
     assert all(shown[name].is_read_only for name in shown if name.startswith("nats."))
 
 
-def test_without_nats_servers_the_refusal_says_how_to_start(broker: Broker, unique: UniqueName) -> None:
+def test_without_nats_servers_the_refusal_says_how_to_start(
+    fresh_broker: BrokerFactory, unique: UniqueName
+) -> None:
+    broker = fresh_broker()
     name = unique("topic")
     message = _refusal(lambda: create_topic(broker.bootstrap, name, 1, {"nats.subjects": "a"}))
     assert "--set nats.servers=nats://HOST:4222" in message

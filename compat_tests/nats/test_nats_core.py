@@ -5,66 +5,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
 
 import nats
 import pytest
-from kafka import KafkaConsumer, TopicPartition
-from kafka.consumer.fetcher import ConsumerRecord
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.fixture_types import BrokerFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.publishers import publish
+from compat_tests.nats.received import read
 
 pytestmark = pytest.mark.barnabas_only
 
 
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server(jetstream=True)
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url})
-
-
-def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -> None:
-    """Let a stock client do its work, and have the server take all of it."""
-
-    async def run() -> None:
-        client = await nats.connect(server.url)
-        await work(client)
-        await client.flush()
-        await client.close()
-
-    asyncio.run(run())
-
-
-def read(broker: Broker | Cluster, topic: str, count: int, partitions: int = 1) -> list[ConsumerRecord]:
-    """`count` records, in each partition's order; and that there are no more."""
-    consumer = KafkaConsumer(
-        bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
-    )
-    all_of_it = [TopicPartition(topic, index) for index in range(partitions)]
-    consumer.assign(all_of_it)
-    consumer.seek_to_beginning()
-    records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + 20
-    while len(records) < count and time.monotonic() < deadline:
-        for found in consumer.poll(timeout_ms=200).values():
-            records += found
-    for found in consumer.poll(timeout_ms=200).values():
-        records += found
-    consumer.close()
-    assert len(records) == count
-    return records
-
-
+@pytest.mark.every_nats_server
 def test_messages_are_records(server: NatsServer, broker: Broker) -> None:
     bind(broker, "orders", {"nats.subjects": "orders.>"})
     before_ms = time.time() * 1000
@@ -92,6 +49,7 @@ def test_messages_are_records(server: NatsServer, broker: Broker) -> None:
     assert all(before_ms - 1 <= record.timestamp <= time.time() * 1000 + 1 for record in records)
 
 
+@pytest.mark.every_nats_server
 def test_a_stock_jetstream_publish_is_acknowledged(server: NatsServer, broker: Broker) -> None:
     bind(broker, "acked", {"nats.subjects": "acked.*", "nats.acks": "reply"})
     answers: list[tuple[str, int, bool | None]] = []
@@ -155,6 +113,7 @@ def test_a_binding_is_changed_and_removed_while_it_runs(server: NatsServer, brok
     ]
 
 
+@pytest.mark.every_nats_server
 def test_nats_that_is_down_stops_nothing(server: NatsServer, broker: Broker) -> None:
     bind(broker, "patient", {"nats.subjects": "p"})
 
@@ -182,8 +141,9 @@ def test_nats_that_is_down_stops_nothing(server: NatsServer, broker: Broker) -> 
     assert [record.value for record in read(broker, "patient", 2)] == [b"before", b"after"]
 
 
-def test_bound_topics_without_a_server_are_told_of(server: NatsServer, broker: Broker) -> None:
+def test_bound_topics_without_a_server_are_told_of(server: NatsServer, fresh_broker: BrokerFactory) -> None:
     """A start whose nats.servers was forgotten, or misspelt."""
+    broker = fresh_broker({"nats.servers": server.url})
     bind(broker, "forgotten", {"nats.subjects": "f.>"})
     broker.stop()
     del broker.settings["nats.servers"]

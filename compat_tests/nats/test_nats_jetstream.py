@@ -13,8 +13,7 @@ from kafka import KafkaConsumer
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import NewPartitions
-from compat_tests.harness.fixture_types import BrokerFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all, records
@@ -24,16 +23,7 @@ pytestmark = pytest.mark.barnabas_only
 BINDING = {"nats.subjects": "orders.>", "nats.mode": "jetstream"}
 
 
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server(jetstream=True)
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
-
-
+@pytest.mark.every_nats_server
 def test_what_a_stream_holds_and_what_comes_is_in_the_topic(broker: Broker, server: NatsServer) -> None:
     before, after = numbered(0, 3000), numbered(3000, 2000)
     with Streams(server) as streams:
@@ -54,6 +44,7 @@ def test_what_a_stream_holds_and_what_comes_is_in_the_topic(broker: Broker, serv
     assert [times[1], times[5000]] == stored
 
 
+@pytest.mark.every_nats_server
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
 def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, kill: bool) -> None:
     published = numbered(0, 2000)

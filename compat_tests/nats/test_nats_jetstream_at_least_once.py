@@ -7,8 +7,7 @@ import time
 import pytest
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.fixture_types import BrokerFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import (
     Streams,
@@ -23,16 +22,7 @@ pytestmark = pytest.mark.barnabas_only
 BINDING = {"nats.subjects": "orders.>", "nats.mode": "jetstream", "nats.delivery": "at-least-once"}
 
 
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server(jetstream=True)
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
-
-
+@pytest.mark.every_nats_server
 def test_everything_is_acknowledged_and_in_order(broker: Broker, server: NatsServer) -> None:
     published = numbered(0, 5000)
     with Streams(server) as streams:
@@ -46,6 +36,7 @@ def test_everything_is_acknowledged_and_in_order(broker: Broker, server: NatsSer
     assert info.config.max_deliver == -1
 
 
+@pytest.mark.every_nats_server
 def test_a_work_queue_is_emptied(broker: Broker, server: NatsServer) -> None:
     published = numbered(0, 1000)
     with Streams(server) as streams:
@@ -59,6 +50,7 @@ def test_a_work_queue_is_emptied(broker: Broker, server: NatsServer) -> None:
             time.sleep(0.05)
 
 
+@pytest.mark.every_nats_server
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
 def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, kill: bool) -> None:
     published = numbered(0, 3000)

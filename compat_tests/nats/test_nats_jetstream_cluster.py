@@ -15,8 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from compat_tests.harness.cluster import Cluster
-from compat_tests.harness.fixture_types import ClusterFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.streams import (
@@ -71,18 +70,16 @@ def publishing(server: NatsServer) -> Iterator[Published]:
 
 
 @pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    server = nats_server(jetstream=True)
+def stream(server: NatsServer) -> NatsServer:
+    """The server, with a stream."""
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
     return server
 
 
-def bound_cluster(fresh_cluster: ClusterFactory, server: NatsServer, binding: dict[str, str]) -> Cluster:
-    cluster = fresh_cluster(settings={"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
+def bind_in(cluster: Cluster, binding: dict[str, str]) -> None:
     bind(cluster, TOPIC, {**binding, "min.insync.replicas": "2"}, partitions=PARTITIONS, replicas=3)
-    cluster.wait_until_known()
-    return cluster
+    cluster.wait_until_whole()
 
 
 def move(cluster: Cluster, number: int) -> None:
@@ -99,11 +96,9 @@ def kill(cluster: Cluster, published: Published) -> None:
 
 
 @pytest.mark.timeout(120 + 150 * ROUNDS)
-def test_exactly_once_while_leaders_move_and_are_killed(
-    fresh_cluster: ClusterFactory, server: NatsServer
-) -> None:
-    cluster = bound_cluster(fresh_cluster, server, EXACTLY_ONCE)
-    with publishing(server) as published:
+def test_exactly_once_while_leaders_move_and_are_killed(cluster: Cluster, stream: NatsServer) -> None:
+    bind_in(cluster, EXACTLY_ONCE)
+    with publishing(stream) as published:
         for number in range(8 * ROUNDS):
             published.await_more(200)
             move(cluster, number)
@@ -113,11 +108,9 @@ def test_exactly_once_while_leaders_move_and_are_killed(
 
 
 @pytest.mark.timeout(120 + 150 * ROUNDS)
-def test_at_least_once_while_leaders_move_and_are_killed(
-    fresh_cluster: ClusterFactory, server: NatsServer
-) -> None:
-    cluster = bound_cluster(fresh_cluster, server, AT_LEAST_ONCE)
-    with publishing(server) as published:
+def test_at_least_once_while_leaders_move_and_are_killed(cluster: Cluster, stream: NatsServer) -> None:
+    bind_in(cluster, AT_LEAST_ONCE)
+    with publishing(stream) as published:
         published.await_more(1000)
         for number in range(4 * ROUNDS):
             published.await_more(200)
@@ -141,24 +134,22 @@ def test_at_least_once_while_leaders_move_and_are_killed(
         ),
     ],
 )
-def test_nats_server_is_killed_too(
-    fresh_cluster: ClusterFactory, server: NatsServer, binding: dict[str, str]
-) -> None:
+def test_nats_server_is_killed_too(cluster: Cluster, stream: NatsServer, binding: dict[str, str]) -> None:
     """What counts is what the stream has in the end: what was under way when the server was killed may be there or not."""
-    cluster = bound_cluster(fresh_cluster, server, binding)
+    bind_in(cluster, binding)
     stored = 0
     for number in range(3 * ROUNDS):
-        with publishing(server) as published:
+        with publishing(stream) as published:
             published.await_more(700)
         stored += len(published)
         move(cluster, number)
         if number % 3 == 1:
             cluster.kill(victim := cluster.leader(TOPIC, number % PARTITIONS))
-            server.restart(kill=True)
+            stream.restart(kill=True)
             cluster.start(victim)
         else:
-            server.restart(kill=True)
-    with Streams(server) as streams:
+            stream.restart(kill=True)
+    with Streams(stream) as streams:
         contents = streams.contents("ORDERS")
     assert len(contents) == stored
     if binding is EXACTLY_ONCE:

@@ -20,7 +20,6 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import nats
@@ -31,7 +30,6 @@ from kafka.partitioner.default import murmur2
 from nats.aio.msg import Msg
 from nats.js.errors import NotFoundError
 
-from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.fixture_types import BrokerFactory
@@ -48,41 +46,6 @@ MEGABYTE = 1_000_000
 JETSTREAM = {"nats.mode": "jetstream"}
 AT_LEAST_ONCE = {**JETSTREAM, "nats.delivery": "at-least-once"}
 PER_SECOND, SECONDS = 20_000, 3
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    config = "max_payload: 8MB\n"
-    with NatsServer(tmp_path_factory.mktemp("nats"), jetstream=True, config=config) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def broker(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    settings = {"nats.servers": server.url, "offsets.topic.num.partitions": "1"}
-    broker = BarnabasBroker(tmp_path_factory.mktemp("broker"), settings)
-    broker.start()
-    yield broker
-    broker.kill()
-
-
-@pytest.fixture(scope="module")
-def shared_cluster(server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    settings = {"nats.servers": server.url, "offsets.topic.num.partitions": "1"}
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"), "barnabas", settings=settings)
-    cluster.start()
-    yield cluster
-    cluster.close()
-
-
-@pytest.fixture
-def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
-    """With all nodes running again in the end."""
-    yield shared_cluster
-    down = [node for node in shared_cluster.nodes if node not in shared_cluster.live]
-    if down:
-        shared_cluster.start(*down)
-    shared_cluster.wait_until_whole()
 
 
 def publish(server: NatsServer, *messages: tuple[str, bytes]) -> None:
@@ -129,6 +92,7 @@ def test_all_partitions_of_a_wildcard_binding_listen_on_the_same_subjects(
     )
 
 
+@pytest.mark.every_nats_server
 @pytest.mark.parametrize("mode", ["core", "jetstream"])
 def test_every_header_value_is_kept_in_its_order_with_its_case_and_bytes(
     server: NatsServer, broker: Broker, mode: str
@@ -241,6 +205,7 @@ def test_memory_stays_bounded_while_a_log_takes_nothing(
     assert "may be missing" not in broker.log_text()
 
 
+@pytest.mark.every_nats_server
 @pytest.mark.parametrize(
     "configs", [JETSTREAM, {**AT_LEAST_ONCE, "nats.durable": "many"}], ids=["exactly", "at-least"]
 )

@@ -21,7 +21,8 @@ from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.test_nats_core import publish, read
+from compat_tests.nats.publishers import publish
+from compat_tests.nats.received import read
 
 pytestmark = pytest.mark.barnabas_only
 

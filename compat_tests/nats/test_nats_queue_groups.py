@@ -14,9 +14,9 @@ import nats.errors
 import pytest
 from nats.aio.msg import Msg
 
+from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
-from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import Sent, SteadyPublisher
@@ -31,9 +31,7 @@ PARTITIONS = 3
 GROUP = {"nats.subjects": "jobs.>", "nats.queue.group": "workers"}
 
 
-def test_members_share(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
-    server = nats_server()
-    broker = fresh_broker({"nats.servers": server.url})
+def test_members_share(server: NatsServer, broker: Broker) -> None:
     bind(broker, "jobs", {"nats.subjects": "jobs.>", "nats.queue.group": "workers"}, partitions=3)
     theirs: list[bytes] = []
 
@@ -58,13 +56,11 @@ def test_members_share(fresh_broker: BrokerFactory, nats_server: NatsServerFacto
     assert sorted(map(int, [*ours, *theirs])) == list(range(COUNT))
 
 
-def members(fresh_cluster: ClusterFactory, server: NatsServer, replicas: int, **configs: str) -> Cluster:
-    """A cluster all of whose brokers are in the group."""
-    cluster = fresh_cluster(settings={"nats.servers": server.url})
+def make_members(cluster: Cluster, replicas: int, **configs: str) -> None:
+    """Have all of its brokers in the group."""
     named = {name.replace("_", "."): value for name, value in configs.items()}
     bind(cluster, TOPIC, {**GROUP, **named}, partitions=PARTITIONS, replicas=replicas)
-    cluster.wait_until_known()
-    return cluster
+    cluster.wait_until_whole()
 
 
 def in_any_order(found: Sent) -> Sent:
@@ -74,10 +70,9 @@ def in_any_order(found: Sent) -> Sent:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_members_of_a_cluster_produce_for_each_other(
-    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory, replicas: int
+    server: NatsServer, cluster: Cluster, replicas: int
 ) -> None:
-    server = nats_server()
-    cluster = members(fresh_cluster, server, replicas, nats_acks="reply")
+    make_members(cluster, replicas, nats_acks="reply")
 
     sent: Sent = {}
 
@@ -95,11 +90,8 @@ def test_members_of_a_cluster_produce_for_each_other(
     check(found, sent)  # who awaits each answer has his order
 
 
-def test_leaders_that_move_lose_nothing(
-    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory
-) -> None:
-    server = nats_server()
-    cluster = members(fresh_cluster, server, 3, min_insync_replicas="2")
+def test_leaders_that_move_lose_nothing(server: NatsServer, cluster: Cluster) -> None:
+    make_members(cluster, 3, min_insync_replicas="2")
     publisher = SteadyPublisher(server, lambda number: f"jobs.{number % 40}")
     publisher.await_more(1000)
     for number in range(10):
@@ -111,11 +103,8 @@ def test_leaders_that_move_lose_nothing(
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-def test_brokers_that_are_restarted_lose_nothing(
-    fresh_cluster: ClusterFactory, nats_server: NatsServerFactory, replicas: int
-) -> None:
-    server = nats_server()
-    cluster = members(fresh_cluster, server, replicas)
+def test_brokers_that_are_restarted_lose_nothing(server: NatsServer, cluster: Cluster, replicas: int) -> None:
+    make_members(cluster, replicas)
     publisher = SteadyPublisher(server, lambda number: f"jobs.{number % 40}")
     publisher.await_more(1000)
     for node in sorted(cluster.nodes):
@@ -157,9 +146,8 @@ async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[t
 
 
 @pytest.mark.timeout(120)
-def test_what_is_acknowledged_is_there(fresh_cluster: ClusterFactory, nats_server: NatsServerFactory) -> None:
-    server = nats_server()
-    cluster = members(fresh_cluster, server, 3, nats_acks="reply", min_insync_replicas="2")
+def test_what_is_acknowledged_is_there(server: NatsServer, cluster: Cluster) -> None:
+    make_members(cluster, 3, nats_acks="reply", min_insync_replicas="2")
     acknowledged = asyncio.run(publish_while_one_dies(server, cluster))
     found = {
         (record.partition(), record.offset()): record.value()

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import NewPartitions
-from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.publishers import SteadyPublisher
 from compat_tests.nats.received import by_subject, check
@@ -18,16 +18,6 @@ from compat_tests.nats.received import by_subject, check
 pytestmark = pytest.mark.barnabas_only
 
 TOPIC = "changing"
-
-
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server()
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url})
 
 
 def test_keys_change(server: NatsServer, broker: Broker) -> None:
@@ -84,15 +74,12 @@ def test_partitions_are_added(server: NatsServer, broker: Broker) -> None:
     )
 
 
-def test_the_brokers_of_a_cluster_change_over_together(
-    fresh_cluster: ClusterFactory, server: NatsServer
-) -> None:
+def test_the_brokers_of_a_cluster_change_over_together(server: NatsServer, cluster: Cluster) -> None:
     """Messages move to partitions that other brokers lead. Only what is published in the very moment in which the server
     fans the mark out may go wrong."""
-    cluster = fresh_cluster(settings={"nats.servers": server.url})
     bind(cluster, TOPIC, {"nats.subjects": "c.>"}, partitions=3, replicas=2)
     bind(cluster, "made", {"nats.subjects": "c.>", "nats.topic.template": "{1}"}, partitions=2, replicas=2)
-    cluster.wait_until_known()
+    cluster.wait_until_whole()
     publisher = SteadyPublisher(server, lambda number: f"c.{number % 40}", alike="c.alike")
     publisher.await_more(500)
     for number in range(4):

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
-from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
+from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.java_tools import JavaTools
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
@@ -28,16 +28,6 @@ CONFLUENT = CLIENTS[2]
 TOTAL = int(os.environ.get("BARNABAS_NATS_MESSAGES", "100000")) // 4
 SUBJECTS = 1000
 ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
-
-
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server(jetstream=True)
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
 
 
 def samples(first: int, count: int) -> list[Sample]:
@@ -139,6 +129,7 @@ def test_what_the_log_says_to_type_leaves_a_record_out(
         broker.bootstrap, "out", [Sample(key, b"%d" % number) for number, key in enumerate(keys)]
     )
     command = eventually(lambda: re.search(r"kafka-consumer-groups\.sh (.* --execute)", broker.log_text()))
+    assert command is not None
     found = subscribed(
         server,
         "out.b",
@@ -166,19 +157,18 @@ def test_a_broker_that_is_killed_publishes_each_record_once_to_a_stream(
 
 @pytest.mark.timeout(120 + 300 * ROUNDS)
 def test_leaders_that_move_and_die_publish_each_record_once_to_a_stream(
-    server: NatsServer, fresh_cluster: ClusterFactory
+    server: NatsServer, cluster: Cluster
 ) -> None:
     """In the order of the partition, and nats-server is killed once as well."""
     partitions = 2
     stream_of(server, "out.>")
-    cluster = fresh_cluster(settings={"nats.servers": server.url})
     configs = {
         "nats.publish.subject": "out.{partition}",
         "nats.publish.jetstream": "true",
         "min.insync.replicas": "2",
     }
     bind(cluster, "out", configs, partitions=partitions, replicas=3)
-    cluster.wait_until_known()
+    cluster.wait_until_whole()
     produced = 0
 
     def produce(count: int) -> None:
@@ -207,6 +197,7 @@ def test_leaders_that_move_and_die_publish_each_record_once_to_a_stream(
         assert values == [b"%d" % number for number in range(produced)]
 
 
+@pytest.mark.every_nats_server
 def test_subjects_to_topics_to_subjects(server: NatsServer, broker: Broker) -> None:
     """Through two topics and back, and no further."""
     bind(broker, "first", {"nats.subjects": "a.>", "nats.publish.subject": "b.{key}"})

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,37 +17,17 @@ from confluent_kafka.admin import AdminClient
 from nats.aio.client import Client as NatsClient
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
-from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
-from compat_tests.nats.publishers import Sent, SteadyPublisher
+from compat_tests.nats.publishers import Sent, SteadyPublisher, publish
 from compat_tests.nats.received import by_topic, check, records
 
 pytestmark = pytest.mark.barnabas_only
 
 ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
-
-
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server()
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url})
-
-
-def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -> None:
-    async def run() -> None:
-        client = await nats.connect(server.url)
-        await work(client)
-        await client.flush()
-        await client.close()
-
-    asyncio.run(run())
 
 
 def of_topics(sent: Sent, topic: Callable[[str], str]) -> dict[str, Sent]:
@@ -280,10 +260,7 @@ def test_bindings_that_overlap(server: NatsServer, broker: Broker) -> None:
 
 
 @pytest.mark.timeout(180 + 120 * ROUNDS)
-def test_topics_are_made_while_leaders_move_and_die(
-    fresh_cluster: ClusterFactory, server: NatsServer
-) -> None:
-    cluster = fresh_cluster(settings={"nats.servers": server.url})
+def test_topics_are_made_while_leaders_move_and_die(server: NatsServer, cluster: Cluster) -> None:
     bind(
         cluster,
         "made",
@@ -291,7 +268,7 @@ def test_topics_are_made_while_leaders_move_and_die(
         partitions=2,
         replicas=3,
     )
-    cluster.wait_until_known()
+    cluster.wait_until_whole()
     topics = 4 if ROUNDS == 1 else 20
     publisher = SteadyPublisher(
         server, lambda number: f"m.{number // 400 % topics}.{number % 11}", alike="m.0.alike"
@@ -312,10 +289,9 @@ def test_topics_are_made_while_leaders_move_and_die(
     check_all(cluster.bootstrap, of_topics(sent, lambda subject: ".".join(subject.split(".")[:2])), 2)
 
 
-def test_brokers_agree_on_which_topics_there_are(fresh_cluster: ClusterFactory, server: NatsServer) -> None:
+def test_brokers_agree_on_which_topics_there_are(server: NatsServer, cluster: Cluster) -> None:
     """Publishers with other subjects each ask for more topics than there may be, all at once: each message is in one of
     those that were made, or a dead letter, once."""
-    cluster = fresh_cluster(settings={"nats.servers": server.url})
     bind(cluster, "dead", {}, partitions=2, replicas=3)
     bind(
         cluster,
@@ -329,7 +305,7 @@ def test_brokers_agree_on_which_topics_there_are(fresh_cluster: ClusterFactory, 
         partitions=3,
         replicas=2,
     )
-    cluster.wait_until_known()
+    cluster.wait_until_whole()
     publishers = [
         SteadyPublisher(server, partial(subject_of, which), per_second=1500, name=f"p{which}")
         for which in range(3)

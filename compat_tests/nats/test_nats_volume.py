@@ -8,8 +8,7 @@ import os
 import pytest
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.fixture_types import BrokerFactory
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import Streams
 from compat_tests.nats.volume import publish, tally_subjects, tally_topic
@@ -20,16 +19,6 @@ TOTAL = int(os.environ.get("BARNABAS_NATS_MESSAGES", "100000"))
 SUBJECTS = [f"v.{number}" for number in range(1000)]
 PARTITIONS = 8
 PATIENCE_S = 120 + TOTAL // 1000
-
-
-@pytest.fixture
-def server(nats_server: NatsServerFactory) -> NatsServer:
-    return nats_server(jetstream=True)
-
-
-@pytest.fixture
-def broker(fresh_broker: BrokerFactory, server: NatsServer) -> Broker:
-    return fresh_broker({"nats.servers": server.url})
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)

@@ -1,0 +1,118 @@
+"""A nats-server with a broker and a cluster beside it for many tests, made clean behind each: no process starts anew.
+
+What a test has killed runs again, topics, groups and streams are gone, and the logs are empty. Tests that need other settings,
+or leave something else behind, have processes of their own (`fresh_broker`, `fresh_cluster`, `nats_server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import nats
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.nats_server import NatsServer
+from compat_tests.harness.topics import eventually
+
+
+class Shared:
+    """Of one nats-server executable; everything is started when it is first asked for."""
+
+    def __init__(self, directory: Path, executable: Path, loop: str) -> None:
+        self._directory = directory
+        self._loop = loop
+        self._broker: Broker | None = None
+        self._cluster: Cluster | None = None
+        config = "max_payload: 8MB\n"
+        self.server = NatsServer(directory / "nats", executable=executable, jetstream=True, config=config)
+        self.server.start()
+
+    @property
+    def _settings(self) -> dict[str, str]:
+        return {"nats.servers": self.server.url, "offsets.topic.num.partitions": "1"}
+
+    @property
+    def broker(self) -> Broker:
+        if self._broker is None:
+            self._broker = BarnabasBroker(self._directory / "broker", self._settings, self._loop)
+            self._broker.start()
+        return self._broker
+
+    @property
+    def cluster(self) -> Cluster:
+        """Of three nodes."""
+        if self._cluster is None:
+            directory = self._directory / "cluster"
+            self._cluster = Cluster(directory, "barnabas", settings=self._settings, loop=self._loop)
+            self._cluster.start()
+        return self._cluster
+
+    def clean(self) -> None:
+        """As if all had just been started."""
+        if not self.server.is_alive():
+            self.server.kill()
+            self.server.start()
+        if self._broker is not None:
+            if not self._broker.alive():
+                self._broker.kill()
+                self._broker.start()
+            _delete_all(self._broker.bootstrap, [self._broker.bootstrap])
+            _empty_log(self._broker)
+        if self._cluster is not None:
+            down = [node for node in self._cluster.nodes if not self._cluster.nodes[node].alive()]
+            if down:
+                self._cluster.start(*down)
+            self._cluster.wait_until_known()
+            _delete_all(self._cluster.bootstrap, self._cluster.addresses.values())
+            for node in self._cluster.nodes.values():
+                _empty_log(node)
+        asyncio.run(_delete_streams(self.server))
+        self.server.forget_log()
+
+    def close(self) -> None:
+        if self._broker is not None and self._broker.alive():
+            self._broker.kill()
+        if self._cluster is not None:
+            self._cluster.close()
+        self.server.kill()
+
+
+def _delete_all(bootstrap: str, addresses: Iterable[str]) -> None:
+    """Have no topics, on none of the brokers, and no groups."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topics = _topics(admin)
+    if topics:
+        for topic in admin.delete_topics(topics).values():
+            topic.result(15)
+        for address in addresses:
+            one = AdminClient({"bootstrap.servers": address})
+            eventually(lambda one=one: not _topics(one), 30, 0.02)
+    groups = [group.group_id for group in admin.list_consumer_groups().result(15).valid]
+    for group in admin.delete_consumer_groups(groups).values() if groups else ():
+        try:
+            group.result(15)
+        except KafkaException:
+            pass  # one that its topics were all of
+
+
+def _topics(admin: AdminClient) -> list[str]:
+    return [name for name in admin.list_topics(timeout=15).topics if not name.startswith("__")]
+
+
+def _empty_log(broker: Broker) -> None:
+    os.truncate(broker.directory / "stderr", 0)
+
+
+async def _delete_streams(server: NatsServer) -> None:
+    client = await nats.connect(server.url)
+    jetstream = client.jetstream(timeout=15)
+    for stream in await jetstream.streams_info():
+        await jetstream.delete_stream(stream.config.name or "")
+    await client.close()
