@@ -21,22 +21,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.jetstream.acks import parse_ack_subject
-from barnabas.broker.nats.jetstream.api import NANOSECONDS, ConsumerInfo
+from barnabas.broker.nats.jetstream.api import NANOSECONDS
 from barnabas.broker.nats.jetstream.carrier import (
     Source,
     StreamCarrier,
 )
 from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, Send
 from barnabas.broker.nats.jetstream.deliveries import Delivered, Deliveries
-from barnabas.broker.nats.jetstream.durable import ACK_WAIT_S, open_durable
+from barnabas.broker.nats.jetstream.durable import ACK_WAIT_S, SETTLES_S, open_durable, wait_for_others
+from barnabas.broker.nats.jetstream.elsewhere import Elsewhere
 from barnabas.broker.nats.jetstream.intake import RECORD_OVERHEAD_BYTES, Intake, batch_bytes_max
 from barnabas.broker.nats.jetstream.pull import PullLimits
 from barnabas.broker.nats.jetstream.refusals import Refusals
 from barnabas.broker.nats.jetstream.run import Run
-from barnabas.broker.nats.jetstream.setback import SETTLES_S, Setback
+from barnabas.broker.nats.jetstream.setback import Setback
 from barnabas.broker.nats.jetstream.setup import find_stream
-from barnabas.broker.nats.jetstream.steps import Answer, pause
-from barnabas.broker.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.broker.nats.records.partitioners import BadPartition
 from barnabas.wire.errors import ErrorCode
 
@@ -88,7 +87,6 @@ class AtLeastOnce(StreamCarrier):
         super().__init__(runtime, source, binding)
         self._partition_count = partition_count
         self._cluster_id = cluster_id
-        self._producer = producer
         self._ack_wait_s = ack_wait_s
         self._intake = Intake(binding, self.stats, cluster_id)
         self._intake.on_refused = self._refused
@@ -101,12 +99,10 @@ class AtLeastOnce(StreamCarrier):
         self._progress_timer: Timer | None = None
         self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
         self._careful = 0  # so many messages are appended one by one
-        self._foreign_bytes = 0  # under way to other brokers
-        self._foreign_batches: dict[int, int] = {}  # by partition: those under way
+        self._elsewhere = Elsewhere(producer, binding.topic, self._produced)
         self._tail_max = 0
         # what came since the last `on_read`
         self._gathered: dict[int, list[Delivered]] = {}  # by partition
-        self._foreign: dict[int, BatchBuilder] = {}
         self._needless: list[Delivered] = []
         self._count = self._bytes = 0
         self._last_reply = b""
@@ -161,7 +157,7 @@ class AtLeastOnce(StreamCarrier):
 
     def _stopped(self) -> None:
         self._deliveries.stop()
-        self._producer.close()
+        self._elsewhere.close()
         if self._progress_timer is not None:
             self._progress_timer.cancel()
 
@@ -178,7 +174,8 @@ class AtLeastOnce(StreamCarrier):
         stream, name = info.config.name, durable.info.name
         config = durable.info.config
         ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS
-        await self._wait_for_others(stream, name, ack_wait_s)
+        api, deliveries = self._api, self._deliveries
+        await wait_for_others(self._runtime, self._client, api, stream, name, deliveries, ack_wait_s)
         self._deliveries.give_back()  # what has failed meanwhile
         self._stream = stream
         self._intake.of_stream(stream)
@@ -203,32 +200,6 @@ class AtLeastOnce(StreamCarrier):
     def _read_limits(self) -> None:
         limits = [batch_bytes_max(each) for each in self.leading.values()]
         self._tail_max = min(limits, default=0) - RECORD_OVERHEAD_BYTES
-
-    async def _wait_for_others(self, stream: str, name: str, ack_wait_s: float) -> None:
-        """Until nobody else asks for messages, and none is delivered that is not here.
-
-        The owner before may be about to finish. What it leaves, as a broker that died does, and what was lost on its
-        way here, the server delivers again when its time is up, and then first of all.
-        """
-        given_back = self._deliveries.give_back()
-        until = self._runtime.monotonic() + ack_wait_s + 4 * SETTLES_S
-        is_told = False
-        while True:
-            await Answer[bool](lambda done: self._client.flush(lambda error: done(error is None, error)))
-            await pause(self._runtime, SETTLES_S)
-            info = await Answer[ConsumerInfo](lambda done: self._api.consumer_info(stream, name, done))
-            lost = info.num_ack_pending - given_back - len(self._deliveries.open)
-            if lost <= 0 and not info.num_waiting:
-                return
-            if self._runtime.monotonic() >= until:
-                if info.num_waiting:
-                    log.warning("%s: somebody else takes messages of consumer %s, too", self._name, name)
-                return
-            if not is_told:
-                is_told = True
-                text = "%s: consumer %s has %d messages delivered that are not here; they are waited for, up to %.0f s"
-                log.info(text, self._name, name, max(lost, 0), ack_wait_s)
-            await pause(self._runtime, 2 * SETTLES_S)
 
     # -- messages
 
@@ -277,11 +248,12 @@ class AtLeastOnce(StreamCarrier):
             letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
             self._refusals.refuse(letter, delivered)
             return
-        # What is under way to the leader before must not be overtaken by what comes after.
-        lane = self._intake.lanes.get(partition) if partition not in self._foreign_batches else None
-        builder = lane.builder if lane is not None else self._foreign.setdefault(partition, BatchBuilder())
-        builder.add_at(tail, timestamp_ms)
-        self._gathered.setdefault(partition, []).append(delivered)
+        lane = self._intake.lanes.get(partition)
+        if lane is None or self._elsewhere.has_under_way(partition):  # to the leader before
+            self._elsewhere.take(partition, tail, timestamp_ms, delivered)
+        else:
+            lane.builder.add_at(tail, timestamp_ms)
+            self._gathered.setdefault(partition, []).append(delivered)
         if self._careful:
             self._careful -= 1
             self._append()
@@ -307,16 +279,13 @@ class AtLeastOnce(StreamCarrier):
         if self._needless:
             needless, self._needless = self._needless, []
             self._deliveries.settled(needless)
-        if self._foreign:
-            foreign, self._foreign = self._foreign, {}
-            for index, builder in sorted(foreign.items()):
-                self._send(index, builder, self._gathered.pop(index))
+        self._elsewhere.send(self._tail_max + RECORD_OVERHEAD_BYTES)
         self._intake.close_batches(size, self._appended)
         self._gathered.clear()
 
     def _refill(self) -> None:
         if self._run is not None:
-            self._run.puller.refill(self._intake.room - self._foreign_bytes)
+            self._run.puller.refill(self._intake.room - self._elsewhere.bytes)
 
     def _pull_failed(self, why: str) -> None:
         self._runtime.call_soon(lambda: self.restart(why))
@@ -338,25 +307,7 @@ class AtLeastOnce(StreamCarrier):
 
         partition.when_committed(end_offset, ended)
 
-    def _send(self, index: int, builder: BatchBuilder, delivered: list[Delivered]) -> None:
-        size_max = self._tail_max + RECORD_OVERHEAD_BYTES
-        for batch in builder.finish(0, size_max):
-            if isinstance(batch, TooLarge):
-                self._ended(delivered[batch.first : batch.first + 1], ErrorCode.MESSAGE_TOO_LARGE)
-                continue
-            mine = delivered[batch.first : batch.first + batch.header.record_count]
-            size = len(batch.records)
-            self._foreign_bytes += size
-            self._foreign_batches[index] = self._foreign_batches.get(index, 0) + 1
-            self._producer.produce(
-                self.binding.topic, index, batch.records, partial(self._produced, index, mine, size)
-            )
-
-    def _produced(self, index: int, delivered: list[Delivered], size: int, error: ErrorCode) -> None:
-        self._foreign_bytes -= size
-        self._foreign_batches[index] -= 1
-        if not self._foreign_batches[index]:
-            del self._foreign_batches[index]
+    def _produced(self, delivered: list[Delivered], error: ErrorCode) -> None:
         self._ended(delivered, error)
         if not error:
             self.stats.appended += len(delivered)

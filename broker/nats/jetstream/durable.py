@@ -6,6 +6,7 @@ binding, and only if its name is of our making; else a consumer that does someth
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -29,11 +30,17 @@ from barnabas.broker.nats.jetstream.setup import (
     needs_filter,
     with_filters,
 )
-from barnabas.broker.nats.jetstream.steps import Answer
+from barnabas.broker.nats.jetstream.steps import Answer, pause
 
 if TYPE_CHECKING:
+    from barnabas.broker.nats.client.client import NatsClient
+    from barnabas.broker.nats.jetstream.deliveries import Deliveries
     from barnabas.controller.nats.binding import Binding
+    from barnabas.storage.runtime import Runtime
 
+log = logging.getLogger("barnabas.nats")
+
+SETTLES_S: Final = 0.05  # acknowledgements and pulls take different ways through the server
 ACK_WAIT_S: Final = 10.0  # a broker that died is noticed, and what it had is delivered again
 ACK_PENDING_MAX: Final = 20_000
 
@@ -63,6 +70,41 @@ async def open_durable(
             f"another consumer of the work queue {stream.config.name} takes these subjects, and each message has one taker"
             " there: remove it, or bind other subjects"
         ) from error
+
+
+async def wait_for_others(
+    runtime: Runtime,
+    client: NatsClient,
+    api: JetStreamApi,
+    stream: str,
+    name: str,
+    deliveries: Deliveries,
+    ack_wait_s: float,
+) -> None:
+    """Until nobody else asks for messages, and none is delivered that is not here.
+
+    The owner before may be about to finish. What it leaves, as a broker that died does, and what was lost on its
+    way here, the server delivers again when its time is up, and then first of all.
+    """
+    given_back = deliveries.give_back()
+    until = runtime.monotonic() + ack_wait_s + 4 * SETTLES_S
+    is_told = False
+    while True:
+        await Answer[bool](lambda done: client.flush(lambda error: done(error is None, error)))
+        await pause(runtime, SETTLES_S)
+        info = await Answer[ConsumerInfo](lambda done: api.consumer_info(stream, name, done))
+        lost = info.num_ack_pending - given_back - len(deliveries.open)
+        if lost <= 0 and not info.num_waiting:
+            return
+        if runtime.monotonic() >= until:
+            if info.num_waiting:
+                log.warning("stream %s: somebody else takes messages of consumer %s, too", stream, name)
+            return
+        if not is_told:
+            is_told = True
+            text = "stream %s: consumer %s has %d messages delivered that are not here; they are waited for, up to %.0f s"
+            log.info(text, stream, name, max(lost, 0), ack_wait_s)
+        await pause(runtime, 2 * SETTLES_S)
 
 
 def _config(binding: Binding, name: str, ack_wait_s: float) -> ConsumerConfig:

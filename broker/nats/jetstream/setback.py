@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from barnabas.broker.nats.jetstream.carrier import BACKOFF_MAX_S, FIRST_BACKOFF_S
+from barnabas.broker.nats.jetstream.durable import SETTLES_S
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.client.client import NatsClient
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
-
-SETTLES_S: Final = 0.05  # acknowledgements and pulls take different ways through the server
 
 
 class Setback:
