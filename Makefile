@@ -12,6 +12,8 @@ INSTALLED := $(VENV)/.installed
 JARS := .cache/kafka-4.3.1/.fetched
 KAFKA_PYTHON := .cache/.kafka-python
 PYTEST := $(BIN)/python -m pytest
+# The tests wait more than they compute: two workers on two cores (compat_tests/harness/workers.py).
+WORKERS ?= -n 2 --no-loadscope-reorder
 
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
@@ -89,10 +91,10 @@ demo-nats:
 
 # Everything, then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
 test: $(JARS) $(KAFKA_PYTHON)
-	$(PYTEST) --durations=10 $(ARGS)
-	$(PYTEST) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation --ignore compat_tests/nats \
+	$(PYTEST) $(WORKERS) --durations=10 $(ARGS)
+	$(PYTEST) $(WORKERS) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation --ignore compat_tests/nats \
 	  --ignore compat_tests/suites -m 'not jvm' --loop asyncio $(ARGS)
-	$(PYTEST) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
+	$(PYTEST) $(WORKERS) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
 test-durability: $(JARS)

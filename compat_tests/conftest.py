@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `pytest -n 2`."""
+    from compat_tests.harness.workers import Scheduling
+
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what needs Java, and skip what is about this broker alone when another is under test."""
+    if hasattr(config, "workerinput"):
+        from compat_tests.harness.workers import place_in_queue
+
+        items.sort(key=lambda item: place_in_queue(item.nodeid))
     kind = config.getoption("--broker")
     skip = pytest.mark.skip(reason="about this broker alone")
     for item in items:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker, BrokerFailed
 
 READY_LINE = re.compile(
@@ -25,13 +26,14 @@ class BarnabasBroker(Broker):
         super().__init__(directory, settings)
         self.loop = loop
         self.cluster_id = ""
+        self._first_port = free_port()  # not 0: it must be free at the next start, too
         self.preexec: Callable[[], None] | None = None
         self.command_prefix: list[str] = []
 
     def effective_settings(self) -> dict[str, str]:
         """The settings that go onto the command line."""
         return {
-            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._first_port}",
             "log.dirs": str(self.directory / "data"),
             **self.settings,
         }
