@@ -18,7 +18,7 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python \
+.PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python test-franz-go \
   check format conform bench bench-partitions bench-cluster bench-nats bench-spark cluster chaos chaos-nats simulate \
   kafka lock clean
 
@@ -37,6 +37,7 @@ help:
 	@echo 'make check        format, lint, types, import rules, generated code'
 	@echo 'make test-apache  the client tests against Apache Kafka'
 	@echo 'make test-kafka-python  the integration tests that kafka-python comes with (ARGS="--broker apache")'
+	@echo 'make test-franz-go     those of franz-go; needs Go 1.26 or newer'
 	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
 	@echo 'make bench        this broker and Apache Kafka under load'
 	@echo 'make bench-partitions  both with 10,000 partitions'
@@ -121,6 +122,10 @@ test-apache: $(JARS)
 # Fails when a test fails that compat_tests/suites/kafka_python_*.toml do not list, and when a listed one passes.
 test-kafka-python: $(KAFKA_PYTHON)
 	$(BIN)/python -m compat_tests.suites $(ARGS)
+
+# The same for franz_go.toml.
+test-franz-go: $(INSTALLED)
+	$(BIN)/python -m compat_tests.suites.franz_go $(ARGS)
 
 conform: $(JARS)
 	$(BIN)/python -m compat_tests.conform $(ARGS)

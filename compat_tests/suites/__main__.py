@@ -16,10 +16,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from compat_tests.harness.apache_broker import ApacheBroker
-from compat_tests.harness.barnabas_broker import BarnabasBroker
-from compat_tests.harness.broker import Broker, ExternalBroker
 from compat_tests.suites import kafka_python
+from compat_tests.suites.brokers import make_broker
 from compat_tests.suites.sdist import SUITES
 
 
@@ -39,7 +37,7 @@ def main() -> int:
 def _passes(kind: str, version: str, arguments: Sequence[str]) -> bool:
     print(f"kafka-python {version}", flush=True)
     with tempfile.TemporaryDirectory(prefix="suites-") as directory:
-        broker = _broker(kind, Path(directory))
+        broker = make_broker(kind, Path(directory), kafka_python.settings(kind))
         broker.start()
         try:
             code, _ = kafka_python.run(broker, version, arguments)
@@ -48,14 +46,6 @@ def _passes(kind: str, version: str, arguments: Sequence[str]) -> bool:
         finally:
             broker.stop()
     return code == 0
-
-
-def _broker(kind: str, directory: Path) -> Broker:
-    if kind == "barnabas":
-        return BarnabasBroker(directory, kafka_python.settings(kind))
-    if kind == "apache":
-        return ApacheBroker(directory, kafka_python.settings(kind))
-    return ExternalBroker(kind)
 
 
 if __name__ == "__main__":
