@@ -15,7 +15,7 @@ import sys
 
 from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpark page uses)
 
-from spark_examples.exactly_once.job import BATCHES, COPIES_TOPIC, FLIGHTS_TOPIC, files_of, run_job
+from spark_examples.exactly_once.job import COPIES_TOPIC, FLIGHTS_TOPIC, files_of, run_job
 from spark_examples.exactly_once.killed import kill_in_the_middle
 from spark_examples.shared.flights import flight_records, load_flights, totals_by
 from spark_examples.shared.measures import collected, parsed
@@ -24,6 +24,7 @@ from spark_examples.shared.streams import read_topic
 from spark_examples.shared.topics import FOREVER, create_topics, produce
 
 FLIGHTS = 120_000
+BATCHES = 12  # into which the topic is cut, about
 
 
 def run(at: Run) -> None:

@@ -22,7 +22,6 @@ from spark_examples.shared.spark_session import local_spark
 from spark_examples.shared.streams import into_topic, run_to_end, stream_topic
 
 FLIGHTS_TOPIC, COPIES_TOPIC = "once-flights", "once-copies"
-BATCHES = 12  # into which the topic is cut
 
 
 def files_of(folder: Path) -> Path:
