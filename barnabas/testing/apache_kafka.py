@@ -9,12 +9,12 @@ from __future__ import annotations
 import base64
 import os
 import signal
-import socket
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barnabas.testing.broker import BrokerFailed, default_properties
+from barnabas.testing.ports import free_port
 from barnabas.testing.remote_kafka import RemoteKafka
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ApacheKafka(RemoteKafka):
 
     def start(self) -> ApacheKafka:
         """Format and run; returns when all nodes serve."""
-        ports = _free_ports(2 * self._count)
+        ports = [free_port() for _ in range(2 * self._count)]
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
         self.bootstrap_servers = ",".join(f"{HOST}:{port}" for port in ports[: self._count])
         files = [self._write_properties(node, ports) for node in range(1, self._count + 1)]
@@ -147,15 +147,3 @@ class ApacheKafka(RemoteKafka):
         path = folder / "server.properties"
         path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         return str(path)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports of the loopback that were free a moment ago."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

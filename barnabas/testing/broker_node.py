@@ -5,6 +5,7 @@ A node that is started again is the same to its clients: it has its id, its port
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.testing")
 
 HOST = "127.0.0.1"
+PORT_TRIES = 20
 _MEMORY_LOG_DIR = "/barnabas"
 
 
@@ -61,9 +63,8 @@ class BrokerNode:
         self._reserved: list[socket.socket] = []
 
     def reserve_ports(self) -> None:
-        """Have the ports before the first start."""
-        for sock in (bind_socket(HOST, self.port), bind_socket(HOST, self.controller_port)):
-            self._reserved.append(sock)
+        """Have the ports before the first start: such as no connection gets while the node is down."""
+        self._reserved = [_bound(self.port), _bound(0)]
         self.port, self.controller_port = (sock.getsockname()[1] for sock in self._reserved)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -142,3 +143,16 @@ class BrokerNode:
         log.error("node %d can't go on: %s", self.node_id, why)
         self.failure = why
         self.on_change()
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket that listens on the port, or (0) on one that is free. OSError."""
+    from barnabas.testing.ports import free_port  # late: a node that is alone takes what the system gives it
+
+    for _ in range(PORT_TRIES):
+        try:
+            return bind_socket(HOST, port or free_port())
+        except OSError as error:
+            if port or error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(errno.EADDRINUSE, "no port is free")

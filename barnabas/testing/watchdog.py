@@ -8,13 +8,10 @@ pytest, which keeps warnings for its end, on standard error as well.
 
 from __future__ import annotations
 
-import linecache
 import os
 import select
 import sys
-import sysconfig
 import threading  # noqa: TID251 - the thread that looks on
-import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,13 +23,6 @@ LOOK_EVERY_S = 0.25
 HELD_S = 1.0  # without a turn of the loop
 
 _OWN = os.path.dirname(os.path.abspath(__file__))
-_FOREIGN = tuple(
-    {
-        os.path.abspath(path)
-        for name in ("stdlib", "platstdlib", "purelib", "platlib")
-        if (path := sysconfig.get_path(name))
-    }
-)
 
 
 class BrokerBlocked(RuntimeWarning):
@@ -80,6 +70,9 @@ class Watchdog:
             return False
 
     def _tell(self) -> None:
+        import linecache
+        import warnings
+
         frame = sys._current_frames().get(self._watched)
         if frame is None:
             return
@@ -102,12 +95,16 @@ class Watchdog:
 
 def _own_line(frame: FrameType) -> FrameType:
     """The innermost call that is neither of Python's library, nor of a package, nor ours: the user's."""
+    import sysconfig  # late: nobody needs it in a run where all goes well
+
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    foreign = tuple(os.path.abspath(path) for path in libraries if path)
     innermost = frame
     current: FrameType | None = frame
     while current is not None:
         name = current.f_code.co_filename
         path = os.path.abspath(name)
-        if not (name.startswith("<") or path.startswith(_FOREIGN) or os.path.dirname(path) == _OWN):
+        if not (name.startswith("<") or path.startswith(foreign) or os.path.dirname(path) == _OWN):
             return current
         current = current.f_back
     return innermost
