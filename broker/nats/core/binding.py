@@ -17,6 +17,7 @@ from barnabas.broker.nats.cluster.turns import Turns
 from barnabas.broker.nats.core.alignment import Alignment
 from barnabas.broker.nats.core.overflow import Overflow
 from barnabas.broker.nats.core.presence import Presence
+from barnabas.broker.nats.core.subscribed import Subscribed
 from barnabas.broker.nats.core.subscribing import changed_subscriptions
 from barnabas.broker.nats.groups.lanes import GroupLanes
 from barnabas.broker.nats.ingest.budget import Budget
@@ -26,11 +27,11 @@ from barnabas.broker.nats.templates.ingest import TemplateIngest
 from barnabas.controller.nats.subjects import compile_subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from barnabas.broker.nats.carrier import CarrierStats
-    from barnabas.broker.nats.client.client import Subscription
     from barnabas.broker.nats.client.errors import Cause, NatsError
+    from barnabas.broker.nats.client.protocol import Sink
     from barnabas.broker.nats.client.server_info import ServerInfo
     from barnabas.broker.nats.cluster.turns import Turn
     from barnabas.broker.nats.connections import Intake
@@ -39,12 +40,9 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.controller.nats.bound import Binding
     from barnabas.controller.nats.subjects import Filter
-    from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.nats")
 
-ASK_REFUSED_AGAIN_S: Final = 2.0  # for a subscription, and then twice as long each time
-ASK_REFUSED_AGAIN_S_MAX: Final = 60.0
 LEAVING_LOOK_S: Final = 0.02
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
@@ -100,7 +98,7 @@ class CoreBinding(ClientListener):
             self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
         self._runtime = runtime
         self._intake = intake
-        self._subscriptions: list[Subscription] = []
+        self._subscribed = Subscribed(runtime, intake, binding.queue_group, self._sink, self._flushed)
         self._is_stopped = False
         self._leads = False
         self._is_template = binding.topic_template is not None
@@ -113,8 +111,6 @@ class CoreBinding(ClientListener):
             self._has_messages_to_miss,
             lambda: self.ingest.is_whole and self._rejects.is_idle,
         )
-        self._retry: Timer | None = None  # of what the server has refused
-        self._ask_again_s = ASK_REFUSED_AGAIN_S
 
     @property
     def state(self) -> str:
@@ -125,9 +121,8 @@ class CoreBinding(ClientListener):
             )
         if self._overflow.is_full:
             return "paused: the log takes nothing, and more waits than nats.buffer.bytes"
-        refused = [each.refused for each in self._subscriptions if each.refused]
-        if refused:
-            return f"blocked: the server refuses the subscription: {refused[0]}"
+        if self._subscribed.refused:
+            return f"blocked: the server refuses the subscription: {self._subscribed.refused}"
         if client.is_connected and isinstance(self.ingest, TemplateIngest) and self.ingest.problem:
             return f"waiting: {self.ingest.problem}"
         if client.is_connected:
@@ -161,7 +156,7 @@ class CoreBinding(ClientListener):
         self._presence.start(() if missed else leading)
         intake.closers.append(self.ingest.close)
         intake.client.listeners.append(self)
-        self._subscribe(compile_subscriptions(binding.patterns, binding.unwanted))
+        self._subscribed.to(compile_subscriptions(binding.patterns, binding.unwanted))
         self.turns.start()
         # A member of a queue group takes what it is given from the first message on: nobody else is.
         if turn is not None and client.is_connected and not self._is_member:
@@ -224,40 +219,21 @@ class CoreBinding(ClientListener):
         self._budget.bytes_max = binding.buffer_bytes
         self._rejects.topic = binding.dead_letter_topic
         self.ingest.rebind(binding, partition_count)
-        patterns = [each.subject for each in self._subscriptions]
         if not self._overflow.is_aside:
-            self._subscribe(changed_subscriptions(patterns, binding.patterns, binding.unwanted))
+            current = self._subscribed.patterns
+            self._subscribed.to(changed_subscriptions(current, binding.patterns, binding.unwanted))
         log.info("topic %s takes %s, as its configs are now", binding.topic, ", ".join(binding.patterns))
 
-    def _subscribe(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
-        """To these, with these filters. What there is of them stays; what is new comes before what is old goes."""
-        current = {each.subject: each for each in self._subscriptions}
-        subscriptions: list[Subscription] = []
-        for pattern, is_taken in wanted:
-            take = self.ingest.encoder(is_taken).take
-            subscription = current.pop(pattern, None)
-            if subscription is None:
-                client, queue = self._intake.client, self.binding.queue_group
-                subscription = client.subscribe(pattern, take, queue=queue)
-            else:
-                subscription.hand_over(take)
-            subscriptions.append(subscription)
-        for subscription in current.values():
-            subscription.unsubscribe()
-        self._subscriptions = subscriptions
-        self._intake.subscriptions_changed()
+    def _sink(self, is_taken: Filter | None) -> Sink:
+        return self.ingest.encoder(is_taken).take
 
     def leave_group(self, left: Callable[[], object]) -> None:
         """Before `stop`: have the others of the queue group be given the messages, and call `left()` when those that have
         come here are in their logs, which may take for ever."""
-        missing = len(self._subscriptions) or 1
 
-        def drained(_error: NatsError | None) -> None:
-            nonlocal missing
-            missing -= 1
-            if not missing:
-                self.ingest.close()
-                look()
+        def drained() -> None:
+            self.ingest.close()
+            look()
 
         def look() -> None:
             if self.ingest.is_whole or self._is_stopped:
@@ -265,10 +241,7 @@ class CoreBinding(ClientListener):
             else:
                 self._runtime.call_later(LEAVING_LOOK_S, look)
 
-        for subscription in self._subscriptions:
-            subscription.drain(drained)
-        if not self._subscriptions:
-            drained(None)
+        self._subscribed.drain(drained)
 
     def hear(self, done: Callable[[], object]) -> None:
         """Ask until when all has come, and call back when that is known, or can't be."""
@@ -279,11 +252,8 @@ class CoreBinding(ClientListener):
         """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it."""
         self._presence.ends(cause)
         self._is_stopped = True
-        if self._retry is not None:
-            self._retry.cancel()
         self._presence.stop()
-        for subscription in self._subscriptions:
-            subscription.unsubscribe()
+        self._subscribed.stop()
         if self._alignment is not None:
             self._alignment.stop()
         self.ingest.end()
@@ -311,14 +281,14 @@ class CoreBinding(ClientListener):
             self.binding.topic,
             why,
         )
-        self._subscribe(())
+        self._subscribed.to(())
         self._presence.stepped_aside(why)
 
     def _come_back(self) -> None:
         log.info("topic %s: its log takes messages again", self.binding.topic)
         self.ingest.rebind(self.binding, self.ingest.partition_count)
         self.ingest.subscribed_anew()
-        self._subscribe(compile_subscriptions(self.binding.patterns, self.binding.unwanted))
+        self._subscribed.to(compile_subscriptions(self.binding.patterns, self.binding.unwanted))
         if self._intake.client.is_connected:
             self._presence.connected()
             self._intake.client.flush(self._flushed)
@@ -336,32 +306,18 @@ class CoreBinding(ClientListener):
     def disconnected(self, cause: Cause) -> None:
         self._presence.disconnected(cause)
         wanted = compile_subscriptions(self.binding.patterns, self.binding.unwanted)
-        current = [each.subject for each in self._subscriptions]
-        if current != [pattern for pattern, _ in wanted] and not self._overflow.is_aside:
+        if self._subscribed.patterns != [pattern for pattern, _ in wanted] and not self._overflow.is_aside:
             self.ingest.rebind(self.binding, self.ingest.partition_count)
-            self._subscribe(wanted)  # what has stayed so as not to miss anything
+            self._subscribed.to(wanted)  # what has stayed so as not to miss anything
 
     def unreachable(self, cause: Cause) -> None:
         self._presence.unreachable(cause)
 
     def refused(self, _text: str) -> None:
         """The server has refused something; what, the subscriptions know."""
-        refused = next((each.refused for each in self._subscriptions if each.refused), "")
-        if not refused:
-            return
-        self._presence.refused(refused)
-        if self._retry is None:
-            self._retry = self._runtime.call_later(self._ask_again_s, self._ask_again)
-            self._ask_again_s = min(2 * self._ask_again_s, ASK_REFUSED_AGAIN_S_MAX)
-
-    def _ask_again(self) -> None:
-        """What the server has refused it may allow now; it does not tell when."""
-        self._retry = None
-        if self._intake.client.is_connected:
-            for subscription in self._subscriptions:
-                if subscription.refused:
-                    subscription.again()
-            self._intake.client.flush(self._flushed)
+        if self._subscribed.refused:
+            self._presence.refused(self._subscribed.refused)
+            self._subscribed.ask_again_later()
 
     def _flushed(self, error: NatsError | None) -> None:
         """The server knows the subscriptions that were made on a connection that was there; else `connected` tells."""
@@ -369,8 +325,8 @@ class CoreBinding(ClientListener):
             self._listening()
 
     def _listening(self) -> None:
-        if not self._overflow.is_aside and not any(each.refused for each in self._subscriptions):
-            self._ask_again_s = ASK_REFUSED_AGAIN_S
+        if not self._overflow.is_aside and not self._subscribed.refused:
+            self._subscribed.are_in_force()
             self._presence.listens()
 
     def _has_messages_to_miss(self) -> bool:
