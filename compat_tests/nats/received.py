@@ -16,6 +16,8 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.nats.publishers import Sent
 
+QUIET_S = 0.3  # without another record, once there are as many as there should be
+
 
 def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout: float = 60) -> Sent:
     """The payloads of the topic's records by subject, in the order of their partition: `count` of them, and what there
@@ -87,7 +89,7 @@ def _consume(
     deadline = time.monotonic() + timeout
     quiet_at = 0.0
     while time.monotonic() < deadline:
-        messages = consumer.consume(1000, 0.2)
+        messages = consumer.consume(1000, 0.1)
         for message in messages:
             assert message.error() is None, message.error()
             headers = cast("list[tuple[str, bytes]]", message.headers() or [])
@@ -95,7 +97,7 @@ def _consume(
             found[message.topic(), message.partition()].append(record)
             total += 1
         if total >= count and not messages:
-            quiet_at = quiet_at or time.monotonic() + 1
+            quiet_at = quiet_at or time.monotonic() + QUIET_S
             if time.monotonic() > quiet_at:
                 break
     consumer.close()

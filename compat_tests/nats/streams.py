@@ -112,7 +112,7 @@ def read_all(
     try:
         while _count(found, distinct) < count and time.monotonic() < deadline:
             found += consumer.consume(10_000, 0.2)
-        found += consumer.consume(10_000, 0.5)
+        found += consumer.consume(10_000, 0.3)
     finally:
         consumer.close()
     return found

@@ -55,7 +55,7 @@ def test_leaders_that_are_killed(server: NatsServer, cluster: Cluster) -> None:
     bind_in(cluster)
     publisher = SteadyPublisher(server, lambda number: f"m.{number % 40}", alike="m.alike")
     publisher.await_more(1000)
-    for _ in range(2 if ROUNDS == 1 else 20 * ROUNDS):
+    for _ in range(1 if ROUNDS == 1 else 20 * ROUNDS):
         victim = cluster.leader(TOPIC, random.randrange(PARTITIONS))
         cluster.kill(victim)
         publisher.await_more(4000)

@@ -86,7 +86,7 @@ def test_a_message_that_is_refused_stops_what_is_behind_it_until_it_is_taken(
         streams.add("ORDERS", "orders.>")
         streams.publish(published)
     bind(broker, "orders", {**BINDING, "nats.delivery": delivery, "max.message.bytes": "2000"})
-    assert len(read_all(broker, "orders", 101, seconds=2)) == 100
+    assert len(read_all(broker, "orders", 101, seconds=1)) == 100
     bind(broker, "orders", {"max.message.bytes": "100000"})
     check_exactly(read_all(broker, "orders", 201), published)
 

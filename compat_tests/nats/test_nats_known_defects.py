@@ -45,7 +45,7 @@ pytestmark = pytest.mark.barnabas_only
 MEGABYTE = 1_000_000
 JETSTREAM = {"nats.mode": "jetstream"}
 AT_LEAST_ONCE = {**JETSTREAM, "nats.delivery": "at-least-once"}
-PER_SECOND, SECONDS = 20_000, 3
+PER_SECOND, SECONDS = 20_000, 2
 
 
 def publish(server: NatsServer, *messages: tuple[str, bytes]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker.nats.cluster import positions as positions_module
 from barnabas.broker.nats.cluster.positions import Position, Positions
 from barnabas.controller.decision import Decision
 from barnabas.controller.image import PartitionState, partition_record
@@ -17,6 +18,7 @@ from barnabas.wire.messages.metadata_records import BrokerEndpoint, RegisterBrok
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
+from msgspec.structs import replace
 
 from barnabas.testing.threaded_node import ThreadedNode
 
@@ -132,6 +134,8 @@ def test_the_coordinator_may_be_another_broker(
     other = make_asker("other")
     topic_id = other.create("orders", 1)
     assert other.fetch("g", topic_id, 0) == (ErrorCode.NONE, {})  # which creates __consumer_offsets
+    terms = replace(positions_module._TERMS, patience_s=3.0, timeout_s=3.0)
+    monkeypatch.setattr(positions_module, "_TERMS", terms)
     asker = make_asker("this")
     _believe(asker, other.node.port)
     assert asker.fetch("g", topic_id, 0) == (ErrorCode.NONE, {})
@@ -139,7 +143,6 @@ def test_the_coordinator_may_be_another_broker(
     assert asker.fetch("g", topic_id, 0) == (ErrorCode.NONE, {0: Position(3)})
     assert other.fetch("g", topic_id, 0) == (ErrorCode.NONE, {0: Position(3)})
     other.stop()
-    monkeypatch.setattr("barnabas.broker.nats.cluster.positions.TIMEOUT_S", 0.2)
     error, _ = asker.fetch("g", topic_id, 0)
     assert error in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
