@@ -17,12 +17,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from barnabas.broker.nats.groups.batch import GroupBatch
 from barnabas.broker.nats.ingest.acks import ACK_ALL, KAFKA_ACK, NO_ACK
 from barnabas.broker.nats.ingest.expectations import Refusal, concern_topic, expects, expects_of_log, refusal
-from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
+from barnabas.broker.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import seal_batch
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
@@ -43,7 +42,6 @@ LOG_AGAIN_S: Final = 60.0
 SEQUENCE_END: Final = 1 << 31
 NO_ID: Final = -1
 NOBODY: Final = -1
-_ANY_SIZE: Final = 1 << 40
 _TOO_FEW: Final = "fewer replicas are in sync than min.insync.replicas"
 NOT_IN_GROUPS: Final = Refusal(
     400, 10003, "a member of a queue group can't say what the partition holds: expect nothing of it"
@@ -77,14 +75,6 @@ Produce = Callable[[bytearray, "Placed"], object]
 NextId = Callable[[int, ErrorCode], object]
 
 
-class _Batch(msgspec.Struct, gc=False):
-    tails: list[bytes]
-    owed: list[Owed]  # places among the tails
-    received_ms: int
-    received_s: float
-    is_perhaps_there: bool = False  # an attempt has had no answer
-
-
 class GroupLane:
     """See the module. `builder.tails` is what the encoder appends to; `owed` says who waits for which place of it."""
 
@@ -115,7 +105,7 @@ class GroupLane:
         self._leader = leader
         self._next_id = next_id
         self._size_max = size_max
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[GroupBatch] = deque()
         self._counted = 0  # of the records gathered, those in `held_bytes`
         self._producer_id = NO_ID
         self._sequence = 0
@@ -211,10 +201,11 @@ class GroupLane:
     def _cut(self) -> None:
         """Make batches of what was gathered."""
         now_ms, now_s = self._runtime.time_ms(), self._runtime.monotonic()
-        tails, (owed, self.owed), self._counted = self.builder.tails.copy(), (self.owed, []), 0
+        owed, self.owed, self._counted = self.owed, [], 0
+        all_of_it = GroupBatch(self.builder.tails.copy(), owed, now_ms, now_s)
         for batch in self.builder.finish(now_ms, self._size_max()):
             count = 1 if isinstance(batch, TooLarge) else batch.header.record_count
-            mine = _part(_Batch(tails, owed, now_ms, now_s), batch.first, count)
+            mine = all_of_it.part(batch.first, count)
             if isinstance(batch, TooLarge):
                 why = f"the record would take {batch.size} bytes, more than max.message.bytes of the topic"
                 self._refuse(mine, ErrorCode.MESSAGE_TOO_LARGE, why)
@@ -231,14 +222,8 @@ class GroupLane:
             self._producer_id, self._sequence = producer_id, 0
             self._go_on()
 
-    def _try(self, batch: _Batch) -> None:
-        builder = BatchBuilder()
-        builder.tails += batch.tails
-        (made,) = builder.finish(batch.received_ms, _ANY_SIZE)
-        assert isinstance(made, Batch)
-        header, records = made.header, bytearray(made.records)
-        header.producer_id, header.producer_epoch, header.base_sequence = self._producer_id, 0, self._sequence
-        seal_batch(records, header)
+    def _try(self, batch: GroupBatch) -> None:
+        records = batch.encode(self._producer_id, self._sequence)
         self._attempt += 1
         self._asked = self._leader()
         self._produce(records, partial(self._answered, self._attempt))
@@ -258,7 +243,7 @@ class GroupLane:
                 self._refuse(batch, error, error.name)
             else:  # for one of them, such as one without a key in a compacted topic
                 self._batches.extendleft(
-                    _part(batch, place, 1) for place in range(len(batch.tails) - 1, -1, -1)
+                    batch.part(place, 1) for place in range(len(batch.tails) - 1, -1, -1)
                 )
         elif error == ErrorCode.NOT_ENOUGH_REPLICAS and batch.owed and not batch.is_perhaps_there:
             self._without_those_who_ask(batch)
@@ -271,9 +256,8 @@ class GroupLane:
         self._go_on()
         self.on_settled()
 
-    def _appended(self, batch: _Batch, error: ErrorCode, base_offset: int) -> None:
-        count = len(batch.tails)
-        size = sum(map(len, batch.tails))
+    def _appended(self, batch: GroupBatch, error: ErrorCode, base_offset: int) -> None:
+        count, size = len(batch.tails), batch.size
         self.held_bytes -= size
         self._sequence = (self._sequence + count) % SEQUENCE_END
         self._retry_s = RETRY_S
@@ -284,19 +268,17 @@ class GroupLane:
         elif batch.owed:
             self.acks.stored(base_offset, batch.owed, batch.received_s)
 
-    def _without_those_who_ask(self, batch: _Batch) -> None:
+    def _without_those_who_ask(self, batch: GroupBatch) -> None:
         """Who wants to be sure is told that it isn't; the others' messages wait for replicas."""
         error = ErrorCode.NOT_ENOUGH_REPLICAS
         self.acks.fail_all(batch.owed, error, _TOO_FEW)
-        places = {place for place, *_ in batch.owed}
-        self._stats.refused += len(places)
-        self.held_bytes -= sum(len(batch.tails[place]) for place in places)
-        batch.tails = [tail for place, tail in enumerate(batch.tails) if place not in places]
-        batch.owed = []
+        self.held_bytes -= batch.size
+        self._stats.refused += batch.leave_out_those_who_ask()
+        self.held_bytes += batch.size
         if not batch.tails:
             self._batches.popleft()
 
-    def _refuse(self, batch: _Batch, error: ErrorCode, why: str) -> None:
+    def _refuse(self, batch: GroupBatch, error: ErrorCode, why: str) -> None:
         """A single record."""
         (tail,) = batch.tails
         self.held_bytes -= len(tail)
@@ -322,13 +304,3 @@ class GroupLane:
     def _again(self) -> None:
         self._retry = None
         self._go_on()
-
-
-def _part(batch: _Batch, first: int, count: int) -> _Batch:
-    owed = [
-        (place - first, reply, level, again)
-        for place, reply, level, again in batch.owed
-        if first <= place < first + count
-    ]
-    tails = batch.tails[first : first + count]
-    return _Batch(tails, owed, batch.received_ms, batch.received_s)
