@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from barnabas.broker.nats.bound_topic import BoundTopic
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.carriers import make_carriers, make_core
 from barnabas.broker.nats.cluster.positions import Positions
@@ -22,22 +22,18 @@ from barnabas.broker.nats.connections import NatsConnections
 from barnabas.broker.nats.core.gaps import GapLog
 from barnabas.broker.nats.overview import overview, refused_overview
 from barnabas.broker.nats.registry import BindingsService, describe
+from barnabas.broker.nats.stored_bindings import StoredBindings
 from barnabas.broker.nats.templates.ingest import TemplateIngest
-from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import TOPIC_RESOURCE
-from barnabas.controller.nats.binding import PREFIX, Binding, only_bound, read_configs
-from barnabas.controller.nats.binding_effects import check_effects
+from barnabas.controller.nats.binding import PREFIX
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.carrier import Carrier
     from barnabas.broker.nats.client.connection_settings import ConnectionSettings
-    from barnabas.broker.nats.cluster.turns import Turn
     from barnabas.broker.nats.core.attendance import Attendance
-    from barnabas.broker.nats.core.binding import CoreBinding
     from barnabas.broker.nats.overview import Overview
-    from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.image import MetadataImage, TopicChanges, TopicImage
+    from barnabas.controller.nats.bound import Binding
     from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.nats")
@@ -45,61 +41,8 @@ log = logging.getLogger("barnabas.nats")
 SETTLES_WITHIN_S: Final = (
     2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
 )
-HEARS_WITHIN_S: Final = 1.0
-AWAKE, ASKING, HEARD = "awake", "asking", "heard"
 ATTENDANCE_EVERY_S: Final = 1.0
 LEAVE_GROUPS_S: Final = 5.0
-# What of a core binding concerns the messages that come in alone.
-_OF_TAKING: Final = (
-    *("subjects", "excludes", "key", "partitioner", "acks", "dedup_window_ms", "buffer_bytes"),
-    *("topic_template", "topic_max", "dead_letter_topic"),
-)
-
-
-class BoundTopic:
-    """A topic with a binding. `missed`: why messages may be missing that were published before it is carried out, ""
-    when it is new; `since_ms`: since when, if that is known."""
-
-    def __init__(self, topic_id: bytes, binding: Binding, gaps: GapLog, stats: CarrierStats) -> None:
-        self.topic_id = topic_id
-        self.gaps = gaps
-        self.core_stats = stats  # of `core`, and of those before it
-        self.missed = ""
-        self.since_ms = 0
-        self.binding = binding
-        self.partition_count = -1
-        self.leading: Mapping[int, Partition] = {}
-        self.core: CoreBinding | None = (
-            None  # while this broker leads a partition, or may have to at any time
-        )
-        self.carriers: list[Carrier] = []  # the others, while it leads one
-        self.rest = AWAKE  # ASKING the server what has come before a pause, or HEARD
-
-    def all(self) -> list[Carrier]:
-        return [*self.carriers, self.core] if self.core is not None else self.carriers
-
-    def change(self, binding: Binding, partition_count: int, turn: Turn | None) -> None:
-        """What goes on as it is goes on; what can't stops, to be made anew."""
-        before, count = self.binding, self.partition_count
-        self.binding, self.partition_count = binding, partition_count
-        if self.core is None or binding.paused or not self.core.rebind(binding, partition_count, turn):
-            self.stop("the binding is paused" if binding.paused else "the binding was changed")
-        elif count != partition_count or not _publish_alike(before, binding):
-            for carrier in self.carriers:
-                carrier.stop()
-            self.carriers = []
-
-    def stop(self, cause: str = "", why: str = "") -> None:
-        """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it, or for nobody:
-        then `why` is for the log."""
-        if self.core is not None or self.carriers:
-            log.info("topic %s: its binding to NATS stops here: %s", self.binding.topic, cause or why)
-        if self.core is not None:
-            self.core.stop(cause)
-        for carrier in self.carriers:
-            carrier.stop()
-        self.core = None
-        self.carriers = []
 
 
 class NatsBridge:
@@ -113,8 +56,7 @@ class NatsBridge:
         self.connections = NatsConnections(services.runtime, settings, services.node_id, services.cluster_id)
         self._positions = Positions(services)  # of what is published
         self.topics: dict[str, BoundTopic] = {}
-        self.refused: dict[str, str] = {}  # bindings that can't be read, and why
-        self._useless: dict[str, str] = {}  # what of bindings does nothing, as it was told
+        self._stored = StoredBindings()
         self._is_stopped = False
         self._attendance = attendance
         self._timer: Timer | None = None
@@ -212,9 +154,7 @@ class NatsBridge:
         if self._is_stopped:
             return
         image = self._services.controller.image
-        for told in (self.refused, self._useless):
-            for name in [name for name in told if name not in image.topics]:
-                del told[name]
+        self._stored.forget_others(image.topics)
         for name in names:
             try:
                 self._refresh_one(name, is_settled)
@@ -226,7 +166,7 @@ class NatsBridge:
     def _refresh_one(self, name: str, is_settled: bool) -> None:
         image = self._services.controller.image
         topic = image.topics.get(name)
-        binding = self._read(name, image.topic_configs(name)) if topic is not None else None
+        binding = self._stored.read(name, image.topic_configs(name)) if topic is not None else None
         bound = self.topics.get(name)
         if bound is not None and (topic is None or binding is None or bound.topic_id != topic.topic_id):
             self._end(
@@ -249,7 +189,7 @@ class NatsBridge:
         """Nothing is carried out yet."""
         image = self._services.controller.image
         topic = image.topics.get(name)
-        binding = self._read(name, image.topic_configs(name)) if topic is not None else None
+        binding = self._stored.read(name, image.topic_configs(name)) if topic is not None else None
         if topic is None or binding is None:
             return None
         stats = CarrierStats()
@@ -257,39 +197,11 @@ class NatsBridge:
         bound = self.topics[name] = BoundTopic(topic.topic_id, binding, gaps, stats)
         return bound
 
-    def _read(self, name: str, configs: Mapping[str, str]) -> Binding | None:
-        try:
-            binding = read_configs(name, configs)
-        except (
-            ConfigError
-        ) as error:  # of a later release, or another way than through a controller of this one
-            if self.refused.get(name) != str(error):
-                log.error("topic %s is not bound: %s", name, error)
-            self.refused[name] = str(error)
-            return None
-        self.refused.pop(name, None)
-        self._tell_of_effects(name, binding)
-        return only_bound(binding)
-
-    def _tell_of_effects(self, name: str, binding: Binding | None) -> None:
-        """A topic may have had configs without effect before they were refused."""
-        why = ""
-        if binding is not None:
-            try:
-                check_effects(binding)
-            except ConfigError as error:
-                why = str(error)
-        if why and self._useless.get(name) != why:
-            log.warning("topic %s: %s", name, why)
-        if why:
-            self._useless[name] = why
-        else:
-            self._useless.pop(name, None)
-
     def _update(self, bound: BoundTopic, binding: Binding, is_settled: bool) -> None:
         topic = self._services.controller.image.topics[binding.topic]
         roles = roles_of(self._services, topic, is_settled=is_settled)
-        if self._waits_to_rest(bound, binding, roles.leading):
+        again = partial(self._refresh, [binding.topic])
+        if bound.waits_to_rest(binding, roles.leading, self._services.runtime, again):
             return
         partition_count = len(topic.partitions)
         turn, is_newcomer = None, False
@@ -329,26 +241,6 @@ class NatsBridge:
             for carrier in bound.carriers:
                 carrier.start(leading)
 
-    def _waits_to_rest(self, bound: BoundTopic, binding: Binding, leading: Mapping[int, Partition]) -> bool:
-        """Before a pause the server is asked once more until when all has come: the gap begins there. There is no waiting
-        when partitions come or go meanwhile."""
-        core = bound.core
-        if core is None or not binding.paused or bound.rest == HEARD or leading != bound.leading:
-            bound.rest = AWAKE
-            return False
-        if bound.rest == AWAKE:
-            bound.rest = ASKING
-
-            def heard() -> None:
-                timer.cancel()
-                if bound.rest == ASKING and bound.core is core:
-                    bound.rest = HEARD
-                    self._refresh([binding.topic])
-
-            timer = self._services.runtime.call_later(HEARS_WITHIN_S, heard)
-            core.hear(heard)
-        return True
-
     def _takes_for_others(self, binding: Binding, topic: TopicImage) -> bool:
         """Whether it takes messages though there is no partition that they may be for here."""
         if binding.topic_template is not None:
@@ -370,11 +262,11 @@ class NatsBridge:
             for bound in self.topics.values()
             if bound.leading
         ]
-        for name in self.refused:
+        for name in self._stored.refused:
             partitions = self._services.partitions.of_topic(name)
             leading = [index for index in sorted(partitions) if partitions[index].is_leader]
             if leading:
-                found.append(refused_overview(name, self.refused[name], leading))
+                found.append(refused_overview(name, self._stored.refused[name], leading))
         return found
 
     def _answer_on(self, connection: str) -> None:
@@ -412,11 +304,6 @@ class NatsBridge:
     def _note_attendance(self) -> None:
         self._attendance.note(self._attended())
         self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
-
-
-def _publish_alike(first: Binding, second: Binding) -> bool:
-    """Whether core bindings do the same but for what they take."""
-    return first == msgspec.structs.replace(second, **{name: getattr(first, name) for name in _OF_TAKING})
 
 
 def _configured(image: MetadataImage) -> list[str]:

@@ -53,11 +53,11 @@ def test_a_binding_that_fails_is_a_matter_of_its_own(
     assert "ZeroDivisionError" in caplog.text
     replicas.commit(bound("other", "nats.mode", "telepathy"))
     replicas.run()
-    assert "nats.mode" in bridge.refused["other"]
+    assert "nats.mode" in bridge._stored.refused["other"]
     replicas.commit(RemoveTopicRecord(topic_id=OTHER_ID))
     replicas.commit(bound("t", value="b.>"))
     replicas.run()
-    assert not bridge.refused
+    assert not bridge._stored.refused
     bridge.stop()
 
 
