@@ -82,9 +82,7 @@ class Broker(Steering):
         self.clock = BrokerClock(self, self._clock)
         self.as_version = as_version
         if as_version is not None:
-            from barnabas.testing.faults.releases import OlderRelease
-
-            self.faults.refusing = OlderRelease(as_version)
+            self.faults.pass_for(as_version)
         given = {name: _text(value) for name, value in (properties or {}).items()}
         self._prefer_uvloop = given.get("barnabas.event.loop") == "uvloop"
         self._directory = None if directory is None else Path(directory)

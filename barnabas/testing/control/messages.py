@@ -95,6 +95,13 @@ class LinkStatus(NewLink):
     id: int = 0
 
 
+class ApiLimit(msgspec.Struct, forbid_unknown_fields=True):
+    """The highest version of an API that is served; not given: none is."""
+
+    api: str
+    max_version: int | None = None
+
+
 class RequestsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Which requests. With `timeout_s` it waits until there are `count` of them (409 if they do not come)."""
 

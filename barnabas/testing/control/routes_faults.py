@@ -171,6 +171,12 @@ def _link_status(number: int, link: Link) -> m.LinkStatus:
     )
 
 
+@route("POST", "/limits", "Serve an API up to a version only, or not at all.", body=m.ApiLimit)
+def limit_api(control: Control, body: m.ApiLimit) -> None:
+    """Clients hear of it when they connect next."""
+    control.broker.faults.limit_api(body.api, body.max_version)
+
+
 @route(
     "GET",
     "/requests",

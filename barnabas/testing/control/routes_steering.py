@@ -35,6 +35,17 @@ def move_leader(control: Control, topic: str, partition: str, body: m.NodeChoice
 
 
 @route(
+    "DELETE",
+    "/topics/{topic}/partitions/{partition}/leader",
+    "Nobody leads the partition, until its leader is moved.",
+    answer=m.PartitionStatus,
+)
+def drop_leader(control: Control, topic: str, partition: str) -> m.PartitionStatus:
+    control.broker.drop_leader(topic, int(partition))
+    return _partition(control.broker, topic, int(partition))
+
+
+@route(
     "POST",
     "/topics/{topic}/partitions/{partition}/epoch",
     "Begin a new leader epoch with the same leader.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.testing.faults.connection import NEVER
 from barnabas.testing.faults.dispatcher import FaultingDispatcher
-from barnabas.testing.faults.requests import Requests
+from barnabas.testing.faults.requests import Requests, api_key_of
 from barnabas.testing.faults.rules import Rule
 from barnabas.wire.primitives import DecodeError
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from barnabas.broker.registry import Outcome
     from barnabas.broker.services import Services
     from barnabas.testing.faults.call import Call
+    from barnabas.testing.faults.releases import ServedVersions
 
 
 class Link:
@@ -76,8 +77,8 @@ class Faults:
         self.requests = Requests()
         # Calls a function on the nodes' loop and waits for it: whoever owns a loop in a thread sets this.
         self.run_on_loop: Callable[[Callable[[], object]], object] = lambda function: function()
-        # Looks at each request before the rules do, and may answer it.
-        self.refusing: Callable[[Call], Answer | Outcome | None] | None = None
+        self._version: str | None = None  # that it passes for
+        self._served: ServedVersions | None = None  # None: all
         self._rules: tuple[Rule, ...] = ()
         self._links: tuple[Link, ...] = ()
         self._held: dict[Rule, deque[Callable[[], object]]] = {}
@@ -145,11 +146,29 @@ class Faults:
         self._links = (*self._links, link)
         return link
 
+    def pass_for(self, version: str) -> None:
+        """Serve what that release of Kafka does, such as "2.8". ValueError."""
+        from barnabas.testing.faults.releases import ServedVersions
+
+        self._served = ServedVersions(version)
+        self._version = version
+
+    def limit_api(self, api: str | int, highest: int | None) -> None:
+        """Serve an API up to this version only; None: not at all. Clients hear of it when they connect next."""
+        from barnabas.testing.faults.releases import ServedVersions
+
+        if self._served is None:
+            self._served = ServedVersions()
+        self._served.limit(api_key_of(api), highest)
+
     def reset(self) -> None:
-        """No rule, no latency, nothing recorded; what is held is let go."""
+        """No rule, no latency, no limit, nothing recorded; what is held is let go. What it passes for stays."""
         for rule in self._rules:
             rule.remove()
         self._links = ()
+        self._served = None
+        if self._version is not None:
+            self.pass_for(self._version)
         self.requests.clear()
 
     def _begin(self, rule: Rule) -> None:
@@ -183,7 +202,8 @@ class Faults:
     # -- the dispatchers' side
 
     def refuse(self, call: Call) -> Answer | Outcome | None:
-        return None if self.refusing is None else self.refusing(call)
+        """The answer to a request that is not served in its version."""
+        return None if self._served is None else self._served(call)
 
     def match(self, call: Call) -> Rule | None:
         """The rule that this request falls under."""

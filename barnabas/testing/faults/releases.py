@@ -132,15 +132,19 @@ def maxima(release: str) -> dict[int, int]:
     return found
 
 
-class OlderRelease:
-    """For `Faults.refusing`: lets pass what a release of Kafka serves."""
+class ServedVersions:
+    """Lets pass what a release serves (None: this one's own), and what `limit` leaves of it."""
 
-    def __init__(self, version: str) -> None:
-        self.release = release_named(version)
+    def __init__(self, version: str | None = None) -> None:
+        self.release = RELEASES[-1] if version is None else release_named(version)
         self._maxima = maxima(self.release)
         index = RELEASES.index(self.release)
         self._has_features = index >= RELEASES.index(FEATURES_SINCE)
         self._tells_range = index >= RELEASES.index(RANGE_SINCE)
+
+    def limit(self, api_key: int, highest: int | None) -> None:
+        """Serve versions of one API up to this one; None: not at all."""
+        self._maxima[api_key] = -1 if highest is None else highest
 
     def __call__(self, call: Call) -> bytes | Outcome | None:
         highest = self._maxima.get(call.api_key, -1)

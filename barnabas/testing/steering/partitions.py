@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from barnabas.controller.decision import Decision
+from barnabas.controller.operations.partition_change import NO_LEADER
 from barnabas.testing.contents import UnknownTopic, image_of, services_of
 from barnabas.testing.operations import RequestFailed, when
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
@@ -59,6 +60,12 @@ def move_leader(nodes: Sequence[BrokerNode], topic: str, index: int, node_id: in
         done(None)
     else:
         _change(nodes, topic, index, done, leader=node_id)
+
+
+def drop_leader(nodes: Sequence[BrokerNode], topic: str, index: int, done: Done) -> None:
+    """Nobody leads it, until `move_leader` says who. UnknownTopic."""
+    _state(nodes, topic, index)
+    _change(nodes, topic, index, done, leader=NO_LEADER)
 
 
 def bump_epoch(nodes: Sequence[BrokerNode], topic: str, index: int, done: Done) -> None:

@@ -70,6 +70,12 @@ class Steering:
 
         return self.perform(lambda done: partitions.move_leader(self.nodes, topic, partition, node, done))
 
+    def drop_leader(self, topic: str, partition: int = 0) -> Awaitable[None]:
+        """Nobody leads the partition, until `move_leader` says who. UnknownTopic."""
+        from barnabas.testing.steering import partitions
+
+        return self.perform(lambda done: partitions.drop_leader(self.nodes, topic, partition, done))
+
     def bump_epoch(self, topic: str, partition: int = 0) -> Awaitable[None]:
         """The leader stays, in a new epoch. UnknownTopic."""
         from barnabas.testing.steering import partitions

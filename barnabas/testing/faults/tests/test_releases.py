@@ -57,3 +57,17 @@ def test_as_2_8() -> None:
         answer, _ = response_type(API_VERSIONS).decode(0, client.receive_bytes(size), 4)
         assert (answer.error_code, answer.api_keys[0].max_version) == (35, 3)
         client.socket.close()
+
+
+def test_one_api_is_limited_or_gone() -> None:
+    with Broker() as broker:
+        broker.faults.limit_api("Fetch", 11)
+        broker.faults.limit_api("DescribeCluster", None)
+        client = RawClient(broker.port)
+        told = {each.api_key: each.max_version for each in api_versions(client, 4).api_keys}
+        assert told[FETCH] == 11
+        assert 60 not in told
+        client.ask(FETCH, 11, FetchRequest(max_wait_ms=0))
+        client.socket.sendall(client.frame(FETCH, 12, FetchRequest(max_wait_ms=0)))
+        assert client.is_closed()
+        client.socket.close()

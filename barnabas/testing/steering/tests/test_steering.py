@@ -137,6 +137,15 @@ def test_an_epoch_alone(one: Broker) -> None:
         one.bump_epoch("nowhere")
 
 
+def test_a_partition_without_a_leader(one: Broker, connect: Connect) -> None:
+    one.create_topic("t", 1)
+    one.drop_leader("t")
+    assert one.partition("t").leader == -1
+    assert produce(connect(one)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    one.move_leader("t", node=1)
+    assert produce(connect(one)) == 0
+
+
 def test_an_isr_that_is_too_small_takes_no_produce(three: Broker, connect: Connect) -> None:
     leader = three.partition("t").leader
     client = connect(three, leader)
