@@ -24,9 +24,11 @@ def check_cycles(topic: str, binding: Binding, others: Mapping[str, Binding]) ->
     steps = "; ".join(
         f'topic {each} publishes to "{bindings[each].published_pattern}"' for each in way if each in bindings
     )
+    advice = "Publish to other subjects, or name them in nats.exclude of one of these topics"
+    if any(bindings[each].mode == KV for each in way if each in bindings):
+        advice = "Set nats.direction=in on all but one of the topics that share a bucket"
     raise ConfigError(
-        f"This closes a circle in which each record comes back for ever: {steps}, which topic {topic} gets again. "
-        "Publish to other subjects, or name them in nats.exclude of one of these topics"
+        f"This closes a circle in which each record comes back for ever: {steps}, which topic {topic} gets again. {advice}"
     )
 
 

@@ -35,7 +35,6 @@ from barnabas.broker.nats.jetstream.pull import PullLimits
 from barnabas.broker.nats.jetstream.refusals import Refusals
 from barnabas.broker.nats.jetstream.run import Run
 from barnabas.broker.nats.jetstream.setback import Setback
-from barnabas.broker.nats.jetstream.setup import find_stream
 from barnabas.broker.nats.records.partitioners import BadPartition
 from barnabas.wire.errors import ErrorCode
 
@@ -166,7 +165,7 @@ class AtLeastOnce(StreamCarrier):
     async def _set_up(self) -> None:
         if OWNING_PARTITION not in self.leading:
             return
-        info = await find_stream(self._api, self.binding)
+        info = await self._find_stream()
         known, self._known_stream = self._known_stream, (info.config.name, info.created)
         if known not in (None, self._known_stream):  # numbers are other messages' now
             self._deliveries.forget()

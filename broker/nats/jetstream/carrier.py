@@ -20,7 +20,7 @@ from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client.errors import NatsError, NoResponders
 from barnabas.broker.nats.client.listener import ClientListener
 from barnabas.broker.nats.jetstream.api import JetStreamApi, JetStreamError
-from barnabas.broker.nats.jetstream.setup import Blocked
+from barnabas.broker.nats.jetstream.setup import Blocked, find_stream, strangers
 from barnabas.broker.nats.jetstream.steps import Steps
 from barnabas.storage.errors import StorageError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.client.client import NatsClient
     from barnabas.broker.nats.client.errors import Cause
     from barnabas.broker.nats.client.server_info import ServerInfo
+    from barnabas.broker.nats.jetstream.api import StreamInfo
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.binding import Binding
     from barnabas.storage.runtime import Runtime, Timer
@@ -77,6 +78,7 @@ class StreamCarrier(ClientListener):
         self._failures = 0  # in a row
         self._logged = ("", 0.0)
         self._is_in_trouble = False  # as the log has it
+        self._told_stream = ""
 
     # -- what the bridge calls
 
@@ -212,6 +214,19 @@ class StreamCarrier(ClientListener):
     @property
     def _name(self) -> str:
         return f"topic {self.binding.topic}"
+
+    async def _find_stream(self) -> StreamInfo:
+        """The stream that is read, told of when it is another one than before. Blocked."""
+        info = await find_stream(self._api, self.binding)
+        if info.config.name != self._told_stream:
+            self._told_stream = info.config.name
+            log.info("%s: its stream is %s", self._name, info.config.name)
+            for pattern in strangers(info, self.binding.patterns):
+                text = "%s: %s is no subject of the stream %s, which takes %s"
+                log.warning(
+                    text, self._name, pattern, info.config.name, ", ".join(info.config.subjects or ())
+                )
+        return info
 
     async def _set_up(self) -> None:
         """Make a consumer and begin to pull. Whatever it raises ends the attempt; it may be cancelled wherever it waits."""

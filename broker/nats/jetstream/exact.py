@@ -36,7 +36,6 @@ from barnabas.broker.nats.jetstream.setup import (
     Consumer,
     consumer_name,
     delete,
-    find_stream,
     make_consumer,
 )
 from barnabas.broker.nats.jetstream.steps import Steps
@@ -133,7 +132,7 @@ class ExactlyOnce(StreamCarrier):
     async def _set_up(self) -> None:
         if not self.leading:
             return
-        info = await find_stream(self._api, self.binding)
+        info = await self._find_stream()
         name = info.config.name
         if info.config.retention != LIMITS:
             raise Blocked(

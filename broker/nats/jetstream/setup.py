@@ -26,7 +26,7 @@ from barnabas.broker.nats.jetstream.api import (
 )
 from barnabas.broker.nats.jetstream.steps import Answer
 from barnabas.controller.nats.bound import KV
-from barnabas.controller.nats.subjects import REST, covers
+from barnabas.controller.nats.subjects import REST, covers, overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,6 +85,15 @@ async def _stream_of(api: JetStreamApi, patterns: Iterable[str]) -> str:
             f"the subjects lie in several streams, {', '.join(sorted(found))}: name one with nats.stream"
         )
     return found.pop()
+
+
+def strangers(stream: StreamInfo, patterns: Iterable[str]) -> list[str]:
+    """The patterns that nothing can match that comes to the stream: somebody may have named another one than he meant."""
+    config = stream.config
+    if config.mirror is not None or config.sources or not config.subjects:
+        return []
+    taken = config.subjects
+    return [pattern for pattern in patterns if not any(overlap(pattern, each) for each in taken)]
 
 
 def needs_filter(stream: StreamInfo, patterns: tuple[str, ...]) -> bool:

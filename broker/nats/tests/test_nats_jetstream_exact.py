@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -358,6 +359,22 @@ def test_headers_that_ask_for_something(world: StreamWorld) -> None:
         assert partition == 1 or number % 4 != 2
         assert found.get("Own") == (b"x" if number % 4 == 1 else None)
         assert int(found["nats.seq"] or b"") == number + 1
+
+
+def test_subjects_that_a_stream_has_not_are_told_of(
+    world: StreamWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "barnabas.nats")
+    world.add()
+    world.publish(0, 5)
+    wanted = {"nats.mode": "jetstream", "nats.stream": "S", "nats.subjects": "orders.>,a.*,*.b"}
+    carrier = world.carrier(read_binding("t", wanted))
+    world.until(lambda: world.count() >= 5)
+    carrier.roles_changed(world.leading)
+    world.until(lambda: carrier.state == "running")
+    assert caplog.text.count("topic t: its stream is S") == 1
+    assert caplog.text.count("is no subject of the stream") == 1
+    assert "topic t: orders.> is no subject of the stream S, which takes a.>" in caplog.text
 
 
 def test_servers_without_jetstream_and_without_life(nats_server: Callable[..., NatsServer]) -> None:
