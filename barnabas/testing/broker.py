@@ -2,6 +2,7 @@
 
 `with Broker() as broker:` gives it a thread and an event loop of its own, so that any client may be used beside it.
 `async with Broker() as broker:` lets it live in the running loop, whatever loop that is; clients must be asynchronous then.
+What takes time gives back something to await there: a cluster needs turns of that loop, a single node does not.
 Either way `broker.bootstrap_servers` is where clients connect, and nothing is left of it at the end: no thread, no socket,
 no file, no timer in the loop.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - the loop is what this file is about
 import logging
 import threading  # noqa: TID251 - so is its thread
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,12 +26,12 @@ from barnabas.testing.broker_node import HOST, BrokerNode
 from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
 from barnabas.testing.node_runtime import NodeRuntime
-from barnabas.testing.steering.steering import Steering
+from barnabas.testing.steering.steering import Finished, Steering
 from barnabas.testing.watchdog import Watchdog
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
     from barnabas.testing.contents import Group, StoredRecord
@@ -186,127 +188,92 @@ class Broker(Steering):
         *,
         replication_factor: int | None = None,
         configs: Mapping[str, object] | None = None,
-    ) -> None:
-        """Ready to be written to on return. Where nothing is said the broker's defaults count. RequestFailed."""
-        self.wait(self._creating(name, partitions, replication_factor, configs))
+    ) -> Awaitable[None]:
+        """Ready to be written to when it is done. Where nothing is said the broker's defaults count. RequestFailed."""
+        texts = {key: _text(value) for key, value in (configs or {}).items()}
+        return self.perform(
+            lambda done: operations.create_topic(
+                self.nodes, name, partitions, replication_factor, texts, done
+            )
+        )
 
-    async def create_topic_async(
-        self,
-        name: str,
-        partitions: int | None = None,
-        *,
-        replication_factor: int | None = None,
-        configs: Mapping[str, object] | None = None,
-    ) -> None:
-        """As `create_topic`, for a cluster in the running loop."""
-        await self.wait_async(self._creating(name, partitions, replication_factor, configs))
-
-    def delete_topics(self, *names: str) -> None:
+    def delete_topics(self, *names: str) -> Awaitable[None]:
         """Those that exist; others are none the worse. RequestFailed."""
-        self.wait(lambda done: operations.delete_topics(self.nodes, names, done))
+        return self.perform(lambda done: operations.delete_topics(self.nodes, names, done))
 
-    async def delete_topics_async(self, *names: str) -> None:
-        """As `delete_topics`, for a cluster in the running loop."""
-        await self.wait_async(lambda done: operations.delete_topics(self.nodes, names, done))
-
-    def seed(self, topic: str, records: object) -> None:
-        """Append records, committed on return: an iterable of values, (key, value) pairs or mappings with `value`, `key`,
-        `headers`, `timestamp`, `partition`; or the path of a file of JSON lines (seeding.py). A topic that does not exist
-        is made."""
+    def seed(self, topic: str, records: object) -> Awaitable[None]:
+        """Append records, committed when it is done: an iterable of values, (key, value) pairs or mappings with `value`,
+        `key`, `headers`, `timestamp`, `partition`; or the path of a file of JSON lines (seeding.py). A topic that does not
+        exist is made. RequestFailed."""
         seeds = seeding.read_seeds(records)
-        if topic not in self.topics():
-            self.create_topic(topic)
-        self.wait(lambda done: operations.seed(self.nodes, topic, seeds, done))
-
-    async def seed_async(self, topic: str, records: object) -> None:
-        """As `seed`, for a cluster in the running loop."""
-        seeds = seeding.read_seeds(records)
-        if topic not in self.topics():
-            await self.create_topic_async(topic)
-        await self.wait_async(lambda done: operations.seed(self.nodes, topic, seeds, done))
+        return self.perform(lambda done: operations.seed(self.nodes, topic, seeds, done))
 
     def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
-        """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition."""
+        """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition. RequestFailed.
+        Not for a cluster in the running loop: see `seed`."""
         seed = seeding.seed_of({"value": value, "key": key, **fields})
-        if topic not in self.topics():
-            self.create_topic(topic)
         ends: operations.Ends = []
         self.wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
         [(partition, end)] = ends
         return self.call(lambda: contents.record_at(partition, end - 1))
 
-    def _creating(
-        self,
-        name: str,
-        partitions: int | None,
-        replication_factor: int | None,
-        configs: Mapping[str, object] | None,
-    ) -> operations.Start:
-        texts = {key: _text(value) for key, value in (configs or {}).items()}
-        return lambda done: operations.create_topic(
-            self.nodes, name, partitions, replication_factor, texts, done
-        )
+    # -- waiting for it
 
-    def wait(self, start: operations.Start) -> None:
-        """Start something on the loop and wait until it has called back."""
-        loop = self.loop
-        if self._thread is not None and threading.current_thread() is not self._thread:
-            asyncio.run_coroutine_threadsafe(self.wait_async(start), loop).result()
-            return
+    def perform(self, start: operations.Start) -> Awaitable[None]:
+        """Begin something and be done with it, or give back what to await: where the loop runs now, and has to turn."""
+        if self._is_elsewhere():
+            self.wait(start)
+            return Finished()
         told: list[Exception | None] = []
-        start(told.append)
+        hear: Callable[[Exception | None], object] = told.append
+        start(lambda error: hear(error))
         while not told and self._run_soon():
             pass
-        if not told:
-            raise RuntimeError("this takes turns of the loop that runs now: await the _async form of it")
-        if told[0] is not None:
-            raise told[0]
+        if told:
+            if told[0] is not None:
+                raise told[0]
+            return Finished()
+        future: asyncio.Future[None] = self.loop.create_future()
+        hear = partial(_tell, future)
+        return asyncio.ensure_future(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
+
+    def wait(self, start: operations.Start) -> None:
+        """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
+        if self._is_elsewhere():
+            asyncio.run_coroutine_threadsafe(self.wait_async(start), self.loop).result()
+        elif not isinstance(begun := self.perform(start), Finished):
+            asyncio.ensure_future(begun).cancel()
+            raise RuntimeError(
+                "the nodes of a cluster need the loop that runs now: await the other form of it"
+            )
 
     async def wait_async(self, start: operations.Start) -> None:
-        loop = self.loop
-        told: asyncio.Future[None] = loop.create_future()
-
-        def done(error: Exception | None) -> None:
-            if not told.done():
-                if error is None:
-                    told.set_result(None)
-                else:
-                    told.set_exception(error)
-
-        start(done)
+        """As `wait`, on the loop."""
+        told: asyncio.Future[None] = self.loop.create_future()
+        start(partial(_tell, told))
         await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
+
+    def _is_elsewhere(self) -> bool:
+        """Whether the broker's loop turns while this thread waits."""
+        return self._thread is not None and threading.current_thread() is not self._thread
 
     # -- its state as a whole
 
-    def reset(self) -> None:
+    def reset(self) -> Awaitable[None]:
         """As if it had just been started: no topics, groups, producer ids, configs, rules and recorded requests. Clients
         that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
         self.call(self._reset_nodes)
-        self.wait_until_ready()
-
-    async def reset_async(self) -> None:
-        """As `reset`, for a cluster in the running loop."""
-        self.faults.reset()
-        self._reset_nodes()
-        await self._await_ready()
+        return self._ready_again()
 
     def snapshot(self) -> Snapshot:
         """All that it holds now."""
         return self.call(lambda: snapshots.take(self.nodes))
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot) -> Awaitable[None]:
         """Hold what it held then. Clients are disconnected, as at a reset."""
         self.call(lambda: self._reset_nodes(snapshot))
-        self.wait_until_ready()
-        if len(self.nodes) > 1:
-            self.wait(lambda done: operations.when_settled(self.nodes, done))
-
-    async def restore_async(self, snapshot: Snapshot) -> None:
-        """As `restore`, for a cluster in the running loop."""
-        self._reset_nodes(snapshot)
-        await self._await_ready()
-        await self.wait_async(lambda done: operations.when_settled(self.nodes, done))
+        return self._ready_again(settles=len(self.nodes) > 1)
 
     def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
         for node in self.nodes:
@@ -324,17 +291,24 @@ class Broker(Steering):
         went = [node.runtime.run_soon() for node in self.nodes]
         return any(went)
 
-    def wait_until_ready(self) -> None:
-        """Until all nodes serve that run: after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
-        if self._thread is not None:
-            asyncio.run_coroutine_threadsafe(self._await_ready(), self.loop).result()
-            return
+    def wait_until_ready(self) -> Awaitable[None]:
+        """All nodes serve that run: for after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
+        return self._ready_again()
+
+    def _ready_again(self, *, settles: bool = False) -> Awaitable[None]:
+        async def ready() -> None:
+            await self._await_ready()
+            if settles:
+                await self.wait_async(lambda done: operations.when_settled(self.nodes, done))
+
+        if self._is_elsewhere():
+            asyncio.run_coroutine_threadsafe(ready(), self.loop).result()
+            return Finished()
         while not all(node.is_ready for node in self.nodes) and self._run_soon():
             pass
-        if not all(node.is_ready for node in self.nodes):
-            raise RuntimeError(
-                "the nodes find each other in turns of the loop that runs now: await the _async form"
-            )
+        if all(node.is_ready for node in self.nodes) and not settles:
+            return Finished()
+        return asyncio.ensure_future(ready())
 
     # -- in a thread
 
@@ -456,6 +430,15 @@ class Broker(Steering):
 
     def _node_changed(self) -> None:
         self._changed.set()
+
+
+def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
 
 
 async def _drain() -> None:

@@ -104,7 +104,18 @@ def seed(
     done: Done,
     ends: Ends | None = None,
 ) -> None:
-    """`done` when all of them are committed. `ends` takes the partitions, with the offset behind their last record."""
+    """`done` when all of them are committed. A topic that does not exist is made first. `ends` takes the partitions, with the
+    offset behind their last record."""
+    if topic not in image_of(nodes).topics:
+
+        def made(error: Exception | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                seed(nodes, topic, seeds, done, ends)
+
+        create_topic(nodes, topic, None, None, {}, made)
+        return
     waiting = 1
     try:
         appended = seeding.append(nodes, topic, seeds)

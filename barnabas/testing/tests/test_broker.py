@@ -352,7 +352,8 @@ def test_nothing_stays_in_a_loop_that_goes_on(run: Callable[[Any], None]) -> Non
     async def main() -> None:
         async def one(nodes: int = 1) -> None:
             async with Broker(nodes=nodes) as broker:
-                await broker.seed_async("made", [b"v"])
+                await broker.seed("made", [b"v"])
+                await broker.reset()
                 if nodes == 1:
                     await asyncio.to_thread(exchange, broker.port, b"v")
 

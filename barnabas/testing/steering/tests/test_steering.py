@@ -320,7 +320,7 @@ def test_the_cluster_lives_through_a_jump(three: Broker, connect: Connect) -> No
 def test_in_the_running_loop() -> None:
     async def work() -> None:
         async with Broker(nodes=2) as broker:
-            await broker.create_topic_async("t", 1, replication_factor=2)
+            await broker.create_topic("t", 1, replication_factor=2)
             old = broker.partition("t").leader
             await broker.move_leader("t")
             assert broker.partition("t").leader != old
