@@ -19,7 +19,7 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python test-franz-go \
-  check format conform bench bench-partitions bench-cluster bench-nats bench-spark cluster chaos chaos-nats simulate \
+  check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate \
   kafka lock clean
 
 help:
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench        this broker and Apache Kafka under load'
 	@echo 'make bench-partitions  both with 10,000 partitions'
 	@echo 'make bench-cluster     three nodes of each'
+	@echo 'make bench-testing     what the in-process broker costs a test suite'
 	@echo 'make bench-nats        NATS messages into topics, JetStream and a script written by hand'
 	@echo 'make bench-spark       Spark on both: batch read, batch write, streams'
 	@echo 'make clean        remove what make made (barnabas-data and barnabas-cluster-data stay)'
@@ -146,6 +147,9 @@ bench-cluster: $(JARS)
 
 bench-spark: $(JARS)
 	$(BIN)/python -m compat_tests.bench.spark $(ARGS)
+
+bench-testing: $(INSTALLED)
+	$(BIN)/python -m compat_tests.bench.in_process $(ARGS)
 
 bench-nats: $(INSTALLED)
 	$(BIN)/python -m compat_tests.bench.nats $(ARGS)
