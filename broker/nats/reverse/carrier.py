@@ -1,31 +1,29 @@
 """Records out: a topic's committed records as messages, for the partitions that are led here.
 
-The position is that of an ordinary consumer group without members (nats.publish.group), so every tool of Kafka shows
-the lag and can move it, best while nats.paused=true. A topic whose group has no position yet is published from its first record. The next leader of
-a partition goes on from the group's position: what was under way comes again, with the same Nats-Msg-Id.
-
-One request commits the positions of all partitions, every second and whenever much has been published.
+The position is that of an ordinary consumer group without members (nats.publish.group, reverse/group.py), so every tool of
+Kafka shows the lag and can move it, best while nats.paused=true. A topic whose group has no position yet is published from
+its first record. The next leader of a partition goes on from the group's position: what was under way comes again, with the
+same Nats-Msg-Id.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.announcements import publishing
 from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.client.client import ClientListener
-from barnabas.broker.nats.cluster.positions import Position, Positions
+from barnabas.broker.nats.cluster.positions import Positions
 from barnabas.broker.nats.kv.bucket import subject_prefix
 from barnabas.broker.nats.kv.outgoing import BucketOutgoing
 from barnabas.broker.nats.kv.synced import SyncedOutgoing
 from barnabas.broker.nats.records.partitioners import compile_partitioner
+from barnabas.broker.nats.reverse.group import GroupPositions
 from barnabas.broker.nats.reverse.outgoing import SubjectOutgoing
 from barnabas.broker.nats.reverse.partition import PartitionPublisher
 from barnabas.controller.nats.binding import KV
 from barnabas.controller.nats.subjects import matches
-from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,17 +41,12 @@ log = logging.getLogger("barnabas.nats")
 
 DEFAULT_GROUP_PREFIX: Final = "nats-"
 COMMIT_EVERY_S: Final = 1.0
-# The leader before may commit last, having heard late that it is none: then the group stands further back than it should.
-COMMIT_AGAIN_S: Final = 10.0
 COMMIT_AFTER: Final = 10_000  # records of one partition
-# A group without members loses positions that are old (offsets.retention.minutes, a week), so they are renewed.
-RENEW_S: Final = 3600.0  # at the latest
 # Under way at a time. A stream refuses more than 10,000 messages that it has not dealt with yet.
 MESSAGES_MAX: Final = 4096
 BYTES_MAX: Final = 8 * 1024 * 1024
 MESSAGES_MIN: Final = 32  # of each partition, however many there are
 BYTES_MIN: Final = 128 * 1024
-ASK_AGAIN_S: Final = 0.5
 
 
 class ReverseBinding(ClientListener):
@@ -77,16 +70,10 @@ class ReverseBinding(ClientListener):
         self._owns_positions = positions is None
         self._subscription: Subscription | None = None
         self._tick_timer: Timer | None = None
-        self._ask_timer: Timer | None = None
-        self._again_at_s: dict[
-            PartitionPublisher, float
-        ] = {}  # when those that have begun lately commit once more
-        self._asking: set[PartitionPublisher] = set()  # whose position is on its way
-        self._is_committing = False
-        self._ask_problem = ""
-        self._commit_problem = ""
-        self._renewed_at = 0.0
-        self._renew_s = min(RENEW_S, services.config.offsets_retention_minutes * 60 / 4)
+        retention_s = services.config.offsets_retention_minutes * 60
+        self._group_positions = GroupPositions(
+            self.runtime, self._positions, self.group, self.publishers, retention_s
+        )
         self._is_stopped = False
         self._partition_count = 1
         self._partition_of = compile_partitioner(binding.partitioner, 1)
@@ -104,10 +91,10 @@ class ReverseBinding(ClientListener):
         if not self.client.is_connected:
             cause = self.client.last_cause
             return f"connecting: {cause}" if cause is not None else "connecting"
-        if self._commit_problem:
-            return self._commit_problem
+        if self._group_positions.commit_problem:
+            return self._group_positions.commit_problem
         if any(not each.is_begun for each in self.publishers.values()):
-            return self._ask_problem or "starting"
+            return self._group_positions.ask_problem or "starting"
         return "running"
 
     def start(self, leading: Mapping[int, Partition]) -> None:
@@ -115,7 +102,6 @@ class ReverseBinding(ClientListener):
             self.inbox = self.client.new_inbox() + b"."
             self._subscription = self.client.subscribe((self.inbox + b">").decode(), self._take_ack)
         self.client.listeners.append(self)
-        self._renewed_at = self.runtime.monotonic()
         log.info("topic %s %s", self.binding.topic, publishing(self.binding, self.group, leading))
         self._tick()
         self.roles_changed(leading)
@@ -131,32 +117,31 @@ class ReverseBinding(ClientListener):
             or publisher.partition.leader_epoch != publisher.leader_epoch
         ]
         if gone:
-            self._commit(at_last=True)
+            self._group_positions.commit(at_last=True)
         for index in gone:
             publisher = self.publishers.pop(index)
             publisher.stop()
-            self._asking.discard(publisher)
-            self._again_at_s.pop(publisher, None)
+            self._group_positions.forget(publisher)
         for index, partition in sorted(leading.items()):
             if index not in self.publishers:
                 self.publishers[index] = PartitionPublisher(self, partition, self._outgoing(index))
         share = max(1, len(self.publishers))
         self.messages_max = max(MESSAGES_MIN, MESSAGES_MAX // share)
         self.bytes_max = max(BYTES_MIN, BYTES_MAX // share)
-        self._ask([each for each in self.publishers.values() if not each.is_begun])
+        self._group_positions.ask_for_new()
 
     def stop(self) -> None:
         if self._is_stopped:
             return
         for publisher in self.publishers.values():
             publisher.stop()
-        self._commit(at_last=True)
+        self._group_positions.commit(at_last=True)
+        self._group_positions.stop()
         self._is_stopped = True
         if self in self.client.listeners:
             self.client.listeners.remove(self)
-        for timer in (self._tick_timer, self._ask_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
         if self._subscription is not None:
             self._subscription.unsubscribe()
             self._subscription = None
@@ -199,53 +184,14 @@ class ReverseBinding(ClientListener):
 
     def ask_position(self, publisher: PartitionPublisher) -> None:
         """See Publishing."""
-        self._ask([publisher])
-
-    def _ask(self, publishers: list[PartitionPublisher]) -> None:
-        wanted = [each for each in publishers if each not in self._asking]
-        if not wanted or self._is_stopped:
-            return
-        self._asking.update(wanted)
-        topic_id = wanted[0].partition.topic_id
-        indexes = [each.partition.partition for each in wanted]
-        self._positions.fetch(self.group, topic_id, indexes, partial(self._told, wanted))
-
-    def _told(
-        self, publishers: list[PartitionPublisher], error: ErrorCode, positions: dict[int, Position]
-    ) -> None:
-        asked = [each for each in publishers if each in self._asking]
-        self._asking.difference_update(asked)
-        if not error:
-            self._ask_problem = ""
-        if self._is_stopped:
-            return
-        for publisher in asked:
-            position = positions.get(publisher.partition.partition)
-            if publisher.is_begun:
-                publisher.moved_to(position)
-            elif not error:
-                publisher.begin(position)
-                self._again_at_s[publisher] = self.runtime.monotonic() + COMMIT_AGAIN_S
-        if error and any(not each.is_begun for each in asked):
-            problem = f"waiting: where group {self.group} stands is not known yet: {error.name}"
-            if problem != self._ask_problem:
-                log.info("%s", problem)
-            self._ask_problem = problem
-            if self._ask_timer is not None:
-                self._ask_timer.cancel()
-            delay_s = ASK_AGAIN_S * self.runtime.random.uniform(0.5, 1)
-            self._ask_timer = self.runtime.call_later(delay_s, self._ask_again)
-
-    def _ask_again(self) -> None:
-        self._ask_timer = None
-        self._ask([each for each in self.publishers.values() if not each.is_begun])
+        self._group_positions.ask([publisher])
 
     def has_confirmed(self, publisher: PartitionPublisher) -> None:
         """See Publishing."""
         moved = publisher.confirmed - publisher.committed
         # One that stands still may be moved by an admin next, and nothing of ours should come behind that.
         if moved >= COMMIT_AFTER or (moved and publisher.problem and not publisher.is_under_way):
-            self._commit()
+            self._group_positions.commit()
 
     def how_to_move(self, partition: Partition, offset: int) -> str:
         """See Publishing."""
@@ -256,51 +202,6 @@ class ReverseBinding(ClientListener):
             f"--topic {partition.topic}:{partition.partition} --reset-offsets --to-offset {offset} --execute"
         )
 
-    def _commit(self, *, at_last: bool = False) -> None:
-        """Commit what has moved, unless that is under way; `at_last` in any case."""
-        if (self._is_committing and not at_last) or self._is_stopped:
-            return
-        now = self.runtime.monotonic()
-        renews = now - self._renewed_at >= self._renew_s
-        moved: dict[int, Position] = {}
-        for index, publisher in sorted(self.publishers.items()):
-            offset = publisher.confirmed
-            if publisher.has_position and (
-                renews or offset != publisher.committed or self._commits_again(publisher, now)
-            ):
-                epoch = publisher.partition.log.epoch_for_offset(offset - 1) if offset > 0 else -1
-                moved[index] = Position(offset, epoch, publisher.metadata())
-        if not moved:
-            return
-        if renews:
-            self._renewed_at = now
-        self._is_committing = True
-        topic_id = next(iter(self.publishers.values())).partition.topic_id
-        publishers = dict(self.publishers)
-        self._positions.commit(self.group, topic_id, moved, partial(self._committed, publishers, moved))
-
-    def _commits_again(self, publisher: PartitionPublisher, now_s: float) -> bool:
-        """Once. Not where an admin may be about to move the group."""
-        if publisher.problem or self._again_at_s.get(publisher, now_s + 1) > now_s:
-            return False
-        del self._again_at_s[publisher]
-        return True
-
-    def _committed(
-        self, publishers: dict[int, PartitionPublisher], moved: dict[int, Position], error: ErrorCode
-    ) -> None:
-        self._is_committing = False
-        if error:
-            problem = _why_not_committed(self.group, error)
-            if problem != self._commit_problem:
-                log.warning("%s", problem)
-            self._commit_problem = problem
-            return
-        self._commit_problem = ""
-        for index, position in moved.items():
-            if self.publishers.get(index) is publishers[index]:
-                publishers[index].committed_to(position.offset)
-
     def _tick(self) -> None:
         self._tick_timer = self.runtime.call_later(COMMIT_EVERY_S, self._tick)
         now = self.runtime.monotonic()
@@ -308,7 +209,7 @@ class ReverseBinding(ClientListener):
             if publisher.is_begun:
                 publisher.check_patience(now)
         self.stats.lag = sum(each.lag for each in self.publishers.values() if each.is_begun)
-        self._commit()
+        self._group_positions.commit()
 
     # -- acknowledgements of streams
 
@@ -346,12 +247,3 @@ class ReverseBinding(ClientListener):
             return
         for publisher in self.publishers.values():
             publisher.refused(text)
-
-
-def _why_not_committed(group: str, error: ErrorCode) -> str:
-    if error == ErrorCode.UNKNOWN_MEMBER_ID:
-        return (
-            f"blocked: the position can't be committed: group {group} has members of its own. Stop them, or choose another "
-            "group by nats.publish.group"
-        )
-    return f"waiting: the position of group {group} can't be committed now: {error.name}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.reverse import carrier as reverse_module
+from barnabas.broker.nats.reverse import group as reverse_group
 from barnabas.broker.nats.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
@@ -120,7 +120,7 @@ def test_a_stream_has_each_record_once_though_the_server_is_killed(
 def test_a_late_commit_of_the_leader_before_does_not_last(
     bench: ReverseBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reverse_module, "COMMIT_AGAIN_S", 2.5)
+    monkeypatch.setattr(reverse_group, "COMMIT_AGAIN_S", 2.5)
     bench.create("orders")
     bench.append("orders", records(20))
     reverse = bench.publish("orders", {"nats.publish.subject": "out.x"})
