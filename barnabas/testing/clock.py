@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.testing")
 
 TURNS: Final = 8  # of the loop after each moment: a request to another node and its answer need that many
-STEPS_MAX: Final = 2000  # moments that a long way is divided into
-CLUSTER_STEP_S: Final = 0.5  # of a cluster at most, or its nodes would miss each other
+STEPS_MAX: Final = 1000  # moments that a long way is divided into
+CLUSTER_STEP_S: Final = (0.1, 0.25)  # of a cluster: with longer ones its nodes would miss each other
 
 
 class Clock:
@@ -69,7 +69,7 @@ class BrokerClock:
         nodes = self._broker.nodes
         step_s = seconds / STEPS_MAX
         if len(nodes) > 1:
-            step_s = min(step_s, CLUSTER_STEP_S)
+            step_s = min(max(step_s, CLUSTER_STEP_S[0]), CLUSTER_STEP_S[1])
 
         def runtimes() -> list[NodeRuntime]:
             return [each.runtime for each in nodes if each.is_running]
