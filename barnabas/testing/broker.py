@@ -410,7 +410,7 @@ class Broker(Steering):
 
     def _stop_nodes(self) -> None:
         for node in self.nodes:
-            node.stop()
+            node.end()
             node.release_ports()
 
     async def _await_ready(self) -> None:

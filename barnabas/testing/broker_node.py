@@ -104,6 +104,14 @@ class BrokerNode:
             finally:
                 self.runtime.end()
 
+    def end(self) -> None:
+        """For good: in memory nothing need be written. Otherwise as `stop`."""
+        if not self.is_in_memory:
+            self.stop()
+        elif self.is_running:
+            self.is_running = self.is_ready = False
+            self.runtime.end()
+
     def drop(self, *, keeps_listening: bool = False) -> None:
         """kill -9: its connections end, nothing more is written. In memory alone: files of a directory are closed as at a
         stop, because this process goes on and holds their locks. `keeps_listening`: its ports stay taken, and who connects

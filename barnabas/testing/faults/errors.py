@@ -8,7 +8,6 @@ import msgspec
 
 from barnabas.testing.faults.call import FETCH
 from barnabas.testing.faults.failures import OVERWRITTEN, depth_of, failed, merged, overwritten, without
-from barnabas.wire.messages.fetch import FetchPartition, FetchTopic
 
 if TYPE_CHECKING:
     from barnabas.testing.faults.call import Call
@@ -55,6 +54,11 @@ def _complete(call: Call) -> Any:
     """The request with all that it is about: a fetch names what has changed since the last one of its session."""
     if call.api_key != FETCH:
         return call.request
+    from barnabas.wire.messages.fetch import (
+        FetchPartition,
+        FetchTopic,
+    )  # late: large, and most rules are of others
+
     topics: dict[Topic, FetchTopic] = {}
     for topic, partition in call.targets():
         assert topic is not None
