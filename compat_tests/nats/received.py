@@ -43,7 +43,7 @@ def read(broker: Broker | Cluster, topic: str, count: int, partitions: int = 1) 
     for found in consumer.poll(timeout_ms=200).values():
         records += found
     consumer.close()
-    assert len(records) == count
+    assert len(records) == count, [record.value for record in records][-20:]
     return records
 
 
