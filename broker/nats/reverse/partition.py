@@ -14,22 +14,22 @@ from __future__ import annotations
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.client.errors import NatsError, NotConnected, OutputFull
 from barnabas.broker.nats.reverse.reader import CommittedReader
 from barnabas.broker.nats.reverse.subject import Unpublishable
+from barnabas.broker.nats.reverse.under_way import PATIENCE_S, UnderWay
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, RecordBatchError
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.carrier import CarrierStats
-    from barnabas.broker.nats.client.client import NatsClient
     from barnabas.broker.nats.cluster.positions import Position
     from barnabas.broker.nats.reverse.outgoing import Outcome, Outgoing
+    from barnabas.broker.nats.reverse.publishing import Publishing
     from barnabas.broker.partition import Partition
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.nats")
 
@@ -37,30 +37,6 @@ SLICE: Final = 128  # records between two looks at what else waits for the loop:
 UNCOMMITTED_MAX: Final = 100_000  # records that would be published twice after a crash
 FIRST_BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
-PATIENCE_S: Final = 5.0  # how long a message may be without an acknowledgement
-
-
-class Publishing(Protocol):
-    """The binding, as one of its partitions sees it (reverse/carrier.py)."""
-
-    runtime: Runtime
-    client: NatsClient
-    stats: CarrierStats
-    inbox: bytes  # where PubAcks come, with the last dot; b"" in core NATS
-    messages_max: int  # of one partition under way
-    bytes_max: int
-
-    def ask_position(self, publisher: PartitionPublisher) -> None:
-        """Have `moved_to` called with where the group stands now."""
-        ...
-
-    def has_confirmed(self, publisher: PartitionPublisher) -> None:
-        """Its position has moved."""
-        ...
-
-    def how_to_move(self, partition: Partition, offset: int) -> str:
-        """What to type to move the group's position there."""
-        ...
 
 
 class PartitionPublisher:
@@ -78,8 +54,7 @@ class PartitionPublisher:
         outgoing.on_settled = self._settled
         self._reader = CommittedReader(partition, binding.runtime, 0, self._pump)
         self._queue: deque[Record] = deque()  # taken at once, not published
-        self._unacknowledged: dict[int, int] = {}  # offset -> bytes, in the order of publishing
-        self._bytes = 0  # of these
+        self._under_way = UnderWay()
         self._attempt = 0  # what is said of an earlier one does not count any more
         self._failures = 0  # in a row
         self._is_in_trouble = False  # as the log has it
@@ -88,7 +63,6 @@ class PartitionPublisher:
         self._is_stopped = True
         self.has_position = False  # whether `confirmed` says anything
         self._is_waiting = False  # for more records
-        self._watched = (-1, 0.0)  # the first message without an acknowledgement, and since when it is that
         self._removed = 0
 
     # -- life
@@ -113,8 +87,8 @@ class PartitionPublisher:
     @property
     def confirmed(self) -> int:
         """Everything below is acknowledged, or nothing to publish."""
-        for offset in self._unacknowledged:
-            return offset
+        if self._under_way:
+            return self._under_way.first
         return self._queue[0].offset if self._queue else self._reader.next_offset
 
     @property
@@ -124,7 +98,7 @@ class PartitionPublisher:
     @property
     def is_under_way(self) -> bool:
         """Whether messages wait for their acknowledgement."""
-        return bool(self._unacknowledged)
+        return bool(self._under_way)
 
     @property
     def lag(self) -> int:
@@ -158,8 +132,7 @@ class PartitionPublisher:
         self._attempt += 1
         self._stop_waiting()  # there is something to read again
         self._queue.clear()
-        self._unacknowledged.clear()
-        self._bytes = 0
+        self._under_way.clear()
         self._reader.seek(offset)
         self._outgoing.restart(metadata)
 
@@ -223,9 +196,9 @@ class PartitionPublisher:
             self._schedule()
         if self._reader.removed != self._removed:
             self._tell_removed()
-        if end >= 0 and self._unacknowledged and not self._binding.inbox:
+        if end >= 0 and self._under_way and not self._binding.inbox:
             self._client.flush(partial(self._flushed, attempt, end))
-        elif not self._unacknowledged:
+        elif not self._under_way:
             self._binding.has_confirmed(self)  # what is not published counts as well
         return is_at_end
 
@@ -242,8 +215,9 @@ class PartitionPublisher:
         if message is None:
             return True
         size = len(message[1]) + len(message[2])
-        if self._unacknowledged and (
-            len(self._unacknowledged) >= binding.messages_max or self._bytes + size > binding.bytes_max
+        under_way = self._under_way
+        if under_way and (
+            len(under_way) >= binding.messages_max or under_way.bytes + size > binding.bytes_max
         ):
             return False  # until some are acknowledged
         info = self._client.info
@@ -263,8 +237,7 @@ class PartitionPublisher:
             self._block(record, str(error))
             return False
         self._outgoing.sent(record, message)
-        self._unacknowledged[record.offset] = size
-        self._bytes += size
+        under_way.add(record.offset, size)
         return True
 
     def _send(self, offset: int, message: tuple[bytes, bytes, bytes]) -> None:
@@ -278,7 +251,7 @@ class PartitionPublisher:
 
     def answered(self, attempt: int, offset: int, header_block: bytes, payload: bytes) -> None:
         """A stream has answered to the message of this offset."""
-        if attempt != self._attempt or self._is_stopped or offset not in self._unacknowledged:
+        if attempt != self._attempt or self._is_stopped or offset not in self._under_way:
             return
         outcome = self._outgoing.answer(offset, header_block, payload)
         if outcome is not None:
@@ -286,7 +259,7 @@ class PartitionPublisher:
 
     def _settled(self, offset: int, outcome: Outcome) -> None:
         """It is known what has become of a message that is under way."""
-        if self._is_stopped or offset not in self._unacknowledged:
+        if self._is_stopped or offset not in self._under_way:
             return
         if outcome == "":
             self._confirm(offset)
@@ -304,15 +277,12 @@ class PartitionPublisher:
     def _flushed(self, attempt: int, end: int, error: NatsError | None) -> None:
         if attempt != self._attempt or self._is_stopped or error is not None:
             return  # the listener hears of the connection
-        for offset in tuple(self._unacknowledged):
-            if offset >= end:
-                break
+        for offset in self._under_way.below(end):
             self._confirm(offset)
         self._go_on()
 
     def _confirm(self, offset: int) -> None:
-        size = self._unacknowledged.pop(offset)
-        self._bytes -= size
+        size = self._under_way.remove(offset)
         stats = self._binding.stats
         stats.messages_out += 1
         stats.bytes_out += size
@@ -328,19 +298,15 @@ class PartitionPublisher:
 
     def check_patience(self, now: float) -> None:
         """Called now and then: has the first message been waiting too long?"""
-        first = next(iter(self._unacknowledged), -1)
-        if first != self._watched[0]:
-            self._watched = first, now
-        elif first >= 0 and now - self._watched[1] >= PATIENCE_S:
-            self._watched = -1, now
+        if self._under_way.waits_too_long(now):
             self._retry(
-                f"waiting: no acknowledgement of {self.partition.log.name}, offset {first} for {PATIENCE_S:g} s: is the stream there, and may this user "
-                f"publish to it?"
+                f"waiting: no acknowledgement of {self.partition.log.name}, offset {self._under_way.first} for {PATIENCE_S:g} s: "
+                "is the stream there, and may this user publish to it?"
             )
 
     def refused(self, text: str) -> None:
         """The server has refused a message of this binding, perhaps one of these."""
-        if self._unacknowledged and not self._is_stopped:
+        if self._under_way and not self._is_stopped:
             self._retry(f"blocked: the server has refused a message: {text}")
 
     # -- trouble
