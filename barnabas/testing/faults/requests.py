@@ -41,6 +41,15 @@ def api_key_of(api: str | int) -> int:
     return key
 
 
+def refuse_in_loop(instead: str) -> None:
+    """RuntimeError where waiting would stop a loop that has to go on."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"this blocks the loop that runs now: await {instead}(...) instead")
+
+
 class Recorded:
     """One request. `received_ms` and `answered_ms` are milliseconds since the epoch on the broker's clock."""
 
@@ -196,7 +205,8 @@ class Requests:
         **conditions: Any,
     ) -> list[Recorded]:
         """Wait until there are `count` of them (as `of`; `answered`: that were answered) and return them. AssertionError,
-        with what there was, after `timeout` seconds. Not in the broker's own loop: see `arrived`."""
+        with what there was, after `timeout` seconds. RuntimeError in a coroutine: see `arrived`."""
+        refuse_in_loop("arrived")
         changed = threading.Event()
         self._waiting.append(changed.set)
         try:

@@ -10,11 +10,12 @@ served=True stands in the log, and the producer does not know.
 
 from __future__ import annotations
 
-import threading  # noqa: TID251 - a test waits for what is held
+import asyncio  # noqa: TID251 - a test waits for what is held
+import threading  # noqa: TID251 - or waits in a thread
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of
+from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in_loop
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Rule:
         self.description = ""
         self._begin, self._end, self._release = begin, end, release
         self._held = threading.Condition()
+        self._tell: list[Callable[[], object]] = []  # who waits for them
         self.held = 0  # requests that wait for `release`
         # What to do:
         self.delay_s = 0.0
@@ -164,16 +166,41 @@ class Rule:
         self._release(self, count)
 
     def wait_held(self, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until so many requests are held. AssertionError after `timeout` seconds. Not in the broker's own loop."""
+        """Wait until so many requests are held. AssertionError after `timeout` seconds; RuntimeError in a coroutine: see
+        `held_async`."""
+        refuse_in_loop("held_async")
         with self._held:
             if not self._held.wait_for(lambda: self.held >= count, timeout):
-                raise AssertionError(f"{self.held} of {count} requests are held after {timeout:g} s")
+                raise AssertionError(self._not_held(count, timeout))
+
+    async def held_async(self, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
+        """As `wait_held`, for coroutines."""
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        self._tell.append(tell)
+        try:
+            while self.held < count:
+                await asyncio.wait_for(changed.wait(), timeout)
+                changed.clear()
+        except TimeoutError:
+            raise AssertionError(self._not_held(count, timeout)) from None
+        finally:
+            self._tell.remove(tell)
+
+    def _not_held(self, count: int, timeout: float) -> str:
+        return f"{self.held} of {count} requests are held after {timeout:g} s"
 
     def set_held(self, count: int) -> None:
         """The engine's."""
         with self._held:
             self.held = count
             self._held.notify_all()
+        for tell in tuple(self._tell):
+            tell()
 
     # -- matching
 

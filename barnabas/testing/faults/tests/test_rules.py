@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -275,3 +276,27 @@ def test_what_was_asked_and_answered_is_recorded(faults: Faults, client: RawClie
         faults.on("Prodce")
     with pytest.raises(ValueError, match="no error"):
         faults.on("Produce").error("NO_SUCH")
+
+
+def test_in_the_running_loop() -> None:
+    async def work() -> None:
+        async with Broker() as broker:
+            rule = broker.on("Metadata").hold()
+            with pytest.raises(RuntimeError, match="await held_async"):
+                rule.wait_held()
+            with pytest.raises(RuntimeError, match="await arrived"):
+                broker.requests.wait_for("Metadata")
+            reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+            writer.write(
+                bytes.fromhex("0000000e 0003 0000 0000002a 0000 00000000")
+            )  # all topics, in version 0
+            await rule.held_async()
+            (asked,) = await broker.requests.arrived("Metadata")
+            assert asked.correlation_id == 42
+            rule.release()
+            assert (await reader.readexactly(8))[4:] == (42).to_bytes(4, "big")
+            writer.close()
+            with pytest.raises(AssertionError, match="0 of 1 requests are held"):
+                await rule.held_async(timeout=0.01)
+
+    asyncio.run(work())
