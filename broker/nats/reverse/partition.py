@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.nats.client.errors import NatsError, NotConnected, OutputFull
 from barnabas.broker.nats.reverse.reader import CommittedReader
 from barnabas.broker.nats.reverse.subject import Unpublishable
+from barnabas.broker.nats.reverse.trouble import Trouble
 from barnabas.broker.nats.reverse.under_way import PATIENCE_S, UnderWay
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -29,14 +30,11 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.reverse.outgoing import Outcome, Outgoing
     from barnabas.broker.nats.reverse.publishing import Publishing
     from barnabas.broker.partition import Partition
-    from barnabas.storage.runtime import Timer
 
 log = logging.getLogger("barnabas.nats")
 
 SLICE: Final = 128  # records between two looks at what else waits for the loop: 1 or 2 ms
 UNCOMMITTED_MAX: Final = 100_000  # records that would be published twice after a crash
-FIRST_BACKOFF_S: Final = 0.1
-BACKOFF_MAX_S: Final = 5.0
 
 
 class PartitionPublisher:
@@ -46,7 +44,6 @@ class PartitionPublisher:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.committed = -1  # the position that the group has, -1 until it has one
-        self.problem = ""  # why nothing is published, as a state: `waiting: <why>` or `blocked: <what to do>`
         self._binding = binding
         self._runtime = binding.runtime
         self._client = binding.client
@@ -56,9 +53,7 @@ class PartitionPublisher:
         self._queue: deque[Record] = deque()  # taken at once, not published
         self._under_way = UnderWay()
         self._attempt = 0  # what is said of an earlier one does not count any more
-        self._failures = 0  # in a row
-        self._is_in_trouble = False  # as the log has it
-        self._timer: Timer | None = None
+        self._trouble = Trouble(binding.runtime, partition.topic, self._again)
         self._is_scheduled = False
         self._is_stopped = True
         self.has_position = False  # whether `confirmed` says anything
@@ -82,7 +77,12 @@ class PartitionPublisher:
         """Publish nothing any more; `confirmed` stays as it is."""
         self._is_stopped = True
         self._stop_waiting()
-        self._cancel_timer()
+        self._trouble.cancel()
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is published, as a state; "" when it is."""
+        return self._trouble.problem
 
     @property
     def confirmed(self) -> int:
@@ -288,9 +288,7 @@ class PartitionPublisher:
         stats.bytes_out += size
 
     def _go_on(self) -> None:
-        self._failures = 0
-        if self._is_in_trouble and not self.problem:
-            self._is_in_trouble = False
+        if self._trouble.went_well():
             log.info("%s is published again, up to offset %d so far", self.partition.log.name, self.confirmed)
         self._binding.has_confirmed(self)
         if not self._is_waiting:
@@ -333,19 +331,11 @@ class PartitionPublisher:
 
     def _rest(self, problem: str) -> None:
         """Publish nothing for a while."""
-        if problem != self.problem and self._failures == 0:
-            log.warning("topic %s: %s", self.partition.topic, problem)
-            self._is_in_trouble = True
-        self.problem = problem
         self._stop_waiting()
-        delay_s = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_MAX_S)
-        self._failures += 1
-        self._cancel_timer()
-        self._timer = self._runtime.call_later(delay_s * self._runtime.random.uniform(0.5, 1), self._again)
+        self._trouble.begin(problem)
 
     def _again(self) -> None:
-        self._timer = None
-        if self._failures > 1:
+        if self._trouble.has_failed_again:
             self._binding.ask_position(self)
         else:
             self._resume()
@@ -365,13 +355,8 @@ class PartitionPublisher:
         self._resume()
 
     def _resume(self) -> None:
-        self.problem = ""
+        self._trouble.problem = ""
         self._schedule()
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _tell_removed(self) -> None:
         log.warning(
