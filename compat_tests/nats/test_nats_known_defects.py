@@ -10,7 +10,7 @@ Shown completely elsewhere, and so not repeated here:
 - wildcards: nearly all tests bind one; patterns with `*` and `>` held against nats-server itself are in
   controller/nats/tests/test_nats_subjects.py
 - publishers, streams and subscribers are nats-server's own, there is no log beside NATS that only its own clients can
-  read: test_nats_recipes.py, test_recipe
+  read: test_nats_recipes.py, test_the_recipes_one_after_the_other
 - a leader that stands still without being dead: compat_tests/cluster/test_cluster_pause.py, test_a_node_stands_still_and_wakes
 """
 

@@ -104,6 +104,18 @@ def test_a_work_queue_has_one_taker(world: StreamWorld) -> None:
         opened(world, binding(nats_delivery="at-least-once"))
 
 
+@pytest.mark.every_nats_server
+def test_a_server_that_can_not_filter_may_not_empty_a_work_queue(world: StreamWorld) -> None:
+    world.add("S", "a.>", "b.>", retention="workqueue")
+    bound = binding(nats_delivery="at-least-once", nats_subjects="a.1,a.2")
+    if world.server.version >= (2, 10):
+        assert opened(world, bound).info.config.filters == ("a.1", "a.2")
+        return
+    with pytest.raises(Blocked, match=r"older than 2\.10"):
+        opened(world, bound)
+    assert world.run(world.jetstream.consumers_info("S")) == []
+
+
 def test_streams_that_are_not_there_or_too_many(world: StreamWorld) -> None:
     api = JetStreamApi(world.client)
     with pytest.raises(Blocked, match="no stream takes a"):
