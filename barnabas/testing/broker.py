@@ -44,6 +44,7 @@ logging.getLogger("barnabas").addHandler(logging.NullHandler())
 
 START_SECONDS_MAX = 30.0  # for a cluster to form
 OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wrong
+DRAIN_TURNS, DRAIN_TURNS_MAX = 4, 1000  # of the loop
 REPLICAS_MAX = 3
 
 
@@ -72,6 +73,7 @@ class Broker(Steering):
             raise ValueError(f"a broker has one node or more, not {nodes}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
+        self._runtimes: list[NodeRuntime] = []  # that something may be left of
         self._watchdog: Watchdog | None = None  # in the loop of whoever entered it
         self._changed: asyncio.Event
         self.faults = Faults()
@@ -115,7 +117,10 @@ class Broker(Steering):
 
     def new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:
         """The runtime of a node that starts."""
-        return NodeRuntime(loop, has_threads=not node.is_in_memory, clock=self._clock)
+        runtime = NodeRuntime(loop, has_threads=not node.is_in_memory, clock=self._clock)
+        self._runtimes = [each for each in self._runtimes if each.tasks or not each.has_ended]
+        self._runtimes.append(runtime)
+        return runtime
 
     def make_node(self, node_id: int, properties: Mapping[str, str]) -> BrokerNode:
         """A node as the others are, with these properties besides."""
@@ -322,7 +327,7 @@ class Broker(Steering):
         except BaseException:
             self._stop_nodes()
             self._loop = self._thread = None
-            loop.run_until_complete(_drain())
+            loop.run_until_complete(self._drain())
             loop.close()
             raise
         self._thread.start()
@@ -354,11 +359,10 @@ class Broker(Steering):
     ) -> None:
         self.stop()
 
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             loop.run_forever()
-            loop.run_until_complete(_drain())
+            loop.run_until_complete(self._drain())
         finally:
             loop.close()
 
@@ -384,7 +388,7 @@ class Broker(Steering):
             watchdog.stop()
         try:
             self._stop_nodes()
-            await _drain()
+            await self._drain()
         finally:
             self._loop = None
 
@@ -428,6 +432,14 @@ class Broker(Steering):
             waiting = [node.node_id for node in self.nodes if not node.is_ready]
             raise BrokerFailed(f"nodes {waiting} do not serve after {START_SECONDS_MAX:g} s") from None
 
+    async def _drain(self) -> None:
+        """Let connections that have been closed go: the loop tells them in the turns that follow."""
+        turns = 0
+        while turns < DRAIN_TURNS or (turns < DRAIN_TURNS_MAX and any(each.tasks for each in self._runtimes)):
+            turns += 1
+            await asyncio.sleep(0)
+        self._runtimes.clear()
+
     def _node_changed(self) -> None:
         self._changed.set()
 
@@ -439,12 +451,6 @@ def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
-
-
-async def _drain() -> None:
-    """Let connections that have been closed go: their loops tell them in the turns that follow."""
-    for _ in range(4):
-        await asyncio.sleep(0)
 
 
 def _text(value: object) -> str:

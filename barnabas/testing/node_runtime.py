@@ -176,7 +176,7 @@ class NodeRuntime(AsyncioRuntime):
         self._servers: list[NodeServer] = []
         self._transports: list[Any] = []
         self._was_reading: list[Any] = []  # when it was paused
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()  # of connections that come or go
         self._reserved: dict[int, socket.socket] = {}
 
     # -- the owner's side
@@ -283,7 +283,7 @@ class NodeRuntime(AsyncioRuntime):
             event.cancel()
         for transport in self._transports:
             transport.abort()
-        for task in tuple(self._tasks):
+        for task in tuple(self.tasks):
             task.cancel()
         self._servers.clear()
         self._reserved.clear()
@@ -297,8 +297,8 @@ class NodeRuntime(AsyncioRuntime):
 
     def start_task(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
         return task
 
     def add_transport(self, transport: Any) -> None:
@@ -311,19 +311,25 @@ class NodeRuntime(AsyncioRuntime):
         self, accepted: socket.socket, protocol_factory: Callable[[], Any], tls: ssl.SSLContext | None
     ) -> None:
         """Serve a connection."""
+        is_taken = False  # by a transport, which closes it
 
         async def serve() -> None:
+            nonlocal is_taken
             try:
                 transport, _ = await self.loop.connect_accepted_socket(protocol_factory, accepted, ssl=tls)
             except OSError:  # a handshake that failed
-                accepted.close()
                 return
+            is_taken = True
             if self.has_ended:
                 transport.abort()
             else:
                 self.add_transport(transport)
 
-        self.start_task(serve())
+        def served(_: asyncio.Task[None]) -> None:
+            if not is_taken:  # it may have been cancelled before it began
+                accepted.close()
+
+        self.start_task(serve()).add_done_callback(served)
 
     # -- the runtime
 
