@@ -16,7 +16,10 @@ from barnabas.broker.registry import Outcome
 from barnabas.testing.faults.call import Call, Encoded, size_of, whole
 from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
 from barnabas.testing.faults.errors import answer_with_error
+from barnabas.testing.faults.releases import unsupported
 from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
@@ -64,7 +67,11 @@ class FaultingDispatcher(Dispatcher):
                 call.recorded.fault = rule.description
             if self._is_kept(call, rule):
                 return Outcome.PENDING
-        return self._serve(call)
+        try:
+            return self._serve(call)
+        except Exception:
+            self._note(call, "closed", Outcome.CLOSE)  # which is what the connection does
+            raise
 
     def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
         if type(response) is Encoded:
@@ -104,10 +111,12 @@ class FaultingDispatcher(Dispatcher):
         try:
             answer = self._serve(call)
         except DecodeError as error:
+            self._note(call, "closed", Outcome.CLOSE)
             call.connection.close(f"a request that cannot be read: {error}")
             return
         except Exception:
             log.exception("%s of %s failed; closing its connection", call.api, call.client_id)
+            self._note(call, "closed", Outcome.CLOSE)
             call.connection.close()
             return
         if answer is not Outcome.PENDING:
@@ -140,6 +149,8 @@ class FaultingDispatcher(Dispatcher):
             response = rule.answering(call)
             if response is not None:
                 return self._leave(call, call.encode(response))
+        if rule.error_code == ErrorCode.UNSUPPORTED_VERSION and call.api_key == API_VERSIONS:
+            return self._leave(call, unsupported(call, None))
         if rule.error_code is not None:
             found, data = answer_with_error(call, rule)
             if data is None:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.registry import Outcome
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from barnabas.wire.registry import response_type
 
 if TYPE_CHECKING:
     from barnabas.testing.faults.call import Call
-
-API_VERSIONS: Final = 18
 
 RELEASES: Final = (
     *("0.11", "1.0", "1.1", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8"),
@@ -150,7 +149,7 @@ class ServedVersions:
         highest = self._maxima.get(call.api_key, -1)
         if call.api_key == API_VERSIONS:
             if call.version > highest:
-                return self._unsupported(call, highest)
+                return unsupported(call, highest if self._tells_range else None)
             call.change = self._told
             return None
         return None if call.version <= highest else Outcome.CLOSE
@@ -168,14 +167,12 @@ class ServedVersions:
             answer.finalized_features_epoch = -1
         return answer
 
-    def _unsupported(self, call: Call, highest: int) -> bytes:
-        """In version 0, whatever was asked for."""
-        keys = (
-            [ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=highest)]
-            if self._tells_range
-            else []
-        )
-        answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys)
-        body = b"".join(response_type(API_VERSIONS).encode(0, answer))  # type: ignore[arg-type]
-        head = call.correlation_id.to_bytes(4, "big", signed=True)
-        return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+def unsupported(call: Call, highest: int | None) -> bytes:
+    """The answer to an ApiVersions request of a version that is not served: in version 0, whatever was asked for, with the
+    highest that is, where one is told (KIP-511)."""
+    keys = [] if highest is None else [ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=highest)]
+    answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys)
+    body = b"".join(response_type(API_VERSIONS).encode(0, answer))  # type: ignore[arg-type]
+    head = call.correlation_id.to_bytes(4, "big", signed=True)
+    return (len(head) + len(body)).to_bytes(4, "big") + head + body

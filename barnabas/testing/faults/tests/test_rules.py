@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
 
@@ -20,7 +22,8 @@ from barnabas.testing import Broker
 from barnabas.testing.faults import Faults
 from barnabas.testing.raw_client import RawClient
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, CREATE_TOPICS = 0, 1, 2, 3, 12, 19
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 3, 12, 18, 19
+OFFSET_FOR_LEADER_EPOCH = 23
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR  # what the broker says as long as there is no group
 BATCH = build_batch([Record(0, 0, None, b"v")])
 
@@ -255,6 +258,20 @@ def test_metadata_of_one_topic_fails(faults: Faults, client: RawClient) -> None:
     for topics in (names, None):
         answer = client.ask(METADATA, 9, MetadataRequest(topics=topics))
         assert {topic.name: topic.error_code for topic in answer.topics} == {"a": 5, "orders-1": 0}
+
+
+def test_an_answer_without_a_place_for_the_error_is_none(faults: Faults, client: RawClient) -> None:
+    faults.on("OffsetForLeaderEpoch").error("NOT_LEADER_OR_FOLLOWER")
+    client.socket.sendall(client.frame(OFFSET_FOR_LEADER_EPOCH, 4, OffsetForLeaderEpochRequest()))
+    assert client.is_closed()  # and the log says why
+    assert faults.requests.of("OffsetForLeaderEpoch")[-1].outcome == "closed"
+
+
+def test_an_unknown_version_is_told_in_version_0(faults: Faults, client: RawClient) -> None:
+    faults.on("ApiVersions").error("UNSUPPORTED_VERSION")
+    client.socket.sendall(client.frame(API_VERSIONS, 3, ApiVersionsRequest("test", "1")))
+    size = int.from_bytes(client.receive_bytes(4), "big")
+    assert client.receive_bytes(size)[4:] == bytes.fromhex("0023 00000000")
 
 
 def test_what_was_asked_and_answered_is_recorded(faults: Faults, client: RawClient) -> None:

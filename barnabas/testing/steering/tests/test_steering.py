@@ -201,6 +201,17 @@ def test_a_paused_node_answers_later(one: Broker, connect: Connect) -> None:
         assert each.receive(METADATA, 9)[1].brokers
 
 
+def test_a_node_that_stands_still_is_given_up(three: Broker, connect: Connect) -> None:
+    old = three.partition("t").leader
+    three.pause_node(old)
+    three.clock.advance(20)
+    new = three.partition("t").leader
+    assert new not in (-1, old)
+    assert produce(connect(three, new)) == 0
+    three.resume_node(old)
+    until(lambda: len(three.partition("t").isr) == 3)
+
+
 def test_a_node_joins_and_leaves(three: Broker, connect: Connect) -> None:
     three.add_node()
     assert [node.node_id for node in three.nodes] == [1, 2, 3, 4]
