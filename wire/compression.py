@@ -7,15 +7,13 @@ bare snappy block is accepted on read, because some clients send it.
 Decompression is bounded: `limit` is the largest result in bytes, and no result buffer grows beyond it. The
 buffer starts at a guess and grows fourfold while the codec says that it is too small, so a small input that
 claims a huge size costs no more than the limit, whatever it claims.
+
+The codecs themselves (codecs.py) are loaded for the first batch that is compressed.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
 from enum import IntEnum
-
-import cramjam
 
 Bytes = bytes | bytearray | memoryview
 
@@ -41,15 +39,9 @@ def compress(codec: Codec, data: Bytes) -> bytes:
     """`data` as one stream of `codec`, at the codec's usual level."""
     if codec == Codec.NONE:
         return bytes(data)
-    if codec == Codec.GZIP:
-        return bytes(cramjam.gzip.compress(data))
-    if codec == Codec.SNAPPY:
-        return _snappy_compress(memoryview(data))
-    if codec == Codec.LZ4:
-        return _lz4_compress(memoryview(data))
-    if codec == Codec.ZSTD:
-        return bytes(cramjam.zstd.compress(data))
-    raise CompressionError(f"unknown compression codec {codec}")
+    from barnabas.wire.codecs import encode
+
+    return encode(codec, data)
 
 
 def decompress(codec: int, data: Bytes, limit: int) -> bytes:
@@ -58,121 +50,6 @@ def decompress(codec: int, data: Bytes, limit: int) -> bytes:
         if len(data) > limit:
             raise CompressionError(f"{len(data)} bytes are more than the limit of {limit}")
         return bytes(data)
-    if codec == Codec.GZIP:
-        return _decompress_growing(cramjam.gzip.decompress_into, data, limit)
-    if codec == Codec.SNAPPY:
-        return _snappy_decompress(memoryview(data), limit)
-    if codec == Codec.LZ4:
-        return _decompress_growing(cramjam.lz4.decompress_into, data, limit)
-    if codec == Codec.ZSTD:
-        _check_zstd_window(data, limit)
-        return _decompress_growing(cramjam.zstd.decompress_into, data, limit)
-    raise CompressionError(f"unknown compression codec {codec}")
+    from barnabas.wire.codecs import decode
 
-
-_FIRST_GUESS = 1 << 16
-_TOO_SMALL = "failed to write whole buffer"
-
-
-def _decompress_growing(decompress_into: Callable[[Bytes, bytearray], int], data: Bytes, limit: int) -> bytes:
-    size = min(limit, max(_FIRST_GUESS, 4 * len(data)))
-    while True:
-        buffer = bytearray(size)
-        try:
-            written = decompress_into(data, buffer)
-        except cramjam.DecompressionError as error:
-            if _TOO_SMALL not in str(error):
-                raise CompressionError(str(error)) from None
-            if size >= limit:
-                raise CompressionError(f"more than the limit of {limit} bytes") from None
-            size = min(limit, size * 4)
-            del buffer  # before the larger one is made
-            continue
-        return bytes(memoryview(buffer)[:written])
-
-
-_ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_WINDOW_ALWAYS_ALLOWED = 8 << 20  # every decoder must support 8 MiB (RFC 8878, 3.1.1.1.2)
-
-
-def _check_zstd_window(data: Bytes, limit: int) -> None:
-    """The decoder allocates the window that the frame header claims: refuse one beyond the limit."""
-    if len(data) < 6:
-        raise CompressionError("truncated zstd frame")
-    magic, descriptor, window = struct.unpack_from("<IBB", data)
-    if magic != _ZSTD_MAGIC or descriptor & 0x20:  # a single segment's window is its content
-        return
-    window_log = 10 + (window >> 3)
-    window_size = (1 << window_log) + ((1 << window_log) >> 3) * (window & 7)
-    if window_size > max(limit, _ZSTD_WINDOW_ALWAYS_ALLOWED):
-        raise CompressionError(f"zstd window of {window_size} bytes is more than the limit of {limit}")
-
-
-# LZ4 frame: version 1, independent blocks, no checksums; blocks of at most 64 KiB. The third byte is the
-# second byte of xxHash32 over the first two, a constant for a constant descriptor.
-_LZ4_HEADER = bytes.fromhex("04224d18604082")
-_LZ4_BLOCK = 1 << 16
-_LZ4_UNCOMPRESSED = 0x80000000
-_LZ4_LENGTH = struct.Struct("<I")
-
-
-def _lz4_compress(data: memoryview) -> bytes:
-    parts = [_LZ4_HEADER]
-    for start in range(0, len(data), _LZ4_BLOCK):
-        block = data[start : start + _LZ4_BLOCK]
-        packed = bytes(cramjam.lz4.compress_block(block, store_size=False))
-        if len(packed) < len(block):
-            parts += [_LZ4_LENGTH.pack(len(packed)), packed]
-        else:
-            parts += [_LZ4_LENGTH.pack(len(block) | _LZ4_UNCOMPRESSED), bytes(block)]
-    parts.append(bytes(4))
-    return b"".join(parts)
-
-
-# xerial framing: magic, version 1, compatible version 1, then blocks behind a big-endian length.
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
-_XERIAL_BLOCK = 1 << 15
-_XERIAL_LENGTH = struct.Struct(">i")
-
-
-def _snappy_compress(data: memoryview) -> bytes:
-    parts = [_XERIAL_HEADER]
-    for start in range(0, len(data), _XERIAL_BLOCK):
-        packed = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK]))
-        parts += [_XERIAL_LENGTH.pack(len(packed)), packed]
-    return b"".join(parts)
-
-
-def _snappy_decompress(data: memoryview, limit: int) -> bytes:
-    if data[:8] != _XERIAL_MAGIC:
-        return _snappy_block(data, limit)
-    parts: list[bytes] = []
-    position = len(_XERIAL_HEADER)
-    total = 0
-    if len(data) < position:
-        raise CompressionError("truncated snappy header")
-    while position < len(data):
-        if len(data) - position < 4:
-            raise CompressionError("truncated snappy block length")
-        (length,) = _XERIAL_LENGTH.unpack_from(data, position)
-        position += 4
-        if not 0 <= length <= len(data) - position:
-            raise CompressionError(f"snappy block of {length} bytes in {len(data) - position}")
-        parts.append(_snappy_block(data[position : position + length], limit - total))
-        total += len(parts[-1])
-        position += length
-    return b"".join(parts)
-
-
-def _snappy_block(block: memoryview, limit: int) -> bytes:
-    try:
-        claimed = cramjam.snappy.decompress_raw_len(block)
-        # A snappy copy makes at most 64 bytes out of 3, so an honest claim is bounded by the input too.
-        if claimed > limit or claimed > 32 * len(block) + 64:
-            raise CompressionError(f"snappy block of {claimed} bytes is more than the limit of {limit}")
-        buffer = bytearray(claimed)
-        written = cramjam.snappy.decompress_raw_into(block, buffer) if len(block) else 0
-    except cramjam.DecompressionError as error:
-        raise CompressionError(str(error)) from None
-    return bytes(memoryview(buffer)[:written])
+    return decode(codec, data, limit)
