@@ -165,7 +165,7 @@ def test_a_record_without_a_subject_stops_the_partition_until_an_admin_moves_the
     assert caplog.text.count("orders-0 stands at") == 1
     assert "topic orders: blocked: orders-0 stands at" in caplog.text
     bench.until(lambda: reverse.publishers[0].committed == 3)
-    assert len(subscriber.messages) == 3
+    assert len(subscriber.wait_for(3)) == 3
     assert bench.commit("nats-orders", "orders", 4) == 0
     found = subscriber.wait_for(4)
     assert found[-1][1] == b"v4"
