@@ -1,4 +1,4 @@
-"""The connections of this broker to NATS systems, made when a binding needs them.
+"""The connections of this broker to NATS systems, made when a binding needs them, and ended when none has for a while.
 
 Each named connection (nats.servers is the one without a name) is up to three clients: core messages come in on one, which
 stops reading when the log takes nothing; what streams hold comes in on another one, as it is asked for; the third one
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.client.connection_settings import ConnectionSettings
     from barnabas.broker.nats.client.errors import Cause, NatsError
     from barnabas.broker.nats.client.server_info import ServerInfo
-    from barnabas.storage.runtime import Runtime
+    from barnabas.storage.runtime import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
 
 FAILURES_EVERY_S: Final = 10.0  # one of them is told of
+IDLE_S: Final = 30.0  # without a binding, or twice as long
 
 
 class Intake(ClientListener):
@@ -46,6 +47,12 @@ class Intake(ClientListener):
 
     def subscriptions_changed(self) -> None:
         self._is_behind = True
+
+    def stop(self) -> None:
+        self.heartbeat.stop()
+        if self.monitoring is not None:
+            self.monitoring.stop()
+        self.client.stop()
 
     @property
     def is_shared(self) -> bool:
@@ -122,13 +129,14 @@ class NatsConnections:
         self._intakes: dict[str, Intake] = {}
         self._streams: dict[str, Intake] = {}
         self._outlets: dict[str, NatsClient] = {}
+        self._idle: set[Intake] = set()  # when it was looked at last
+        self._timer: Timer | None = None
 
     def intake(self, name: str) -> Intake | None:
         """Where subscriptions of core bindings live."""
         found = self._intakes.get(name)
         if found is None and name in self._settings:
-            found = self._intakes[name] = Intake(self._runtime, self._client(name, "in"))
-            found.client.start()
+            found = self._intakes[name] = self._make_intake(name, "in")
             found.heartbeat.start()
             if found.monitoring is not None:
                 found.monitoring.start()
@@ -138,8 +146,7 @@ class NatsConnections:
         """Where messages of streams come in. Nobody holds it: who has enough asks for no more."""
         found = self._streams.get(name)
         if found is None and name in self._settings:
-            found = self._streams[name] = Intake(self._runtime, self._client(name, "streams"))
-            found.client.start()
+            found = self._streams[name] = self._make_intake(name, "streams")
         return found
 
     def outlet(self, name: str) -> NatsClient | None:
@@ -161,16 +168,36 @@ class NatsConnections:
         return sorted(self._settings)
 
     def stop(self) -> None:
-        for name in sorted(self._intakes):
-            self._intakes[name].heartbeat.stop()
-            monitoring = self._intakes[name].monitoring
-            if monitoring is not None:
-                monitoring.stop()
-            self._intakes[name].client.stop()
-        for name in sorted(self._streams):
-            self._streams[name].client.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for intakes in (self._intakes, self._streams):
+            for name in sorted(intakes):
+                intakes[name].stop()
         for name in sorted(self._outlets):
             self._outlets[name].stop()
+
+    def _make_intake(self, name: str, way: str) -> Intake:
+        found = Intake(self._runtime, self._client(name, way))
+        found.client.start()
+        if self._timer is None:
+            self._timer = self._runtime.call_later(IDLE_S, self._end_idle)
+        return found
+
+    def _end_idle(self) -> None:
+        """Bindings come and go with partitions: one look does not tell."""
+        self._timer = self._runtime.call_later(IDLE_S, self._end_idle)
+        idle: set[Intake] = set()
+        for intakes in (self._intakes, self._streams):
+            for name, intake in sorted(intakes.items()):
+                if intake.closers:
+                    continue
+                if intake in self._idle:
+                    del intakes[name]
+                    intake.stop()
+                else:
+                    idle.add(intake)
+        self._idle = idle
 
     def when_flushed(self, timeout_s: float, callback: Callable[[], object]) -> None:
         """Call back when all servers that can be reached know the subscriptions; after `timeout_s` in any case."""
