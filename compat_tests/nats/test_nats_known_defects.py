@@ -37,7 +37,7 @@ from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all
-from compat_tests.nats.test_nats_reverse import CONFLUENT, samples, stored, stream_of
+from compat_tests.nats.test_nats_reverse import CONFLUENT, samples, stored, stored_count, stream_of
 from compat_tests.nats.volume import Raw, tally_topic
 
 pytestmark = pytest.mark.barnabas_only
@@ -139,14 +139,14 @@ def test_reverse_goes_on_by_itself_when_the_server_comes_back(
     broker = fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
     bind(broker, "back", {"nats.publish.subject": "out", "nats.publish.jetstream": "true"})
     CONFLUENT.produce(broker.bootstrap, "back", samples(0, 100))
-    eventually(lambda: len(stored(server)) == 100)
+    eventually(lambda: stored_count(server) == 100)
     server.kill()
     CONFLUENT.produce(broker.bootstrap, "back", samples(100, 100))
     time.sleep(1)
     server.start()
-    eventually(lambda: len(stored(server)) >= 200)
+    eventually(lambda: stored_count(server) >= 200)
     CONFLUENT.produce(broker.bootstrap, "back", samples(200, 100))
-    eventually(lambda: len(stored(server)) >= 300)
+    eventually(lambda: stored_count(server) >= 300)
     assert [data for _, data in stored(server)] == [b"%d" % number for number in range(300)]
 
 
