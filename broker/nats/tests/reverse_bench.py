@@ -33,7 +33,9 @@ class ReverseBench:
 
     def __init__(self, directory: Path, server: NatsServer) -> None:
         self.url = server.url  # for the bindings
-        self.node = ThreadedNode(directory, {"offsets.topic.num.partitions": "1"})
+        self.node = ThreadedNode(
+            directory, {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
+        )
         self.services = self.node.node.services
         self.bindings: list[ReverseBinding] = []
         self.positions = Positions(self.services)
