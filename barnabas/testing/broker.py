@@ -12,47 +12,35 @@ nodes (three at most), a group that forms at once. Everything else is Kafka's de
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - the loop is what this file is about
 import logging
-import threading  # noqa: TID251 - so is its thread
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from barnabas.broker.asyncio_runtime import new_event_loop
 from barnabas.testing import contents, operations, seeding
 from barnabas.testing import snapshot as snapshots
 from barnabas.testing.broker_node import HOST, BrokerNode
 from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
 from barnabas.testing.node_runtime import NodeRuntime
-from barnabas.testing.steering.steering import Finished, Steering
-from barnabas.testing.watchdog import Watchdog
+from barnabas.testing.running import BrokerFailed, RunningBroker
 
 if TYPE_CHECKING:
+    import asyncio  # noqa: TID251 - the type
     import os
-    from collections.abc import Awaitable, Callable, Mapping
-    from types import TracebackType
+    from collections.abc import Awaitable, Mapping
 
     from barnabas.testing.contents import Group, StoredRecord
     from barnabas.testing.snapshot import Snapshot
 
-T = TypeVar("T")
-
 # A library is silent unless somebody asks: `logging.basicConfig` shows what the broker has to say.
 logging.getLogger("barnabas").addHandler(logging.NullHandler())
 
-START_SECONDS_MAX = 30.0  # for a cluster to form
-OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wrong
-DRAIN_TURNS, DRAIN_TURNS_MAX = 4, 1000  # of the loop
+__all__ = ["Broker", "BrokerFailed", "default_properties"]
+
 REPLICAS_MAX = 3
 
 
-class BrokerFailed(RuntimeError):
-    """The broker did not start, or could not go on."""
-
-
-class Broker(Steering):
+class Broker(RunningBroker):
     """See the module. `properties` are Kafka's, such as {"num.partitions": 3}; `nodes` makes a cluster of so many, each broker
     and controller; `directory` keeps the files there (node N's below node-N where there are several), to be found again by
     the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are; `as_version` is a release of
@@ -71,24 +59,18 @@ class Broker(Steering):
         nodes = snapshot.nodes if snapshot is not None else nodes
         if nodes < 1:
             raise ValueError(f"a broker has one node or more, not {nodes}")
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
-        self._runtimes: list[NodeRuntime] = []  # that something may be left of
-        self._watchdog: Watchdog | None = None  # in the loop of whoever entered it
-        self._changed: asyncio.Event
+        given = {name: _text(value) for name, value in (properties or {}).items()}
+        super().__init__(prefer_uvloop=given.get("barnabas.event.loop") == "uvloop")
         self.faults = Faults()
         self.faults.run_on_loop = self.call
-        self.on = (
-            self.faults.on
-        )  # broker.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")
+        # broker.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")
+        self.on = self.faults.on
         self.requests = self.faults.requests  # that clients have sent
         self._clock = Clock()
         self.clock = BrokerClock(self, self._clock)
         self.as_version = as_version
         if as_version is not None:
             self.faults.pass_for(as_version)
-        given = {name: _text(value) for name, value in (properties or {}).items()}
-        self._prefer_uvloop = given.get("barnabas.event.loop") == "uvloop"
         self._directory = None if directory is None else Path(directory)
         self._properties = {**default_properties(nodes), **given}
         self._begins_alone = nodes == 1
@@ -109,17 +91,11 @@ class Broker(Steering):
         """`host:port` of every node, separated by commas."""
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The broker's loop, while it runs."""
-        assert self._loop is not None, "the broker does not run"
-        return self._loop
-
     def new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:
         """The runtime of a node that starts."""
         runtime = NodeRuntime(loop, has_threads=not node.is_in_memory, clock=self._clock)
-        self._runtimes = [each for each in self._runtimes if each.tasks or not each.has_ended]
-        self._runtimes.append(runtime)
+        self.runtimes = [each for each in self.runtimes if each.tasks or not each.has_ended]
+        self.runtimes.append(runtime)
         return runtime
 
     def make_node(self, node_id: int, properties: Mapping[str, str]) -> BrokerNode:
@@ -128,39 +104,9 @@ class Broker(Steering):
         if directory is not None and not self._begins_alone:
             directory = directory / f"node-{node_id}"
         node = BrokerNode(node_id, directory, {**self._properties, **properties}, self.new_runtime)
-        node.on_change = self._node_changed
+        node.on_change = self.node_changed
         node.make_dispatcher = self.faults.dispatcher
         return node
-
-    # -- on its loop
-
-    @property
-    def is_in_thread(self) -> bool:
-        """Whether it has a loop of its own, that goes on while the caller waits."""
-        return self._thread is not None
-
-    def call(self, function: Callable[[], T]) -> T:
-        """Run a function on the broker's loop and wait for what it returns or raises. Everything inside the broker may be
-        touched there, and nowhere else."""
-        loop = self.loop
-        if self._thread is None or threading.current_thread() is self._thread:
-            return function()
-        done = threading.Event()
-        results: list[T] = []
-        errors: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                results.append(function())
-            except BaseException as error:  # noqa: BLE001 - the caller's
-                errors.append(error)
-            done.set()
-
-        loop.call_soon_threadsafe(run)
-        done.wait()
-        if errors:
-            raise errors[0]
-        return results[0]
 
     # -- what it holds
 
@@ -222,46 +168,6 @@ class Broker(Steering):
         [(partition, end)] = ends
         return self.call(lambda: contents.record_at(partition, end - 1))
 
-    # -- waiting for it
-
-    def perform(self, start: operations.Start) -> Awaitable[None]:
-        """Begin something and be done with it, or give back what to await: where the loop runs now, and has to turn."""
-        if self._is_elsewhere():
-            self.wait(start)
-            return Finished()
-        told: list[Exception | None] = []
-        hear: Callable[[Exception | None], object] = told.append
-        start(lambda error: hear(error))
-        while not told and self._run_soon():
-            pass
-        if told:
-            if told[0] is not None:
-                raise told[0]
-            return Finished()
-        future: asyncio.Future[None] = self.loop.create_future()
-        hear = partial(_tell, future)
-        return asyncio.ensure_future(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
-
-    def wait(self, start: operations.Start) -> None:
-        """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
-        if self._is_elsewhere():
-            asyncio.run_coroutine_threadsafe(self.wait_async(start), self.loop).result()
-        elif not isinstance(begun := self.perform(start), Finished):
-            asyncio.ensure_future(begun).cancel()
-            raise RuntimeError(
-                "the nodes of a cluster need the loop that runs now: await the other form of it"
-            )
-
-    async def wait_async(self, start: operations.Start) -> None:
-        """As `wait`, on the loop."""
-        told: asyncio.Future[None] = self.loop.create_future()
-        start(partial(_tell, told))
-        await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
-
-    def _is_elsewhere(self) -> bool:
-        """Whether the broker's loop turns while this thread waits."""
-        return self._thread is not None and threading.current_thread() is not self._thread
-
     # -- its state as a whole
 
     def reset(self) -> Awaitable[None]:
@@ -269,7 +175,7 @@ class Broker(Steering):
         that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
         self.call(self._reset_nodes)
-        return self._ready_again()
+        return self.ready_again()
 
     def snapshot(self) -> Snapshot:
         """All that it holds now."""
@@ -278,7 +184,7 @@ class Broker(Steering):
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
         """Hold what it held then. Clients are disconnected, as at a reset."""
         self.call(lambda: self._reset_nodes(snapshot))
-        return self._ready_again(settles=len(self.nodes) > 1)
+        return self.ready_again(settles=len(self.nodes) > 1)
 
     def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
         for node in self.nodes:
@@ -290,167 +196,6 @@ class Broker(Steering):
             snapshot.put(self.nodes)
         for node in self.nodes:
             node.start(self.loop)
-
-    def _run_soon(self) -> bool:
-        """Let go on what needs no other turn of the loop; whether there was anything."""
-        went = [node.runtime.run_soon() for node in self.nodes]
-        return any(went)
-
-    def wait_until_ready(self) -> Awaitable[None]:
-        """All nodes serve that run: for after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
-        return self._ready_again()
-
-    def _ready_again(self, *, settles: bool = False) -> Awaitable[None]:
-        async def ready() -> None:
-            await self._await_ready()
-            if settles:
-                await self.wait_async(lambda done: operations.when_settled(self.nodes, done))
-
-        if self._is_elsewhere():
-            asyncio.run_coroutine_threadsafe(ready(), self.loop).result()
-            return Finished()
-        while not all(node.is_ready for node in self.nodes) and self._run_soon():
-            pass
-        if all(node.is_ready for node in self.nodes) and not settles:
-            return Finished()
-        return asyncio.ensure_future(ready())
-
-    # -- in a thread
-
-    def start(self) -> Broker:
-        """Serve from a thread of its own; `with` does this."""
-        assert self._loop is None, "the broker runs already"
-        loop = self._loop = new_event_loop(self._prefer_uvloop)
-        self._thread = threading.Thread(target=self._run, args=(loop,), name="barnabas", daemon=True)
-        try:
-            self._start_nodes(loop)
-        except BaseException:
-            self._stop_nodes()
-            self._loop = self._thread = None
-            loop.run_until_complete(self._drain())
-            loop.close()
-            raise
-        self._thread.start()
-        if len(self.nodes) > 1:
-            try:
-                asyncio.run_coroutine_threadsafe(self._await_ready(), loop).result()
-            except BaseException:
-                self.stop()
-                raise
-        return self
-
-    def stop(self) -> None:
-        """End a broker that was started with `start`."""
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
-            return
-        try:
-            self.call(self._stop_nodes)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-            self._loop = self._thread = None
-
-    def __enter__(self) -> Broker:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        try:
-            loop.run_forever()
-            loop.run_until_complete(self._drain())
-        finally:
-            loop.close()
-
-    # -- in the running loop
-
-    async def __aenter__(self) -> Broker:
-        assert self._loop is None, "the broker runs already"
-        self._loop = asyncio.get_running_loop()
-        try:
-            self._start_nodes(self._loop)
-            await self._await_ready()
-            self._watchdog = Watchdog(self._loop, self._waiting_descriptors)
-        except BaseException:
-            await self.__aexit__(None, None, None)
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        watchdog, self._watchdog = self._watchdog, None
-        if watchdog is not None:
-            watchdog.stop()
-        try:
-            self._stop_nodes()
-            await self._drain()
-        finally:
-            self._loop = None
-
-    # -- both
-
-    def _start_nodes(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._changed = asyncio.Event()
-        if len(self.nodes) > 1:
-            self._reserve_ports()
-        for node in self.nodes:
-            node.start(loop)
-
-    def _waiting_descriptors(self) -> list[int]:
-        return [each for node in self.nodes for each in node.runtime.waiting_descriptors()]
-
-    def _reserve_ports(self) -> None:
-        for node in self.nodes:
-            if not node.controller_port:
-                node.reserve_ports()
-        voters = ",".join(f"{node.node_id}@{HOST}:{node.controller_port}" for node in self.nodes)
-        for node in self.nodes:
-            node.properties["controller.quorum.voters"] = voters
-
-    def _stop_nodes(self) -> None:
-        for node in self.nodes:
-            node.end()
-            node.release_ports()
-
-    async def _await_ready(self) -> None:
-        async def ready() -> None:
-            while not all(node.is_ready for node in self.nodes):
-                failures = [node.failure for node in self.nodes if node.failure is not None]
-                if failures:
-                    raise BrokerFailed(failures[0])
-                self._changed.clear()
-                await self._changed.wait()
-
-        try:
-            await asyncio.wait_for(ready(), START_SECONDS_MAX)
-        except TimeoutError:
-            waiting = [node.node_id for node in self.nodes if not node.is_ready]
-            raise BrokerFailed(f"nodes {waiting} do not serve after {START_SECONDS_MAX:g} s") from None
-
-    async def _drain(self) -> None:
-        """Let connections that have been closed go: the loop tells them in the turns that follow."""
-        turns = 0
-        while turns < DRAIN_TURNS or (turns < DRAIN_TURNS_MAX and any(each.tasks for each in self._runtimes)):
-            turns += 1
-            await asyncio.sleep(0)
-        self._runtimes.clear()
-
-    def _node_changed(self) -> None:
-        self._changed.set()
-
-
-def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
 
 
 def _text(value: object) -> str:

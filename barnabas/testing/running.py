@@ -1,0 +1,289 @@
+"""How an in-process broker runs: in a thread with a loop of its own, or in the running loop; and how one waits for it.
+
+In a thread everything has been done on return. In the running loop a call can't wait for what takes turns of that loop: what has
+happened without them is done on return, the rest is given back to be awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - the loop is what this file is about
+import threading  # noqa: TID251 - so is its thread
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from barnabas.broker.asyncio_runtime import new_event_loop
+from barnabas.testing import operations
+from barnabas.testing.broker_node import HOST
+from barnabas.testing.steering.steering import Finished, Steering
+from barnabas.testing.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from types import TracebackType
+
+    from barnabas.testing.node_runtime import NodeRuntime
+
+T = TypeVar("T")
+
+START_SECONDS_MAX = 30.0  # for a cluster to form
+OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wrong
+DRAIN_TURNS, DRAIN_TURNS_MAX = 4, 1000  # of the loop
+
+
+class BrokerFailed(RuntimeError):
+    """The broker did not start, or could not go on."""
+
+
+class RunningBroker(Steering):
+    """See the module. Whoever inherits it has made the nodes, with `on_change` of each leading to `node_changed`."""
+
+    def __init__(self, *, prefer_uvloop: bool) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
+        self._watchdog: Watchdog | None = None  # in the loop of whoever entered it
+        self._changed: asyncio.Event
+        self._prefer_uvloop = prefer_uvloop
+        self.runtimes: list[NodeRuntime] = []  # that something may be left of
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The broker's loop, while it runs."""
+        assert self._loop is not None, "the broker does not run"
+        return self._loop
+
+    # -- on its loop
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Whether it has a loop of its own, that goes on while the caller waits."""
+        return self._thread is not None
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function on the broker's loop and wait for what it returns or raises. Everything inside the broker may be
+        touched there, and nowhere else."""
+        loop = self.loop
+        if self._thread is None or threading.current_thread() is self._thread:
+            return function()
+        done = threading.Event()
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                results.append(function())
+            except BaseException as error:  # noqa: BLE001 - the caller's
+                errors.append(error)
+            done.set()
+
+        loop.call_soon_threadsafe(run)
+        done.wait()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    # -- waiting for it
+
+    def perform(self, start: operations.Start) -> Awaitable[None]:
+        """Begin something and be done with it, or give back what to await: where the loop runs now, and has to turn."""
+        if self._is_elsewhere():
+            self.wait(start)
+            return Finished()
+        told: list[Exception | None] = []
+        hear: Callable[[Exception | None], object] = told.append
+        start(lambda error: hear(error))
+        while not told and self._run_soon():
+            pass
+        if told:
+            if told[0] is not None:
+                raise told[0]
+            return Finished()
+        future: asyncio.Future[None] = self.loop.create_future()
+        hear = partial(_tell, future)
+        return asyncio.ensure_future(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
+
+    def wait(self, start: operations.Start) -> None:
+        """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
+        if self._is_elsewhere():
+            asyncio.run_coroutine_threadsafe(self.wait_async(start), self.loop).result()
+        elif not isinstance(begun := self.perform(start), Finished):
+            asyncio.ensure_future(begun).cancel()
+            raise RuntimeError(
+                "the nodes of a cluster need the loop that runs now: await the other form of it"
+            )
+
+    async def wait_async(self, start: operations.Start) -> None:
+        """As `wait`, on the loop."""
+        told: asyncio.Future[None] = self.loop.create_future()
+        start(partial(_tell, told))
+        await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
+
+    def _is_elsewhere(self) -> bool:
+        """Whether the broker's loop turns while this thread waits."""
+        return self._thread is not None and threading.current_thread() is not self._thread
+
+    def _run_soon(self) -> bool:
+        """Let go on what needs no other turn of the loop; whether there was anything."""
+        went = [node.runtime.run_soon() for node in self.nodes]
+        return any(went)
+
+    def _are_ready(self) -> bool:
+        return all(node.is_ready for node in self.nodes if node.is_running)
+
+    def wait_until_ready(self) -> Awaitable[None]:
+        """All nodes serve that run: for after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
+        return self.ready_again()
+
+    def ready_again(self, *, settles: bool = False) -> Awaitable[None]:
+        """As `wait_until_ready`; `settles`: with all replicas in sync."""
+
+        async def ready() -> None:
+            await self._await_ready()
+            if settles:
+                await self.wait_async(lambda done: operations.when_settled(self.nodes, done))
+
+        if self._is_elsewhere():
+            asyncio.run_coroutine_threadsafe(ready(), self.loop).result()
+            return Finished()
+        while not self._are_ready() and self._run_soon():
+            pass
+        if self._are_ready() and not settles:
+            return Finished()
+        return asyncio.ensure_future(ready())
+
+    # -- in a thread
+
+    def start(self) -> Self:
+        """Serve from a thread of its own; `with` does this."""
+        assert self._loop is None, "the broker runs already"
+        loop = self._loop = new_event_loop(self._prefer_uvloop)
+        self._thread = threading.Thread(target=self._run, args=(loop,), name="barnabas", daemon=True)
+        try:
+            self._start_nodes(loop)
+        except BaseException:
+            self._stop_nodes()
+            self._loop = self._thread = None
+            loop.run_until_complete(self._drain())
+            loop.close()
+            raise
+        self._thread.start()
+        if len(self.nodes) > 1:
+            try:
+                asyncio.run_coroutine_threadsafe(self._await_ready(), loop).result()
+            except BaseException:
+                self.stop()
+                raise
+        return self
+
+    def stop(self) -> None:
+        """End a broker that was started with `start`."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        try:
+            self.call(self._stop_nodes)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            self._loop = self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.run_forever()
+            loop.run_until_complete(self._drain())
+        finally:
+            loop.close()
+
+    # -- in the running loop
+
+    async def __aenter__(self) -> Self:
+        assert self._loop is None, "the broker runs already"
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._start_nodes(self._loop)
+            await self._await_ready()
+            self._watchdog = Watchdog(self._loop, self._waiting_descriptors)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.stop()
+        try:
+            self._stop_nodes()
+            await self._drain()
+        finally:
+            self._loop = None
+
+    # -- both
+
+    def _start_nodes(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._changed = asyncio.Event()
+        if len(self.nodes) > 1:
+            self._reserve_ports()
+        for node in self.nodes:
+            node.start(loop)
+
+    def _waiting_descriptors(self) -> list[int]:
+        return [each for node in self.nodes for each in node.runtime.waiting_descriptors()]
+
+    def _reserve_ports(self) -> None:
+        for node in self.nodes:
+            if not node.controller_port:
+                node.reserve_ports()
+        voters = ",".join(f"{node.node_id}@{HOST}:{node.controller_port}" for node in self.nodes)
+        for node in self.nodes:
+            node.properties["controller.quorum.voters"] = voters
+
+    def _stop_nodes(self) -> None:
+        for node in self.nodes:
+            node.end()
+            node.release_ports()
+
+    async def _await_ready(self) -> None:
+        async def ready() -> None:
+            while not self._are_ready():
+                failures = [node.failure for node in self.nodes if node.failure is not None]
+                if failures:
+                    raise BrokerFailed(failures[0])
+                self._changed.clear()
+                await self._changed.wait()
+
+        try:
+            await asyncio.wait_for(ready(), START_SECONDS_MAX)
+        except TimeoutError:
+            waiting = [node.node_id for node in self.nodes if node.is_running and not node.is_ready]
+            raise BrokerFailed(f"nodes {waiting} do not serve after {START_SECONDS_MAX:g} s") from None
+
+    async def _drain(self) -> None:
+        """Let connections that have been closed go: the loop tells them in the turns that follow."""
+        turns = 0
+        while turns < DRAIN_TURNS or (turns < DRAIN_TURNS_MAX and any(each.tasks for each in self.runtimes)):
+            turns += 1
+            await asyncio.sleep(0)
+        self.runtimes.clear()
+
+    def node_changed(self) -> None:
+        """A node has become ready, or has failed."""
+        self._changed.set()
+
+
+def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
