@@ -50,19 +50,19 @@ nats.connection|Which of the brokers' connections it is: NAME of their nats.conn
 nats.paused|Whether the binding rests: nothing is taken and nothing published until it is false again.
 nats.key|What a record's key is made of: subject, token:N, tokens:N,N, header:NAME, regex:PATTERN, reply, json:$.path or none.
 nats.partitioner|What the partition follows: the key as Java producers do (murmur2), as the server's partition() does (fnv1a), or a number in the subject (token:N). A header Kafka-Partition wins.
-nats.acks|Who is told that a message is stored: nobody (off), messages with a header Kafka-Ack (header), or all that can be replied to (reply).
-nats.dedup.window.ms|How long a message with the same Nats-Msg-Id counts as the same message, in ms; 0 is never.
+nats.acks|In mode core: who is told that a message is stored: nobody (off), messages with a header Kafka-Ack (header), or all that can be replied to (reply).
+nats.dedup.window.ms|In mode core: how long a message with the same Nats-Msg-Id counts as the same message, in ms; 0 is never.
 nats.queue.group|The queue group the brokers join, to share subjects with other subscribers. Order across members is lost.
 nats.topic.template|Names of topics made of the subject, as {1}.{2} or {subject}; they are created when their first message comes.
 nats.topic.max|How many topics nats.topic.template may create.
 nats.template.of|The bound topic whose nats.topic.template this topic is of, and whose messages it takes. Set where the template creates a topic.
 nats.dead.letter.topic|The topic for messages that can't go where they should; without one they are counted and dropped.
 nats.buffer.bytes|How many bytes of messages wait in a broker before it stops reading from the server.
-nats.stream|The stream to read in mode jetstream; empty asks the server which one has the subjects.
+nats.stream|The stream to read in mode jetstream, all of it where nats.subjects is empty; empty asks the server which one has the subjects.
 nats.delivery|Mode jetstream: each message once, by its sequence number in the log (exactly-once), or at least once.
-nats.durable|The name of the durable consumer in mode jetstream; empty makes one of the cluster's and the topic's names.
+nats.durable|The name of the durable consumer with nats.delivery=at-least-once; empty makes one of the cluster's and the topic's names.
 nats.start|Where a new consumer begins in mode jetstream: all, new, seq:N or time:T (RFC 3339).
-nats.max.deliver|How often mode jetstream has a message delivered before it is a dead letter; -1 is without end.
+nats.max.deliver|With nats.delivery=at-least-once: how often a message is tried before it is a dead letter; -1 is without end.
 nats.bucket|The key-value bucket in mode kv.
 nats.direction|Mode kv: from the bucket to the topic (in), from the topic to the bucket (out), or both.
 nats.publish.subject|Where this topic's records are published, made of {key}, {topic}, {partition}, {header:NAME} and text. Empty publishes none.
