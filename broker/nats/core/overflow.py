@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from barnabas.storage.runtime import Runtime, Timer
 
 OTHERS_WAIT_S: Final = 5.0  # half of what servers wait for a reader
+SLOW_FOR_S: Final = 60.0  # so long after it has come back the others are not made to wait again
 
 
 class Overflow:
@@ -36,13 +37,15 @@ class Overflow:
         self._step_aside = step_aside
         self._come_back = come_back
         self._timer: Timer | None = None
+        self._came_back_s = runtime.monotonic() - SLOW_FOR_S
 
     def changed(self, is_full: bool) -> None:
         """More waits than may, or much less again."""
         self.is_full = is_full
         if is_full and not self.is_aside:
             self._intake.hold(self)
-            self._timer = self._runtime.call_later(OTHERS_WAIT_S, self._others_waited)
+            is_slow = self._runtime.monotonic() - self._came_back_s < SLOW_FOR_S
+            self._timer = self._runtime.call_later(0 if is_slow else OTHERS_WAIT_S, self._others_waited)
         elif not is_full:
             self._let_go()
             self._runtime.call_soon(self._return)  # whoever has made room may not be done
@@ -63,6 +66,7 @@ class Overflow:
     def _return(self) -> None:
         if self.is_aside and not self.is_full:
             self.is_aside = False
+            self._came_back_s = self._runtime.monotonic()
             self._come_back()
 
     def _let_go(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from barnabas.broker.nats.core.overflow import OTHERS_WAIT_S, Overflow
+from barnabas.broker.nats.core.overflow import OTHERS_WAIT_S, SLOW_FOR_S, Overflow
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -71,6 +71,23 @@ def test_others_do_not_wait_longer() -> None:
     bench.overflow.changed(False)
     bench.pass_time(0)
     assert bench.told == ["aside", "back"]
+
+
+def test_whose_log_is_slow_does_not_stop_the_others_again_and_again() -> None:
+    bench = Bench()
+    bench.overflow.changed(True)
+    bench.pass_time(OTHERS_WAIT_S)
+    for _ in range(3):
+        bench.overflow.changed(False)
+        bench.pass_time(1)
+        bench.overflow.changed(True)
+        bench.pass_time(0.01)
+        assert bench.overflow.is_aside
+    bench.overflow.changed(False)
+    bench.pass_time(SLOW_FOR_S)
+    bench.overflow.changed(True)
+    bench.pass_time(0.9 * OTHERS_WAIT_S)
+    assert not bench.overflow.is_aside
 
 
 def test_who_has_stopped_does_not_come_back() -> None:
