@@ -119,6 +119,25 @@ def test_with_idempotence_it_does_not(broker: Broker) -> None:
     assert values(broker, "t") == [b"v"]
 
 
+def test_whatever_goes_wrong_an_idempotent_producer_writes_once_and_in_order(broker: Broker) -> None:
+    broker.create_topic("t", 1)
+    broker.on("Produce", probability=0.05).close(served=True)
+    broker.on("Produce", probability=0.05).close()
+    broker.on("Produce", probability=0.05).truncate(9)
+    broker.on("Produce", probability=0.05).error("REQUEST_TIMED_OUT", served=True)
+    broker.on("Produce", probability=0.05).error("NOT_LEADER_OR_FOLLOWER")
+    broker.on("Produce", probability=0.05).delay(0.01)
+    broker.on("Produce", probability=0.05).delay(0.01, served=True)
+    settings = {"enable.idempotence": True, "batch.num.messages": 1, "reconnect.backoff.ms": 5}
+    producer = confluent(broker, **settings, **{"reconnect.backoff.max.ms": 20})
+    sent = [str(number).encode() for number in range(150)]
+    for value in sent:
+        producer.produce("t", value)
+    assert producer.flush(PATIENCE_S) == 0
+    assert values(broker, "t") == sent
+    assert sum(rule.hits for rule in broker.faults.rules) > 10
+
+
 # -- close, truncate, drop, delay, hold
 
 

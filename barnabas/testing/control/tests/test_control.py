@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -185,6 +186,36 @@ def test_nodes(http: Http) -> None:
         assert (node["running"], node["paused"]) == (running, paused), what
     assert http.ask("POST", "/nodes", {})[0] == 400
     assert http.ask("POST", "/nodes/9/kill")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET /status HTTP/2\r\n\r\n", 400),
+        (b"GET /status HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400),
+        (b"GET /status HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+        (b"POST /topics HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
+        (b"POST /topics HTTP/1.1\r\nContent-Length: 1\r\n\r\n{", 400),
+        (b"GET /status HTTP/1.1\r\nX: " + b"y" * 200_000 + b"\r\n\r\n", 400),
+        (b"GET /rules/%ff%00 HTTP/1.1\r\n\r\n", 404),
+        (b"DELETE /links/x HTTP/1.1\r\n\r\n", 400),
+        (b"GET /sta", None),
+        (b"", None),
+    ],
+)
+def test_what_is_no_request_is_refused(http: Http, sent: bytes, status: int | None) -> None:
+    with socket.create_connection(("127.0.0.1", int(http.url.rpartition(":")[2])), timeout=60) as client:
+        answer = b""
+        try:
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            while data := client.recv(65536):
+                answer += data
+        except OSError:  # what it would not read is lost with what it had to say
+            assert len(sent) > 65536
+            return
+        assert answer.split(b" ")[1:2] == ([] if status is None else [str(status).encode()])
 
 
 @pytest.mark.parametrize(
