@@ -17,7 +17,6 @@ settings.register_profile("barnabas", deadline=None)
 settings.load_profile("barnabas")
 
 _MARK = "every_nats_server"
-_marked: list[str] = []
 
 
 @pytest.fixture
@@ -33,16 +32,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("nats_executable", list(installed_executables()), indirect=True)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Know which tests run."""
-    _marked[:] = [item.nodeid for item in session.items if item.get_closest_marker(_MARK)]
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say so where there was no other server than the default one."""
-    versions = list(installed_executables()) if _marked else []
+    reports = [report for several in terminalreporter.stats.values() for report in several]
+    marked = sum(
+        isinstance(report, pytest.TestReport) and report.when == "call" and _MARK in report.keywords
+        for report in reports
+    )
+    versions = list(installed_executables()) if marked else []
     if len(versions) == 1:
         terminalreporter.write_line(
             f"nats-server {versions[0]} is the only one here: with another one on the PATH, such as Debian's 2.9.10,"
-            f" {len(_marked)} tests run with that one, too"
+            f" {marked} tests run with that one, too"
         )
