@@ -102,6 +102,10 @@ class Call:
         session = self._services.fetch_sessions.get(session_id) if session_id and epoch > 0 else None
         return [] if session is None else list(session.partitions)
 
+    def topics_known(self) -> frozenset[str]:
+        """All topics that there are now, by name."""
+        return frozenset(self._services.controller.image.topics)
+
     def groups(self) -> list[str]:
         return list(groups(self.request))
 

@@ -1,8 +1,9 @@
 """Older releases of Kafka: the APIs that each served, and in which versions at most.
 
 A broker that passes for one tells clients of these maxima with its own minima, and closes the connection of who asks for
-more, as that release does; an API whose versions all came later than ours begin is not there at all. What a release did
-otherwise within the same version of an API is not imitated.
+more, as that release does; an API whose versions all came later than ours begin is not there at all. A topic that Metadata
+has made is not there yet in that answer, under the error of the release. What else a release did otherwise within the
+same version of an API is not imitated.
 
 Source: `validVersions` in clients/src/main/resources/common/message of each release's tag (ApiKeys.java before 2.1), and
 the KIPs that brought the versions. ZooKeeper brokers up to 3.2, KRaft's since.
@@ -10,22 +11,28 @@ the KIPs that brought the versions. ZooKeeper brokers up to 3.2, KRaft's since.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.registry import Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
+from barnabas.wire.messages.metadata import MetadataResponseTopic
 from barnabas.wire.registry import response_type
 
 if TYPE_CHECKING:
     from barnabas.testing.faults.call import Call
 
+METADATA: Final = 3
 RELEASES: Final = (
     *("0.11", "1.0", "1.1", "2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8"),
     *("3.0", "3.1", "3.2", "3.3", "3.4", "3.5", "3.6", "3.7", "3.8", "3.9", "4.0", "4.1", "4.2", "4.3"),
 )
 FEATURES_SINCE: Final = "4.0"  # finalized features that clients act on (transaction.version, group.version)
+# What a topic is answered with that the request itself has had made: brokers made it themselves, and said that it has no
+# leader yet; since they ask the controller to (KAFKA-9751), that they do not know it.
+UNKNOWN_WHEN_MADE_SINCE: Final = "2.8"
 RANGE_SINCE: Final = "2.4"  # an ApiVersions request of an unknown version is told which are known (KIP-511)
 
 # API key: the release that brought a version: the highest version it brought.
@@ -135,10 +142,16 @@ class ServedVersions:
     """Lets pass what a release serves (None: this one's own), and what `limit` leaves of it."""
 
     def __init__(self, version: str | None = None) -> None:
+        self._is_older = version is not None
         self.release = RELEASES[-1] if version is None else release_named(version)
         self._maxima = maxima(self.release)
         index = RELEASES.index(self.release)
         self._has_features = index >= RELEASES.index(FEATURES_SINCE)
+        self._when_made = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if index >= RELEASES.index(UNKNOWN_WHEN_MADE_SINCE)
+            else ErrorCode.LEADER_NOT_AVAILABLE
+        )
         self._tells_range = index >= RELEASES.index(RANGE_SINCE)
 
     def limit(self, api_key: int, highest: int | None) -> None:
@@ -152,7 +165,19 @@ class ServedVersions:
                 return unsupported(call, highest if self._tells_range else None)
             call.change = self._told
             return None
+        if call.api_key == METADATA and self._is_older:
+            call.change = partial(self._not_there_yet, call.topics_known())
         return None if call.version <= highest else Outcome.CLOSE
+
+    def _not_there_yet(self, known: frozenset[str], answer: Any) -> Any:
+        """The answer to Metadata without the topics that it has had made."""
+        answer.topics = [
+            MetadataResponseTopic(error_code=self._when_made, name=topic.name, is_internal=topic.is_internal)
+            if topic.error_code == 0 and topic.name not in known
+            else topic
+            for topic in answer.topics
+        ]
+        return answer
 
     def _told(self, answer: Any) -> Any:
         """What the broker says of itself, with this release's maxima."""

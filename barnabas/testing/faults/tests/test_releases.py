@@ -6,13 +6,14 @@ import pytest
 from barnabas.broker.registry import REGISTRATIONS
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.fetch import FetchRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.registry import response_type
 
 from barnabas.testing import Broker
 from barnabas.testing.faults.releases import RELEASES, maxima, release_named
 from barnabas.testing.raw_client import RawClient
 
-FETCH, API_VERSIONS = 1, 18
+FETCH, METADATA, API_VERSIONS = 1, 3, 18
 
 
 def test_versions_never_go_back_and_end_with_ours() -> None:
@@ -56,6 +57,16 @@ def test_as_2_8() -> None:
         size = int.from_bytes(client.receive_bytes(4), "big")
         answer, _ = response_type(API_VERSIONS).decode(0, client.receive_bytes(size), 4)
         assert (answer.error_code, answer.api_keys[0].max_version) == (35, 3)
+        client.socket.close()
+
+
+@pytest.mark.parametrize(("version", "error"), [("2.7", 5), ("2.8", 3)])
+def test_a_topic_that_is_made_by_asking_for_it(version: str, error: int) -> None:
+    with Broker(as_version=version) as broker:
+        client = RawClient(broker.port)
+        request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True)
+        seen = [client.ask(METADATA, 9, request).topics[0].error_code for _ in range(2)]
+        assert seen == [error, 0]
         client.socket.close()
 
 
