@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0
+# of Kafka's log, that it comes with the report of a failing test: without a file of its kind log4j prints errors alone
+_LOG4J = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = info
+rootLogger.appenderRef.console.ref = console
+"""
 # small and quick to start
 _JVM_OPTIONS = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -58,6 +68,8 @@ class ApacheKafka(RemoteKafka):
         ports = [free_port() for _ in range(2 * self._count)]
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
         self.bootstrap_servers = ",".join(f"{HOST}:{port}" for port in ports[: self._count])
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "log4j2.properties").write_text(_LOG4J)
         files = [self._write_properties(node, ports) for node in range(1, self._count + 1)]
         for file in files:
             command = self._java(
@@ -124,7 +136,8 @@ class ApacheKafka(RemoteKafka):
     def _java(self, *arguments: str) -> list[str]:
         home = os.environ.get("JAVA_HOME")
         java = str(Path(home) / "bin" / "java") if home else "java"
-        return [java, *_JVM_OPTIONS, "-cp", f"{self._jars}/*", *arguments]
+        log4j = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"
+        return [java, *_JVM_OPTIONS, log4j, "-cp", f"{self._jars}/*", *arguments]
 
     def _write_properties(self, node: int, ports: list[int]) -> str:
         folder = self._folder / f"node-{node}"

@@ -35,7 +35,8 @@ begin, cpu = time.perf_counter(), time.process_time()
 from barnabas.testing import Broker
 with Broker() as broker:
     import socket
-    client = socket.create_connection(("127.0.0.1", broker.port))
+    client = socket.socket()
+    client.connect(("127.0.0.1", broker.port))
     for frame in sys.argv[2:]:
         client.sendall(bytes.fromhex(frame))
         size = int.from_bytes(client.recv(4, socket.MSG_WAITALL), "big")
