@@ -2,32 +2,28 @@
 
 Subscriptions hand each message to an encoder (records/encoder.py); `close` appends what was gathered, one batch a partition,
 after each piece of data that was read. A message that asks for something, by a reply subject or a header, takes the way
-through `_special`, which decides whether it is stored and who is told.
+through `_special`; whether it is stored and who is told is decided in ingest/asking.py.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.client.headers import find_header
 from barnabas.broker.nats.core.shadow import Shadow
-from barnabas.broker.nats.ingest.acks import KAFKA_ACK, NO_ACK
 from barnabas.broker.nats.ingest.asking import Asking, is_special
 from barnabas.broker.nats.ingest.budget import Budget
 from barnabas.broker.nats.ingest.coming import Coming
-from barnabas.broker.nats.ingest.dead_letters import record_of_message, record_of_tail
 from barnabas.broker.nats.ingest.dedup import DedupWindow
 from barnabas.broker.nats.ingest.entrances import Entrances
 from barnabas.broker.nats.ingest.lane import Lane
 from barnabas.broker.nats.ingest.pending_acks import AckStats, PartitionAcks, Send
+from barnabas.broker.nats.ingest.unstored import Unstored
 from barnabas.broker.nats.records.encoder import Encoder
 from barnabas.broker.nats.records.keys import compile_key
 from barnabas.broker.nats.records.loops import has_come_through, hop_of
 from barnabas.broker.nats.records.partitioners import BadPartition, compile_partitioner
-from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.core.shadow import Asked
     from barnabas.broker.nats.groups.acks import GroupAcks
     from barnabas.broker.nats.groups.lanes import GroupLanes
-    from barnabas.broker.nats.ingest.dead_letters import Answer, DeadLetters
+    from barnabas.broker.nats.ingest.dead_letters import DeadLetters
     from barnabas.broker.nats.records.routes import Take, Wanted
     from barnabas.broker.partition import Partition
     from barnabas.controller.nats.bound import Binding
@@ -72,12 +68,13 @@ class Ingest:
         self.on_full: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
         self._send_acks = send_acks
-        self._rejects = rejects
+        self._has_letters = rejects is not None
+        self._unstored = Unstored(runtime, binding.topic, stats, rejects)
         self._group = group
         if group is not None:
             group.on_held = self._held
             if rejects is not None:
-                group.on_refused = partial(self._refused, rejects)
+                group.on_refused = self._unstored.refused
         self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
         self._hop = hop_of(cluster_id, binding.topic)
         self._compile(partition_count)
@@ -246,8 +243,8 @@ class Ingest:
         dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
         lane = Lane(partition, self._runtime, self.stats, acks, dedup)
         lane.on_held = self._held
-        if self._rejects is not None:
-            lane.on_refused = partial(self._refused, self._rejects)
+        if self._has_letters:
+            lane.on_refused = self._unstored.refused
         return lane
 
     def _take_over(self, index: int) -> None:
@@ -373,19 +370,5 @@ class Ingest:
             acks = self._group.lanes[error.partition].acks
         else:
             return  # its leader's matter
-        level = self._asking.level_of(reply, find_header(header_block, KAFKA_ACK))
-
-        def answer(error: ErrorCode, why: str) -> None:
-            if acks is not None and level != NO_ACK:
-                acks.fail(reply, error, why)
-
-        if self._rejects is None:
-            self.stats.refused += 1
-            answer(ErrorCode.INVALID_REQUEST, str(error))
-            return
-        record = record_of_message(subject, reply, header_block, payload, self._runtime.time_ms())
-        self._rejects.put(record, ErrorCode.INVALID_REQUEST, str(error), answer, self.binding.topic)
-
-    def _refused(self, rejects: DeadLetters, tail: bytes, error: ErrorCode, why: str, answer: Answer) -> None:
-        record = record_of_tail(tail, self._runtime.time_ms())
-        rejects.put(record, error, why, answer, self.binding.topic)
+        message = subject, reply, header_block, payload
+        self._unstored.bad_partition(message, error, acks, self._asking.level_of)
