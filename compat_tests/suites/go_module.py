@@ -40,14 +40,18 @@ def ensure_test_program() -> Path:
     return program
 
 
-def _go(*arguments: str, folder: Path) -> str:
-    environment = {
-        **os.environ,
+def go_environment() -> dict[str, str]:
+    """What is to be set for `go`, so that all that it fetches and compiles lies in `.cache/go`."""
+    return {
         "GOMODCACHE": str(_CACHE / "mod"),
         "GOCACHE": str(_CACHE / "build"),
         "GOFLAGS": "-modcacherw",  # so that `make clean` can remove it
         "GOWORK": "off",
     }
+
+
+def _go(*arguments: str, folder: Path) -> str:
+    environment = {**os.environ, **go_environment()}
     result = subprocess.run(
         ["go", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )

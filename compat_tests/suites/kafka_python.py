@@ -58,7 +58,7 @@ def run(
     ]
     # its own options ask for a log at DEBUG; -W: warnings that are its own
     command += ["-o", "addopts=", "--log-level=INFO", "-W", "ignore", "-p", "no:cacheprovider", "--tb=short"]
-    command += ["--timeout=60", "--timeout-method=signal", "--durations=5", "-rxX", *arguments]
+    command += ["--timeout=60", "--timeout-method=signal", "--durations=5", "-rx", *arguments]
     with tempfile.TemporaryDirectory(prefix="kafka-python-suite-") as empty:
         environment = {
             **os.environ,
