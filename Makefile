@@ -19,7 +19,7 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python test-franz-go \
-  check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate \
+  test-languages check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate \
   kafka lock clean
 
 help:
@@ -38,6 +38,7 @@ help:
 	@echo 'make test-apache  the client tests against Apache Kafka'
 	@echo 'make test-kafka-python  the integration tests that kafka-python comes with (ARGS="--broker apache")'
 	@echo 'make test-franz-go     those of franz-go; needs Go 1.26 or newer'
+	@echo 'make test-languages    tests in Java, Go and Node on the test broker, where their toolchains are'
 	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
 	@echo 'make bench        this broker and Apache Kafka under load'
 	@echo 'make bench-partitions  both with 10,000 partitions'
@@ -91,11 +92,11 @@ demo:
 demo-nats:
 	@$(MAKE) --no-print-directory spark EXAMPLE=nats
 
-# Everything, then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
+# Everything (what is skipped, and why, stands at the end), then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
 test: $(JARS) $(KAFKA_PYTHON)
-	$(PYTEST) $(WORKERS) --durations=10 $(ARGS)
+	$(PYTEST) $(WORKERS) --durations=10 -rfEs $(ARGS)
 	$(PYTEST) $(WORKERS) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation --ignore compat_tests/nats \
-	  --ignore compat_tests/suites -m 'not jvm' --loop asyncio $(ARGS)
+	  --ignore compat_tests/suites --ignore compat_tests/languages -m 'not jvm' --loop asyncio $(ARGS)
 	$(PYTEST) $(WORKERS) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
@@ -127,6 +128,10 @@ test-kafka-python: $(KAFKA_PYTHON)
 # The same for franz_go.toml.
 test-franz-go: $(INSTALLED)
 	$(BIN)/python -m compat_tests.suites.franz_go $(ARGS)
+
+# Those of compat_tests/languages whose toolchain is here; of another a line says what is missing.
+test-languages: $(INSTALLED)
+	$(BIN)/python -m compat_tests.languages $(ARGS)
 
 conform: $(JARS)
 	$(BIN)/python -m compat_tests.conform $(ARGS)
@@ -180,5 +185,6 @@ lock: $(INSTALLED)
 
 clean:
 	rm -rf $(VENV) .cache .typing .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
-	  build dist *.egg-info spark-warehouse metastore_db derby.log
+	  build dist *.egg-info spark-warehouse metastore_db derby.log \
+	  compat_tests/languages/java/target compat_tests/languages/node/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,87 @@
+// What kafkajs makes of a broker that misbehaves. One broker for the file, wiped before each test.
+
+import assert from "node:assert/strict";
+import { after, before, beforeEach, test } from "node:test";
+import { Kafka, logLevel, Partitioners } from "kafkajs";
+import { startTestBroker } from "./broker.js";
+
+let broker;
+
+before(async () => {
+  broker = await startTestBroker();
+});
+
+after(() => broker?.stop());
+
+beforeEach(async () => {
+  await broker.ask("POST", "/reset");
+  await broker.ask("POST", "/topics", { name: "orders" });
+});
+
+test("what is produced is consumed", { timeout: 60_000 }, async () => {
+  await produce(["12", "13"]);
+  assert.deepEqual(await consume(2), ["12", "13"]);
+});
+
+test("the producer looks for the leader again", { timeout: 60_000 }, async () => {
+  const rule = await addRule({ api: "Produce", topic: "orders", times: 1, error: "NOT_LEADER_OR_FOLLOWER" });
+  await produce(["12"]);
+  assert.equal(await hits(rule), 1);
+  assert.deepEqual(await consume(1), ["12"]);
+});
+
+// The broker has written the record, but the producer does not know, and sends it again.
+for (const [idempotent, expected] of [[true, ["12", "13"]], [false, ["12", "12", "13"]]]) {
+  const count = idempotent ? "no duplicate" : "a duplicate";
+  const kind = idempotent ? "an idempotent producer" : "another";
+  test(`an acknowledgement that is lost makes ${count} of ${kind}`, { timeout: 60_000 }, async () => {
+    const rule = await addRule({ api: "Produce", topic: "orders", times: 1, close: true, served: true });
+    await produce(["12", "13"], { idempotent });
+    assert.equal(await hits(rule), 1);
+    assert.deepEqual(await consume(expected.length), expected);
+  });
+}
+
+test("the consumer connects again", { timeout: 60_000 }, async () => {
+  await produce(["12"]);
+  const rule = await addRule({ api: "Fetch", topic: "orders", nth: 1, close: true });
+  assert.deepEqual(await consume(1), ["12"]);
+  assert.equal(await hits(rule), 1);
+});
+
+async function addRule(rule) {
+  return (await broker.ask("POST", "/rules", rule)).id;
+}
+
+async function hits(rule) {
+  return (await broker.ask("GET", `/rules/${rule}`)).hits;
+}
+
+function client() {
+  const retry = { initialRetryTime: 20 }; // ms; kafkajs waits 300 otherwise
+  return new Kafka({ brokers: [broker.bootstrapServers], logLevel: logLevel.NOTHING, retry });
+}
+
+async function produce(values, options) {
+  const producer = client().producer({ createPartitioner: Partitioners.DefaultPartitioner, ...options });
+  await producer.connect();
+  for (const value of values) await producer.send({ topic: "orders", messages: [{ value }] });
+  await producer.disconnect();
+}
+
+/** The first `count` values of the topic, read by a group. */
+async function consume(count) {
+  const consumer = client().consumer({ groupId: "billing" });
+  await consumer.connect();
+  await consumer.subscribe({ topic: "orders", fromBeginning: true });
+  const values = [];
+  await new Promise((resolve) => {
+    const eachMessage = async ({ message }) => {
+      values.push(message.value.toString());
+      if (values.length === count) resolve();
+    };
+    consumer.run({ eachMessage });
+  });
+  await consumer.disconnect();
+  return values;
+}

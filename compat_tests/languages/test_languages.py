@@ -1,0 +1,24 @@
+"""The examples of tests in other languages pass, where their toolchains are."""
+
+from __future__ import annotations
+
+import pytest
+
+from compat_tests.languages.toolchains import LANGUAGES, Language, run
+
+
+@pytest.mark.barnabas_only
+@pytest.mark.timeout(900)  # the first time, what they need is fetched
+@pytest.mark.parametrize(
+    "language",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.jvm] if each.name == "java" else [])
+        for each in LANGUAGES
+    ],
+)
+def test_the_example_passes(language: Language) -> None:
+    """With its own runner."""
+    missing = language.missing()
+    if missing:
+        pytest.skip(f"the example in {language.name} needs {missing}")
+    assert run(language) >= 4
