@@ -22,10 +22,16 @@ def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -
     async def run() -> None:
         client = await nats.connect(server.url)
         await work(client)
-        await client.flush()
+        await settled(client)
         await client.close()
 
     asyncio.run(run())
+
+
+async def settled(client: NatsClient) -> None:
+    """Until the server has dealt with all of it: nats-py's flush lets the first PING overtake what waits."""
+    await client.flush()
+    await client.flush()
 
 
 class SteadyPublisher:

@@ -20,7 +20,7 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
-from compat_tests.nats.publishers import Sent, SteadyPublisher
+from compat_tests.nats.publishers import Sent, SteadyPublisher, settled
 from compat_tests.nats.received import by_subject, check
 from compat_tests.nats.streams import read_all
 
@@ -43,11 +43,12 @@ def test_members_share(server: NatsServer, broker: Broker) -> None:
 
         member = await nats.connect(server.url)
         await member.subscribe("jobs.>", queue="workers", cb=take)
-        await member.flush()  # lets PING overtake what waits:
-        await member.flush()  # ... so once more
+        await settled(member)
         publisher = await nats.connect(server.url)
         for number in range(COUNT):
             await publisher.publish(f"jobs.{number % 7}", b"%d" % number)
+        await settled(publisher)
+        await settled(member)  # what comes to a member that is drained already, its client drops
         await publisher.close()
         await member.drain()
 
