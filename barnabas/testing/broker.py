@@ -16,8 +16,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from barnabas.testing import contents, operations, seeding
-from barnabas.testing import snapshot as snapshots
 from barnabas.testing.broker_node import HOST, BrokerNode
 from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
     from barnabas.testing.contents import Group, StoredRecord
+    from barnabas.testing.operations import Ends
     from barnabas.testing.snapshot import Snapshot
 
 # A library is silent unless somebody asks: `logging.basicConfig` shows what the broker has to say.
@@ -41,7 +40,7 @@ REPLICAS_MAX = 3
 
 
 class Broker(RunningBroker):
-    """See the module. `properties` are Kafka's, such as {"num.partitions": 3}; `nodes` makes a cluster of so many, each broker
+    """See the module; what its methods need is loaded with their first use. `properties` are Kafka's, such as {"num.partitions": 3}; `nodes` makes a cluster of so many, each broker
     and controller; `directory` keeps the files there (node N's below node-N where there are several), to be found again by
     the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are; `as_version` is a release of
     Kafka, such as "2.8", whose APIs it serves and no others."""
@@ -112,22 +111,32 @@ class Broker(RunningBroker):
 
     def topics(self) -> dict[str, int]:
         """Topics by name, with the number of their partitions; Kafka's own ones left out."""
+        from barnabas.testing import contents
+
         return self.call(lambda: contents.topics(self.nodes))
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
         """What consumers may read of one partition or of all, partition by partition. UnknownTopic."""
+        from barnabas.testing import contents
+
         return self.call(lambda: contents.records(self.nodes, topic, partition))
 
     def group(self, name: str) -> Group | None:
         """A group's state, members and committed offsets; None where there is no such group."""
+        from barnabas.testing import contents
+
         return self.call(lambda: contents.group(self.nodes, name))
 
     def groups(self) -> list[str]:
         """Names of all groups."""
+        from barnabas.testing import contents
+
         return self.call(lambda: contents.groups(self.nodes))
 
     def effective_config(self, topic: str) -> dict[str, str]:
         """Every config of a topic with the value that counts. UnknownTopic."""
+        from barnabas.testing import contents
+
         return self.call(lambda: contents.effective_config(self.nodes, topic))
 
     # -- what is put into it
@@ -141,6 +150,8 @@ class Broker(RunningBroker):
         configs: Mapping[str, object] | None = None,
     ) -> Awaitable[None]:
         """Ready to be written to when it is done. Where nothing is said the broker's defaults count. RequestFailed."""
+        from barnabas.testing import operations
+
         texts = {key: _text(value) for key, value in (configs or {}).items()}
         return self.perform(
             lambda done: operations.create_topic(
@@ -150,20 +161,26 @@ class Broker(RunningBroker):
 
     def delete_topics(self, *names: str) -> Awaitable[None]:
         """Those that exist; others are none the worse. RequestFailed."""
+        from barnabas.testing import operations
+
         return self.perform(lambda done: operations.delete_topics(self.nodes, names, done))
 
     def seed(self, topic: str, records: object) -> Awaitable[None]:
         """Append records, committed when it is done: an iterable of values, (key, value) pairs or mappings with `value`,
         `key`, `headers`, `timestamp`, `partition`; or the path of a file of JSON lines (seeding.py). A topic that does not
         exist is made. RequestFailed."""
+        from barnabas.testing import operations, seeding
+
         seeds = seeding.read_seeds(records)
         return self.perform(lambda done: operations.seed(self.nodes, topic, seeds, done))
 
     def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
         """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition. RequestFailed.
         Not for a cluster in the running loop: see `seed`."""
+        from barnabas.testing import contents, operations, seeding
+
         seed = seeding.seed_of({"value": value, "key": key, **fields})
-        ends: operations.Ends = []
+        ends: Ends = []
         self.wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
         [(partition, end)] = ends
         return self.call(lambda: contents.record_at(partition, end - 1))
@@ -179,7 +196,9 @@ class Broker(RunningBroker):
 
     def snapshot(self) -> Snapshot:
         """All that it holds now."""
-        return self.call(lambda: snapshots.take(self.nodes))
+        from barnabas.testing.snapshot import take
+
+        return self.call(lambda: take(self.nodes))
 
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
         """Hold what it held then. Clients are disconnected, as at a reset."""

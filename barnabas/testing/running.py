@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from barnabas.broker.asyncio_runtime import new_event_loop
-from barnabas.testing import operations
 from barnabas.testing.broker_node import HOST
 from barnabas.testing.steering.steering import Finished, Steering
 from barnabas.testing.watchdog import Watchdog
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from barnabas.testing.node_runtime import NodeRuntime
+    from barnabas.testing.operations import Start
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class RunningBroker(Steering):
 
     # -- waiting for it
 
-    def perform(self, start: operations.Start) -> Awaitable[None]:
+    def perform(self, start: Start) -> Awaitable[None]:
         """Begin something and be done with it, or give back what to await: where the loop runs now, and has to turn."""
         if self._is_elsewhere():
             self.wait(start)
@@ -101,7 +101,7 @@ class RunningBroker(Steering):
         hear = partial(_tell, future)
         return asyncio.ensure_future(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
 
-    def wait(self, start: operations.Start) -> None:
+    def wait(self, start: Start) -> None:
         """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
         if self._is_elsewhere():
             asyncio.run_coroutine_threadsafe(self.wait_async(start), self.loop).result()
@@ -111,7 +111,7 @@ class RunningBroker(Steering):
                 "the nodes of a cluster need the loop that runs now: await the other form of it"
             )
 
-    async def wait_async(self, start: operations.Start) -> None:
+    async def wait_async(self, start: Start) -> None:
         """As `wait`, on the loop."""
         told: asyncio.Future[None] = self.loop.create_future()
         start(partial(_tell, told))
@@ -139,7 +139,9 @@ class RunningBroker(Steering):
         async def ready() -> None:
             await self._await_ready()
             if settles:
-                await self.wait_async(lambda done: operations.when_settled(self.nodes, done))
+                from barnabas.testing.operations import when_settled
+
+                await self.wait_async(lambda done: when_settled(self.nodes, done))
 
         if self._is_elsewhere():
             asyncio.run_coroutine_threadsafe(ready(), self.loop).result()

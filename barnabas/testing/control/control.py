@@ -14,7 +14,7 @@ from barnabas.testing.control.http import HttpServer
 
 if TYPE_CHECKING:
     from barnabas.testing.broker import Broker
-    from barnabas.testing.faults import Link
+    from barnabas.testing.faults.engine import Link
     from barnabas.testing.snapshot import Snapshot
 
 HOST: Final = "127.0.0.1"

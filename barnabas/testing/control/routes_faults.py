@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.testing.control.control import Control
-    from barnabas.testing.faults import Link, Recorded, Rule
     from barnabas.testing.faults.call import Call
+    from barnabas.testing.faults.engine import Link
+    from barnabas.testing.faults.requests import Recorded
+    from barnabas.testing.faults.rules import Rule
 
 
 @route("GET", "/rules", "The rules in force, the oldest first.", answer=list[m.RuleStatus])

@@ -15,8 +15,6 @@ from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.registry import Outcome
 from barnabas.testing.faults.call import Call, Encoded, size_of, whole
 from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
-from barnabas.testing.faults.errors import answer_with_error
-from barnabas.testing.faults.releases import unsupported
 from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS
@@ -150,8 +148,14 @@ class FaultingDispatcher(Dispatcher):
             if response is not None:
                 return self._leave(call, call.encode(response))
         if rule.error_code == ErrorCode.UNSUPPORTED_VERSION and call.api_key == API_VERSIONS:
+            from barnabas.testing.faults.releases import (
+                unsupported,  # late, as the next: for rules that need it
+            )
+
             return self._leave(call, unsupported(call, None))
         if rule.error_code is not None:
+            from barnabas.testing.faults.errors import answer_with_error
+
             found, data = answer_with_error(call, rule)
             if data is None:
                 acks = call.request.acks if call.api_key == _PRODUCE else 1

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from barnabas.testing.faults.connection import NEVER
 from barnabas.testing.faults.dispatcher import FaultingDispatcher
 from barnabas.testing.faults.requests import Requests, api_key_of
-from barnabas.testing.faults.rules import Rule
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.testing.faults.call import Call
     from barnabas.testing.faults.releases import ServedVersions
+    from barnabas.testing.faults.rules import Rule
 
 
 class Link:
@@ -117,6 +117,8 @@ class Faults:
         come from this client and to this node; `topic`, `group` and `client_id` may be patterns (`orders-*`). From the
         nth such request on (1 is the first), `times` times (once where nth is given, else always), each with this
         probability. It acts once it is told what to do: see Rule."""
+        from barnabas.testing.faults.rules import Rule  # late: most brokers of a suite have no rules
+
         return Rule(
             api,
             topic=topic,

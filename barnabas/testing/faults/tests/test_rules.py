@@ -19,7 +19,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing import Broker
-from barnabas.testing.faults import Faults
+from barnabas.testing.faults.engine import Faults
 from barnabas.testing.raw_client import RawClient
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 3, 12, 18, 19
