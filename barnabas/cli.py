@@ -84,6 +84,12 @@ def _add_testbroker(command: argparse.ArgumentParser) -> None:
         "--control-port", type=int, default=0, help="where the controls are; 0 (default): a free one"
     )
     command.add_argument(
+        "--control-host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="the address they listen on; 0.0.0.0 in a container (default: 127.0.0.1)",
+    )
+    command.add_argument(
         "--nodes", type=int, default=1, help="how many, each broker and controller (default: 1)"
     )
     command.add_argument("--directory", help="keep the data there; default: in memory")
@@ -141,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             port=parsed.port,
             nodes=parsed.nodes,
             control_port=parsed.control_port,
+            control_host=parsed.control_host,
             directory=parsed.directory,
             as_version=parsed.as_version,
             settings=parsed.settings,

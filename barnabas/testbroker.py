@@ -34,6 +34,7 @@ def serve(
     port: int,
     nodes: int,
     control_port: int,
+    control_host: str,
     directory: str | None,
     as_version: str | None,
     settings: Iterable[str],
@@ -61,14 +62,14 @@ def serve(
         print(f"barnabas: {error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1
     try:
-        control = Control(broker, control_port)
+        control = Control(broker, control_port, control_host)
         print(ready_line(broker, control.url), flush=True)  # noqa: T201 - the interface
         if not stay:
             threading.Thread(target=await_end_of, args=(parent, ended), daemon=True).start()
         ended.wait()
         control.close()
     except OSError as error:
-        print(f"barnabas: cannot listen on port {control_port}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        print(f"barnabas: cannot listen on {control_host}:{control_port}: {error.strerror}", file=sys.stderr)  # noqa: T201
         return 1
     finally:
         broker.stop()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from barnabas.wire.messages.metadata import MetadataRequest
 
+from barnabas.testing.ports import free_port
 from barnabas.testing.raw_client import RawClient
 
 COMMAND = [sys.executable, "-m", "barnabas.cli", "testbroker"]
@@ -58,6 +59,28 @@ def test_it_dies_with_its_parent() -> None:
         assert time.monotonic() < deadline, "it lives on"
         time.sleep(0.01)
     parent.stdout.close()
+
+
+def test_it_serves_in_a_container() -> None:
+    """As process 1 of one: other machines reach clients' port and the controls, and it stays without a parent."""
+    port, control_port = free_port(), free_port()
+    arguments = ["--set", f"listeners=PLAINTEXT://0.0.0.0:{port}", "--stay"]
+    arguments += ["--set", f"advertised.listeners=PLAINTEXT://localhost:{port}"]
+    arguments += ["--control-host", "0.0.0.0", "--control-port", str(control_port)]
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    told = ready(process.stdout.readline())
+    assert told["bootstrap"] == f"127.0.0.1:{port}"
+    assert told["control"] == f"http://127.0.0.1:{control_port}"
+    # All of 127.0.0.0/8 is this machine, but a listener on 127.0.0.1 is not there.
+    with urllib.request.urlopen(f"http://127.0.0.2:{control_port}/status", timeout=30) as answer:
+        assert json.load(answer)["bootstrap_servers"] == told["bootstrap"]
+    client = RawClient(port)
+    (broker,) = client.ask(3, 9, MetadataRequest(topics=None)).brokers
+    assert (broker.host, broker.port) == ("localhost", port)
+    client.socket.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
 
 
 def is_alive(pid: int) -> bool:

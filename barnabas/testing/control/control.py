@@ -18,22 +18,27 @@ if TYPE_CHECKING:
     from barnabas.testing.snapshot import Snapshot
 
 HOST: Final = "127.0.0.1"
+ANY_HOST: Final = "0.0.0.0"
 SNAPSHOTS_MAX: Final = 100
 
 
 class Control:
-    """Offers the controls of a broker that runs in a thread of its own, until `close`. OSError when the port is taken."""
+    """Offers the controls of a broker that runs in a thread of its own, until `close`. OSError when the port is taken.
+    Whoever reaches it may do everything: it listens on this machine alone unless `host` says otherwise."""
 
-    def __init__(self, broker: Broker, port: int = 0) -> None:
+    def __init__(self, broker: Broker, port: int = 0, host: str = HOST) -> None:
         self.broker = broker
+        self._host = host
         self.links: dict[int, Link] = {}
         self.snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
-        self._server = HttpServer(broker.loop, HOST, port, partial(table.answer, self))
+        self._server = HttpServer(broker.loop, host, port, partial(table.answer, self))
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self._server.port}"
+        """Where it is found from this machine."""
+        host = HOST if self._host == ANY_HOST else self._host
+        return f"http://{host}:{self._server.port}"
 
     def number(self) -> int:
         """One that no snapshot and no link has."""
