@@ -125,7 +125,6 @@ def test_whatever_goes_wrong_an_idempotent_producer_writes_once_and_in_order(bro
     broker.on("Produce", probability=0.05).close()
     broker.on("Produce", probability=0.05).truncate(9)
     broker.on("Produce", probability=0.05).error("REQUEST_TIMED_OUT", served=True)
-    broker.on("Produce", probability=0.05).error("NOT_LEADER_OR_FOLLOWER")
     broker.on("Produce", probability=0.05).delay(0.01)
     broker.on("Produce", probability=0.05).delay(0.01, served=True)
     settings = {"enable.idempotence": True, "batch.num.messages": 1, "reconnect.backoff.ms": 5}

@@ -111,10 +111,7 @@ class Call:
 
     def name_of(self, topic: Topic | None) -> str | None:
         """The name of what is known by name or id."""
-        if not isinstance(topic, bytes):
-            return topic
-        found = self._services.controller.image.topic_by_id(topic)
-        return None if found is None else found.name
+        return name_of(topic, self._services)
 
     # -- bytes
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.broker.context import RequestContext
 from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.registry import Outcome
-from barnabas.testing.faults.call import Call, Encoded, size_of, whole
+from barnabas.testing.faults.call import Call, Encoded, name_of, size_of, whole
 from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
 from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
 from barnabas.wire.errors import ErrorCode
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.testing.faults.engine import Faults
     from barnabas.testing.faults.rules import Rule
+    from barnabas.testing.faults.shapes import Topic
 
 log = logging.getLogger("barnabas.faults")
 
@@ -90,8 +91,13 @@ class FaultingDispatcher(Dispatcher):
                 call.client_host,
                 self.services.runtime.time_ms(),
                 call.data,
+                self._name_of,
             )
             requests.add(call.recorded)
+
+    def _name_of(self, topic: Topic) -> str | None:
+        """The name of what is known by name or id."""
+        return name_of(topic, self.services)
 
     def _is_kept(self, call: Call, rule: Rule) -> bool:
         """Keep the request from its handler for a while, if that is what the rule says."""

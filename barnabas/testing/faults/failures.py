@@ -133,6 +133,7 @@ class _Failing(msgspec.Struct, frozen=True):
     depth: int
     matches: Any
     message: str | None
+    keeps_errors: bool = False  # what the broker says of its own accord
 
 
 def _fill(
@@ -281,12 +282,16 @@ def _name(element: Any) -> tuple[Any, ...]:
 def overwritten(
     api_key: int, answer: Any, error: ErrorCode, depth: int, matches: Matches, message: str | None
 ) -> Any:
-    """The broker's answer in which what matches has failed instead."""
+    """The broker's answer in which what matches has failed instead. What was to be done and could not be keeps its own
+    error: nobody shall think that it was."""
     root = levels(api_key)
-    if depth == 0:
-        return _fail(root.element(), root, error, message)
-    _overwrite(answer, root, (None, None), _Failing(error, depth, matches, message), 1)
-    return answer
+    keeps_errors = api_key not in OVERWRITTEN
+    if depth:
+        _overwrite(answer, root, (None, None), _Failing(error, depth, matches, message, keeps_errors), 1)
+        return answer
+    assert root.error is not None
+    has_failed = keeps_errors and getattr(answer, root.error)
+    return answer if has_failed else _fail(root.element(), root, error, message)
 
 
 def _overwrite(
@@ -298,5 +303,9 @@ def _overwrite(
             place = _place(inner.kind, element, at)
             if depth < failing.depth:
                 _overwrite(element, inner, place, failing, depth + 1)
-            elif inner.error is not None and failing.matches(*place):
+            elif (
+                inner.error is not None
+                and failing.matches(*place)
+                and not (failing.keeps_errors and getattr(element, inner.error))
+            ):
                 elements[number] = _fail(_mirror(inner, element), inner, failing.error, failing.message)

@@ -19,6 +19,8 @@ from barnabas.wire.registry import API_NAMES, request_type, response_type
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from barnabas.testing.faults.shapes import Topic
+
 COUNT_MAX: Final = 10_000
 BYTES_MAX: Final = 32 * 1024 * 1024  # of all frames together
 ANSWER_BYTES_MAX: Final = (
@@ -55,7 +57,7 @@ class Recorded:
 
     __slots__ = (
         "answer_bytes", "answer_size", "answered_ms", "api_key", "client_host", "client_id", "correlation_id",
-        "fault", "node", "outcome", "received_ms", "request_bytes", "version",
+        "fault", "name_of", "node", "outcome", "received_ms", "request_bytes", "version",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +70,7 @@ class Recorded:
         client_host: str,
         received_ms: int,
         request_bytes: bytes,
+        name_of: Callable[[Topic], str | None],
     ) -> None:
         self.node = node
         self.api_key = api_key
@@ -77,6 +80,7 @@ class Recorded:
         self.client_host = client_host
         self.received_ms = received_ms
         self.request_bytes = request_bytes  # the frame without its size
+        self.name_of = name_of  # of a topic that the request names by its id
         self.answered_ms: int | None = None
         self.answer_bytes: bytes | None = None  # likewise
         self.answer_size = 0  # bytes on the wire, the size field included
@@ -107,11 +111,12 @@ class Recorded:
 
     @property
     def topics(self) -> list[str]:
-        """The topics that the request names by name."""
+        """The names of the topics that the request names, by name or by id; of the latter those that there are still."""
         try:
-            return sorted({topic for topic, _ in targets(self.request) if isinstance(topic, str)})
+            asked = {topic for topic, _ in targets(self.request) if topic is not None}
         except DecodeError:
             return []
+        return sorted({name for name in map(self.name_of, asked) if name is not None})
 
     def __repr__(self) -> str:
         took = "" if self.answered_ms is None else f" after {self.answered_ms - self.received_ms} ms"

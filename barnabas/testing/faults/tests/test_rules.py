@@ -95,6 +95,9 @@ def test_an_error_after_the_deed(faults: Faults, client: RawClient) -> None:
     faults.on("produce", topic="a").error("REQUEST_TIMED_OUT", served=True)
     assert codes(client.ask(PRODUCE, 9, produce(("a", 0)))) == {("a", 0): ErrorCode.REQUEST_TIMED_OUT}
     assert end_offset(client, "a", 0) == before + 1
+    assert codes(client.ask(PRODUCE, 9, produce(("a", 99)))) == {
+        ("a", 99): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
 
 
 def test_which_calls(faults: Faults, client: RawClient) -> None:
