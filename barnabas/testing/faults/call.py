@@ -153,6 +153,14 @@ class Call:
         """One at a time here: answers that a fault puts off must stay in order."""
 
 
+def name_of(topic: Topic | None, services: Services) -> str | None:
+    """The name of a topic by its name or id; None where no topic has the id."""
+    if not isinstance(topic, bytes):
+        return topic
+    found = services.controller.image.topic_by_id(topic)
+    return None if found is None else found.name
+
+
 def whole(answer: Answer) -> bytes:
     """An answer's frame in one piece, what lies in files read."""
     return answer if isinstance(answer, bytes) else b"".join(map(_bytes, answer))
