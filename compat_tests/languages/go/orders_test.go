@@ -48,7 +48,7 @@ func TestAnAcknowledgementThatIsLostMakesNoDuplicate(t *testing.T) {
 	produce(ctx, t, "12", "13")
 	hitOnce(t, rule)
 	var requests []fields
-	ask(t, "GET", "/requests?api=Produce", nil, &requests)
+	ask(t, "GET", "/requests?api=Produce&topic=orders", nil, &requests)
 	if len(requests) != 3 {
 		t.Fatalf("%d requests to produce, not three", len(requests))
 	}
