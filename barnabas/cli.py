@@ -97,6 +97,9 @@ def _add_testbroker(command: argparse.ArgumentParser) -> None:
         "--as-version", metavar="RELEASE", help="a release of Kafka to pass for, such as 2.8"
     )
     command.add_argument(
+        "--parent", type=int, metavar="PID", help="end with this process instead of the one that started it"
+    )
+    command.add_argument(
         "--stay", action="store_true", help="go on when the process that started it has ended"
     )
     command.add_argument("--verbose", action="store_true", help="log more than warnings")
@@ -153,6 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings=parsed.settings,
             verbose=parsed.verbose,
             stay=parsed.stay,
+            parent=parsed.parent,
         )
     from barnabas.server import serve
 

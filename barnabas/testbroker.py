@@ -40,12 +40,13 @@ def serve(
     settings: Iterable[str],
     verbose: bool,
     stay: bool,
+    parent: int | None = None,
 ) -> int:
     """Run until it is told to end; the process's exit code."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT
     )
-    parent = os.getppid()
+    watched = os.getppid() if parent is None else parent
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -65,7 +66,7 @@ def serve(
         control = Control(broker, control_port, control_host)
         print(ready_line(broker, control.url), flush=True)  # noqa: T201 - the interface
         if not stay:
-            threading.Thread(target=await_end_of, args=(parent, ended), daemon=True).start()
+            threading.Thread(target=await_end_of, args=(watched, ended), daemon=True).start()
         ended.wait()
         control.close()
     except OSError as error:
@@ -84,20 +85,29 @@ def ready_line(broker: Broker, control_url: str) -> str:
 
 
 def await_end_of(parent: int, ended: threading.Event) -> None:
-    """Set `ended` when the parent process, which had this id when we began, is gone. Where process 1 or nobody has started
-    us, as in a container, there is no parent to wait for."""
+    """Set `ended` when this process is gone. Where process 1 or nobody has started us, as in a container, there is no parent
+    to wait for; one that was gone before we could ask for its id looks the same, so whoever ends that fast gives its id."""
     if parent <= 1:
         return
     try:
         descriptor = os.pidfd_open(parent)
     except (AttributeError, OSError):  # no Linux, or gone already
-        while os.getppid() == parent and not ended.wait(LOOK_S):
+        while _is_there(parent) and not ended.wait(LOOK_S):
             pass
     else:
-        if os.getppid() == parent:
-            select.select([descriptor], [], [])
+        select.select([descriptor], [], [])
         os.close(descriptor)
     ended.set()
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def _property(setting: str) -> tuple[str, str]:

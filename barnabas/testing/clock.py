@@ -1,8 +1,8 @@
 """The clock of a test broker: the machine's, and as far ahead of it as a test says.
 
 `broker.clock.advance(30)` makes happen what half a minute brings (sessions that end, records that expire, brokers that are
-missed), each timer at its own moment, with turns of the loop in between, so that what one causes the others hear of. The
-broker's clients live in the machine's time.
+missed), each timer at its own moment and in their order, with turns of the loop in between, so that what one causes the
+others hear of. On a long way what lies close together comes due at once. The broker's clients live in the machine's time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.testing")
 
 TURNS: Final = 8  # of the loop after each moment: a request to another node and its answer need that many
-STEPS_MAX: Final = 1000  # moments that a long way is divided into
+EXACT_MOMENTS: Final = 500  # that are gone to one by one; then the way that is left is divided
+STEPS_MAX: Final = 1000  # into so many
 CLUSTER_STEP_S: Final = (0.1, 0.25)  # of a cluster: with longer ones its nodes would miss each other
 
 
@@ -96,6 +97,7 @@ class _Advance:
         self._step_s = step_s
         self._done = done
         self._turns_left = 0
+        self._moments = 0
 
     def go_on(self) -> None:
         """To the next moment at which something is due, or to the end."""
@@ -107,9 +109,13 @@ class _Advance:
         if is_last:
             clock.ahead_s = self._until_ahead_s
         else:
-            clock.ahead_s = min(max(clock.ahead_s, wanted) + self._step_s, self._until_ahead_s)
-        for runtime in self._runtimes():
-            runtime.run_due()
+            step_s = 0.0 if self._moments < EXACT_MOMENTS else self._step_s
+            self._moments += 1
+            clock.ahead_s = min(max(clock.ahead_s, wanted) + step_s, self._until_ahead_s)
+        now = clock.monotonic()
+        events = [event for runtime in self._runtimes() for event in runtime.due_by(now)]
+        for event in sorted(events, key=lambda each: each.due or 0.0):
+            event.fire_soon()
         self._turns_left = TURNS
         self._turn(is_last)
 

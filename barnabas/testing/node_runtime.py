@@ -58,6 +58,13 @@ class Event:
         if callback is not None:
             callback()
 
+    def fire_soon(self) -> None:
+        """At the loop's next turn, whenever it was due."""
+        if self.handle is not None:
+            self.handle.cancel()
+            self.handle = self._runtime.loop.call_soon(self)
+            self.due = None
+
     def cancel(self) -> None:
         self._callback = None
         self._events.pop(self, None)
@@ -251,18 +258,11 @@ class NodeRuntime(AsyncioRuntime):
             return []
         return [event.due for event in self._events if event.due is not None]
 
-    def run_due(self) -> None:
-        """Have happen, in order, what is due on a clock that has jumped."""
+    def due_by(self, moment: float) -> list[Event]:
+        """The timers that are due then, on a clock that has jumped."""
         if self.is_paused:
-            return
-        now = self._clock.monotonic()
-        due = [event for event in self._events if event.due is not None and event.due <= now]
-        for event in sorted(due, key=lambda each: each.due or 0.0):
-            handle = event.handle
-            if handle is not None:
-                handle.cancel()
-                event.handle = self.loop.call_soon(event)  # so that what it raises is the loop's to tell
-                event.due = None
+            return []
+        return [event for event in self._events if event.due is not None and event.due <= moment]
 
     def reschedule(self) -> None:
         """The clock has jumped: timers come sooner than the loop knows."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -42,8 +43,13 @@ def test_it_serves_and_ends_in_order() -> None:
     client = RawClient(int(told["bootstrap"].rpartition(":")[2]))
     assert client.ask(3, 9, MetadataRequest(topics=None)).cluster_id
     client.socket.close()
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    host, port = told["control"].removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as waiting:
+        waiting.sendall(b"GET /requests?api=JoinGroup&timeout_s=250 HTTP/1.1\r\n\r\n")
+        with urllib.request.urlopen(told["control"] + "/status", timeout=30):
+            pass  # so that the other one waits by now
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
     assert process.stdout.read() == ""
 
 
@@ -80,6 +86,13 @@ def test_it_serves_in_a_container() -> None:
     assert (broker.host, broker.port) == ("localhost", port)
     client.socket.close()
     process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+
+
+def test_it_ends_with_a_process_that_it_is_told_of() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    process = subprocess.Popen([*COMMAND, "--parent", str(gone.pid)], stdout=subprocess.DEVNULL)
     assert process.wait(60) == 0
 
 

@@ -1,15 +1,16 @@
 """HTTP/1.1 for the controls: one request a connection, JSON in and out, handlers in threads.
 
-Handlers block (they wait for a leader to move, or for a request to come), so each gets a thread; the loop only reads and
-writes. It listens on the loopback alone, and trusts who asks as far as a test does: sizes are bounded, nothing else.
+Handlers block (they wait for a leader to move, or for a request to come), so each gets a thread, which ends with the process
+whatever it waits for; the loop only reads and writes. It listens on the loopback alone, and trusts who asks as far as a test does: sizes are bounded, nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - it is served on the broker's loop
 import logging
+import threading  # noqa: TID251 - handlers block
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - handlers block
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -20,7 +21,7 @@ log = logging.getLogger("barnabas.testing")
 HEAD_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 REQUEST_SECONDS_MAX: Final = 60.0  # to send a request
-THREADS: Final = 32  # requests that may wait at a time
+THREADS_MAX: Final = 64  # requests that may wait at a time
 JSON: Final = "application/json"
 _REASONS: Final = {
     200: "OK",
@@ -33,6 +34,7 @@ _REASONS: Final = {
     409: "Conflict",
     413: "Content Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 
@@ -63,7 +65,7 @@ class HttpServer:
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str, port: int, handler: Handler) -> None:
         self._loop = loop
         self._handler = handler
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="barnabas-control")
+        self._threads = 0
         starting = asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
         self._server = asyncio.run_coroutine_threadsafe(starting, loop).result()
         self.port: int = self._server.sockets[0].getsockname()[1]
@@ -75,7 +77,6 @@ class HttpServer:
             self._server.close()
 
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
-        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -95,7 +96,7 @@ class HttpServer:
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, Any]:
         try:
             request = await asyncio.wait_for(_read(reader), REQUEST_SECONDS_MAX)
-            return await self._loop.run_in_executor(self._threads, self._handler, request)
+            return await self._handle(request)
         except TimeoutError:
             return 408, {"error": f"no whole request within {REQUEST_SECONDS_MAX:g} s"}
         except HttpError as error:
@@ -105,6 +106,35 @@ class HttpServer:
         except Exception as error:  # the test is told, and the broker lives on
             log.exception("a control failed")
             return 500, {"error": f"{type(error).__name__}: {error}"}
+
+    async def _handle(self, request: Request) -> tuple[int, Any]:
+        """What the handler says, in a thread that nobody waits for at the end of the process."""
+        if self._threads >= THREADS_MAX:
+            raise HttpError(503, f"{THREADS_MAX} requests are waited for already")
+        told: asyncio.Future[tuple[int, Any]] = self._loop.create_future()
+
+        def tell(answer: tuple[int, Any] | None, error: Exception | None) -> None:
+            self._threads -= 1
+            if told.done():
+                return
+            if error is not None:
+                told.set_exception(error)
+            elif answer is not None:
+                told.set_result(answer)
+
+        def work() -> None:
+            answer: tuple[int, Any] | None = None
+            failure: Exception | None = None
+            try:
+                answer = self._handler(request)
+            except Exception as error:  # noqa: BLE001 - whoever asked is told
+                failure = error
+            with suppress(RuntimeError):  # the broker has stopped meanwhile
+                self._loop.call_soon_threadsafe(tell, answer, failure)
+
+        self._threads += 1
+        threading.Thread(target=work, name="barnabas-control", daemon=True).start()
+        return await told
 
 
 async def _read(reader: asyncio.StreamReader) -> Request:

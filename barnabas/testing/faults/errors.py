@@ -21,9 +21,14 @@ def answer_with_error(call: Call, rule: Rule) -> tuple[Any, bytes | None]:
     error, message, api_key = rule.error_code, rule.error_message, call.api_key
     assert error is not None
     request = _complete(call)
-    depth = depth_of(api_key, call.version, request, error, single=rule.is_single or rule.error_depth == -1)
-    if rule.error_depth == 0:
-        depth = 0
+    depth = depth_of(
+        api_key,
+        call.version,
+        request,
+        error,
+        single=rule.is_single or rule.error_depth == -1,
+        whole=rule.error_depth == 0,
+    )
 
     def matches(topic: Topic | None, partition: int | None) -> bool:
         return rule.is_about(call.name_of(topic), partition)

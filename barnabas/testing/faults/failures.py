@@ -86,18 +86,24 @@ def has_field(api_key: int, version: int, name: str, value: Any) -> bool:
     return bool(getattr(answer.decode(version, data)[0], name))
 
 
-def depth_of(api_key: int, version: int, request: Any, error: ErrorCode, *, single: bool) -> int:
+def depth_of(
+    api_key: int, version: int, request: Any, error: ErrorCode, *, single: bool, whole: bool = False
+) -> int:
     """How deep the error goes: 0 for the answer as a whole, 1 for the elements of its list, 2 for those within them.
-    `single`: one partition or topic is meant. NoSuchError where there is no place for it."""
+    `single`: one partition or topic is meant; `whole`: all of it. NoSuchError where there is no place for it."""
     root = levels(api_key)
     possible = [0] if root.error is not None and has_field(api_key, version, root.error, -1) else []
     for inner in root.inner:
         if has_field(api_key, version, inner.name, [inner.element()]):
             possible += _depths(inner, request, 1)
+    if whole:
+        possible = [each for each in possible if each == 0]
     if not possible:
-        raise NoSuchError(f"API {api_key} version {version} has no place for {error.name} in its answer")
-    whole = WHOLE_ERRORS.get(api_key)
-    is_single = single or (error in SINGLE_ERRORS if whole is None else error.name not in whole)
+        raise NoSuchError(
+            f"API {api_key} version {version} has no place for {error.name} in its answer{' as a whole' if whole else ''}"
+        )
+    known = WHOLE_ERRORS.get(api_key)
+    is_single = single or (error in SINGLE_ERRORS if known is None else error.name not in known)
     return max(possible) if is_single else min(possible)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - for tests that wait in a loop of their own
 import threading  # noqa: TID251 - for those that wait in a thread
+import time  # noqa: TID251 - and for how long
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,7 +58,7 @@ class Recorded:
 
     __slots__ = (
         "answer_bytes", "answer_size", "answered_ms", "api_key", "client_host", "client_id", "correlation_id",
-        "fault", "name_of", "node", "outcome", "received_ms", "request_bytes", "version",
+        "fault", "is_kept", "name_of", "node", "outcome", "received_ms", "request_bytes", "version",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +89,7 @@ class Recorded:
             "waits"  # then: answered, unanswered (none was due), closed, dropped, truncated, refused
         )
         self.fault: str | None = None  # what a rule did to it
+        self.is_kept = False  # among the requests that are kept
 
     @property
     def api(self) -> str:
@@ -138,6 +140,7 @@ class Requests:
 
     def add(self, recorded: Recorded) -> None:
         with self._lock:
+            recorded.is_kept = True
             self._recorded.append(recorded)
             self._bytes += len(recorded.request_bytes)
             self._make_room()
@@ -151,13 +154,15 @@ class Requests:
             recorded.answer_size = size
             if answer is not None:
                 recorded.answer_bytes = answer[4:]
-                self._bytes += len(answer) - 4
-                self._make_room()
+                if recorded.is_kept:
+                    self._bytes += len(answer) - 4
+                    self._make_room()
         self._tell()
 
     def _make_room(self) -> None:
         while self._recorded and (len(self._recorded) > COUNT_MAX or self._bytes > BYTES_MAX):
             oldest = self._recorded.popleft()
+            oldest.is_kept = False
             self._bytes -= len(oldest.request_bytes) + len(oldest.answer_bytes or b"")
 
     def _tell(self) -> None:
@@ -176,6 +181,8 @@ class Requests:
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
+            for recorded in self._recorded:
+                recorded.is_kept = False
             self._recorded.clear()
             self._bytes = 0
 
@@ -212,6 +219,7 @@ class Requests:
         """Wait until there are `count` of them (as `of`; `answered`: that were answered) and return them. AssertionError,
         with what there was, after `timeout` seconds. RuntimeError in a coroutine: see `arrived`."""
         refuse_in_loop("arrived")
+        deadline = time.monotonic() + timeout
         changed = threading.Event()
         self._waiting.append(changed.set)
         try:
@@ -219,7 +227,7 @@ class Requests:
                 found = self._found(api, answered, conditions)
                 if len(found) >= count:
                     return found
-                if not changed.wait(timeout):
+                if not changed.wait(max(0.0, deadline - time.monotonic())):
                     raise AssertionError(self._missing(api, count, len(found), timeout))
                 changed.clear()
         finally:
@@ -236,6 +244,7 @@ class Requests:
     ) -> list[Recorded]:
         """As `wait_for`, for coroutines."""
         loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         changed = asyncio.Event()
 
         def tell() -> None:
@@ -248,7 +257,7 @@ class Requests:
                 if len(found) >= count:
                     return found
                 try:
-                    await asyncio.wait_for(changed.wait(), timeout)
+                    await asyncio.wait_for(changed.wait(), max(0.0, deadline - loop.time()))
                 except TimeoutError:
                     raise AssertionError(self._missing(api, count, len(found), timeout)) from None
                 changed.clear()
@@ -261,7 +270,7 @@ class Requests:
 
     def _missing(self, api: str | int, count: int, found: int, timeout: float) -> str:
         lines = "\n".join(self.transcript()[-30:])
-        return f"{found} of {count} requests of {api} came, and no more for {timeout:g} s; the last of all:\n{lines}"
+        return f"{found} of {count} requests of {api} came within {timeout:g} s; the last of all:\n{lines}"
 
     def transcript(self) -> list[str]:
         """A line for each request: when it came, who asked what of which node, and what became of it."""

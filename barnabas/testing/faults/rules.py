@@ -176,6 +176,7 @@ class Rule:
     async def held_async(self, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
         """As `wait_held`, for coroutines."""
         loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         changed = asyncio.Event()
 
         def tell() -> None:
@@ -184,7 +185,7 @@ class Rule:
         self._tell.append(tell)
         try:
             while self.held < count:
-                await asyncio.wait_for(changed.wait(), timeout)
+                await asyncio.wait_for(changed.wait(), max(0.0, deadline - loop.time()))
                 changed.clear()
         except TimeoutError:
             raise AssertionError(self._not_held(count, timeout)) from None

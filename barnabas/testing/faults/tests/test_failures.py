@@ -13,7 +13,7 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.primitives import EncodeError
 from barnabas.wire.registry import request_type, response_type
 
-from barnabas.testing.faults.failures import depth_of, failed, merged, without
+from barnabas.testing.faults.failures import NoSuchError, depth_of, failed, merged, without
 from barnabas.testing.faults.shapes import levels, list_fields, targets
 
 # Answers that repeat nothing of the request, or nest it otherwise: there is no error without the broker's own answer.
@@ -82,6 +82,20 @@ def test_every_answer_has_a_place_for_an_error(key: int) -> None:
             kind = response_type(key)
             seen, _ = kind.decode(version, encoded(kind.encode(version, answer)))
             assert error in errors_in(seen), (version, single, seen)
+
+
+def test_an_answer_without_an_error_of_its_own_does_not_fail_as_a_whole() -> None:
+    """Else it would look like a success with nothing in it."""
+    for key, version in CASES:
+        request = as_sent(key, version, sample(request_type(key).message_class))
+        kind = response_type(key)
+        try:
+            depth = depth_of(key, version, request, ErrorCode.NOT_COORDINATOR, single=False, whole=True)
+        except NoSuchError:
+            continue
+        answer = failed(key, request, ErrorCode.NOT_COORDINATOR, depth, lambda _topic, _partition: True, None)
+        seen, _ = kind.decode(version, encoded(kind.encode(version, answer)))
+        assert seen.error_code == ErrorCode.NOT_COORDINATOR, (key, version)
 
 
 def test_only_what_is_meant_fails_and_the_rest_is_asked() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -296,6 +297,34 @@ def test_what_was_asked_and_answered_is_recorded(faults: Faults, client: RawClie
         faults.on("Prodce")
     with pytest.raises(ValueError, match="no error"):
         faults.on("Produce").error("NO_SUCH")
+
+
+def test_waiting_ends_whatever_else_comes(faults: Faults, client: RawClient) -> None:
+    waited = threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(AssertionError, match=r"came within 0\.2 s"):
+            faults.requests.wait_for("JoinGroup", timeout=0.2)
+        waited.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for _ in range(10_000):
+        client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g"))
+        if waited.is_set():
+            break
+    thread.join(30)
+    assert waited.is_set()
+
+
+def test_what_has_been_forgotten_takes_no_room(faults: Faults, client: RawClient) -> None:
+    rule = faults.on("Metadata").hold(served=True)
+    client.socket.sendall(client.frame(METADATA, 9, MetadataRequest(topics=None)))
+    rule.wait_held()
+    faults.requests.clear()
+    rule.release()
+    client.receive(METADATA, 9)
+    assert (len(faults.requests), faults.requests._bytes) == (0, 0)
 
 
 def test_in_the_running_loop() -> None:
