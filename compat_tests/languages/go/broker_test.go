@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"syscall"
 )
 
@@ -32,7 +33,8 @@ type Rule struct {
 
 // StartTestBroker starts `barnabas testbroker`, which is on the path, and waits until it serves.
 func StartTestBroker(arguments ...string) (*TestBroker, error) {
-	command := exec.Command("barnabas", append([]string{"testbroker"}, arguments...)...)
+	arguments = append([]string{"testbroker", "--parent", strconv.Itoa(os.Getpid())}, arguments...)
+	command := exec.Command("barnabas", arguments...)
 	command.Stderr = os.Stderr
 	output, err := command.StdoutPipe()
 	if err != nil {

@@ -6,7 +6,8 @@ import { createInterface } from "node:readline";
 
 /** Starts `barnabas testbroker`, which is on the path, and resolves when it serves. */
 export async function startTestBroker(...args) {
-  const child = spawn("barnabas", ["testbroker", ...args], { stdio: ["ignore", "pipe", "inherit"] });
+  const command = ["testbroker", "--parent", String(process.pid), ...args];
+  const child = spawn("barnabas", command, { stdio: ["ignore", "pipe", "inherit"] });
   const lines = createInterface({ input: child.stdout });
   const line = await Promise.race([
     once(lines, "line").then(([text]) => text),

@@ -30,7 +30,8 @@ final class TestBroker implements AutoCloseable {
 
   /** Starts {@code barnabas testbroker}, which is on the path, with these arguments, and waits until it serves. */
   TestBroker(String... arguments) throws IOException {
-    var command = new ArrayList<>(List.of("barnabas", "testbroker"));
+    var command = new ArrayList<>(List.of(
+        "barnabas", "testbroker", "--parent", Long.toString(ProcessHandle.current().pid())));
     command.addAll(List.of(arguments));
     process = new ProcessBuilder(command).redirectError(ProcessBuilder.Redirect.INHERIT).start();
     String line = new BufferedReader(new InputStreamReader(process.getInputStream())).readLine();
