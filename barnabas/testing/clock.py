@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import time  # noqa: TID251 - this file is part of a runtime
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from barnabas.testing.broker import Broker
     from barnabas.testing.node_runtime import NodeRuntime
@@ -23,13 +24,18 @@ log = logging.getLogger("barnabas.testing")
 TURNS: Final = 8  # of the loop after each moment: a request to another node and its answer need that many
 EXACT_MOMENTS: Final = 500  # that are gone to one by one; then the way that is left is divided
 STEPS_MAX: Final = 1000  # into so many
+CLUSTER_SECONDS_MAX: Final = 3 * 3600  # which costs half a minute of CPU
 CLUSTER_STEP_S: Final = (0.1, 0.25)  # of a cluster: with longer ones its nodes would miss each other
 
 
 class Clock:
-    """Read by the nodes' runtimes. `ahead_s` grows only."""
+    """Read by the nodes' runtimes. `ahead_s` grows only, until a reset, when no node runs."""
 
     def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def reset(self) -> None:
+        """The machine's time again."""
         self.ahead_s = 0.0
 
     def monotonic(self) -> float:
@@ -46,6 +52,7 @@ class BrokerClock:
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
+        self._waiting: deque[tuple[float, Done]] = deque()  # to be gone one after the other
 
     @property
     def ahead_s(self) -> float:
@@ -56,17 +63,24 @@ class BrokerClock:
         """The broker's time, milliseconds since the epoch."""
         return self._clock.time_ms()
 
-    def advance(self, seconds: float) -> None:
-        """Go forward; on return everything has happened that comes due until then."""
-        self._broker.wait(lambda done: self._begin(seconds, done))
-
-    async def advance_async(self, seconds: float) -> None:
-        """As `advance`, for a broker in the running loop."""
-        await self._broker.wait_async(lambda done: self._begin(seconds, done))
+    def advance(self, seconds: float) -> Awaitable[None]:
+        """Go forward; on return (in the running loop: once it has been awaited) everything has happened that comes due until
+        then. ValueError where it is no way to go."""
+        return self._broker.perform(lambda done: self._begin(seconds, done))
 
     def _begin(self, seconds: float, done: Done) -> None:
         if seconds < 0:
             raise ValueError("a clock does not go back")
+        if len(self._broker.nodes) > 1 and seconds > CLUSTER_SECONDS_MAX:
+            raise ValueError(
+                f"a cluster goes {CLUSTER_SECONDS_MAX} s at most at a time, a broker of one node as far as you like"
+            )
+        self._waiting.append((seconds, done))
+        if len(self._waiting) == 1:
+            self._go()
+
+    def _go(self) -> None:
+        seconds, done = self._waiting[0]
         nodes = self._broker.nodes
         step_s = seconds / STEPS_MAX
         if len(nodes) > 1:
@@ -75,7 +89,13 @@ class BrokerClock:
         def runtimes() -> list[NodeRuntime]:
             return [each.runtime for each in nodes if each.is_running]
 
-        _Advance(self._clock, runtimes, self._broker.loop.call_soon, seconds, step_s, done).go_on()
+        def gone(error: Exception | None) -> None:
+            self._waiting.popleft()
+            if self._waiting:
+                self._broker.loop.call_soon(self._go)
+            done(error)
+
+        _Advance(self._clock, runtimes, self._broker.loop.call_soon, seconds, step_s, gone).go_on()
 
 
 class _Advance:
@@ -107,7 +127,7 @@ class _Advance:
         wanted = self._until_ahead_s if due is None else due - real
         is_last = wanted >= self._until_ahead_s
         if is_last:
-            clock.ahead_s = self._until_ahead_s
+            clock.ahead_s = max(clock.ahead_s, self._until_ahead_s)
         else:
             step_s = 0.0 if self._moments < EXACT_MOMENTS else self._step_s
             self._moments += 1

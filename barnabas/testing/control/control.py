@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 HOST: Final = "127.0.0.1"
 ANY_HOST: Final = "0.0.0.0"
-SNAPSHOTS_MAX: Final = 100
 
 
 class Control:

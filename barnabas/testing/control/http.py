@@ -1,7 +1,8 @@
 """HTTP/1.1 for the controls: one request a connection, JSON in and out, handlers in threads.
 
 Handlers block (they wait for a leader to move, or for a request to come), so each gets a thread, which ends with the process
-whatever it waits for; the loop only reads and writes. It listens on the loopback alone, and trusts who asks as far as a test does: sizes are bounded, nothing else.
+whatever it waits for; the loop only reads and writes. Whoever reaches the port is trusted as far as a test is: sizes are
+bounded, and pages in a browser are refused; nothing else.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ _REASONS: Final = {
     201: "Created",
     204: "No Content",
     400: "Bad Request",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     408: "Request Timeout",
@@ -155,7 +157,12 @@ async def _read(reader: asyncio.StreamReader) -> Request:
         raise HttpError(400, "HTTP/1.1 with a Content-Length is understood")
     if not 0 <= length <= BODY_BYTES_MAX:
         raise HttpError(413, f"a body of at most {BODY_BYTES_MAX} bytes is taken")
-    url = urlsplit(target)
+    if "origin" in headers:
+        raise HttpError(403, "a browser's page does not control the broker")
+    try:
+        url = urlsplit(target)
+    except ValueError:
+        raise HttpError(400, f"{target!r} is no address") from None
     path = tuple(unquote(part) for part in url.path.strip("/").split("/") if part)
     return Request(method, path, dict(parse_qsl(url.query)), await reader.readexactly(length))
 

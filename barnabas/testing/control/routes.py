@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas import __version__
 from barnabas.testing.control import messages as m
 from barnabas.testing.control.table import route
+
+SNAPSHOTS_MAX: Final = 100
 
 if TYPE_CHECKING:
     from barnabas.testing.contents import StoredRecord
@@ -45,6 +47,8 @@ def reset(control: Control) -> None:
 
 @route("POST", "/snapshots", "Keep all that the broker holds now.", answer=m.Snapshot)
 def take_snapshot(control: Control) -> m.Snapshot:
+    if len(control.snapshots) >= SNAPSHOTS_MAX:
+        raise ValueError(f"{SNAPSHOTS_MAX} snapshots are kept already: DELETE /snapshots/{{id}} forgets one")
     number = control.number()
     control.snapshots[number] = control.broker.snapshot()
     return m.Snapshot(number)

@@ -114,7 +114,11 @@ def _answering(rule: Rule, fields: dict[str, Any]) -> Callable[[Call], Any]:
         raise ValueError("an answer is of one API")
     try:
         msgspec.convert(fields, response_type(rule.api_key).message_class)
-    except (msgspec.ValidationError, TypeError, NameError) as error:
+    except (TypeError, NameError):
+        raise ValueError(
+            f"an answer of {API_NAMES[rule.api_key]} holds records, for which JSON has no form here"
+        ) from None
+    except msgspec.ValidationError as error:
         raise ValueError(f"this is no answer of {API_NAMES[rule.api_key]}: {error}") from None
     kind = response_type(rule.api_key).message_class
     return lambda _: msgspec.convert(fields, kind)

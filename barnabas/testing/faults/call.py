@@ -11,6 +11,7 @@ import msgspec
 from barnabas.storage.disk import FileRegion
 from barnabas.testing.faults.shapes import groups, targets
 from barnabas.wire.headers import API_VERSIONS, decode_request_header, decode_response_header
+from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import API_NAMES, request_type, response_type
 
 if TYPE_CHECKING:
@@ -82,10 +83,18 @@ class Call:
 
     # -- what it is about
 
-    @property
+    @cached_property
     def is_internal(self) -> bool:
-        """Whether another broker has sent it."""
-        return self.client_id is not None and _FOLLOWER.fullmatch(self.client_id) is not None
+        """Whether another broker has sent it: a follower, which says so in the request."""
+        if self.client_id is None or _FOLLOWER.fullmatch(self.client_id) is None:
+            return False
+        try:
+            request = self.request
+        except (DecodeError, KeyError):
+            return False
+        replica_id = getattr(request, "replica_id", -1)
+        state = getattr(request, "replica_state", None)
+        return replica_id >= 0 or (state is not None and state.replica_id >= 0)
 
     def targets(self) -> list[Target]:
         """The topics and partitions it is about; of a fetch those of its session, too, and all topics where null means

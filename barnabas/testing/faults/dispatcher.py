@@ -103,7 +103,7 @@ class FaultingDispatcher(Dispatcher):
         """Keep the request from its handler for a while, if that is what the rule says."""
         if rule.holds and not rule.is_hold_served:
             call.is_late = True
-            self._faults.hold(rule, partial(self._serve_late, call))
+            self._faults.hold(rule, partial(self._serve_late, call), call)
         elif rule.delay_s > 0 and not rule.is_delay_served:
             call.is_late = True
             self.services.runtime.call_later(rule.delay_s, partial(self._serve_late, call))
@@ -188,12 +188,8 @@ class FaultingDispatcher(Dispatcher):
         rule = call.rule
         if not isinstance(answer, Outcome):
             answer = self._changed(call, answer)
-        if rule is not None and rule.closes:
-            self._note(call, "closed", Outcome.CLOSE)
-            return Outcome.CLOSE
-        if answer is Outcome.CLOSE:
-            self._note(call, "closed", answer)
-            return answer
+        if answer is Outcome.CLOSE or (rule is not None and rule.closes):
+            return self._close(call)
         now = self.services.runtime.monotonic()
         due = self._faults.due(call, now, 0 if isinstance(answer, Outcome) else size_of(answer))
         outbox = self._outboxes.get(call.connection)
@@ -226,7 +222,17 @@ class FaultingDispatcher(Dispatcher):
         if is_cut:
             self._doomed.add(call.connection)
         if due == NEVER and rule is not None:
-            self._faults.hold(rule, partial(self._let_go, call, waiting))
+            self._faults.hold(rule, partial(self._let_go, call, waiting), call)
+        return Outcome.NO_RESPONSE
+
+    def _close(self, call: Call) -> Outcome:
+        """The connection ends, behind the answers that are still to leave."""
+        self._note(call, "closed", Outcome.CLOSE)
+        outbox = self._outboxes.get(call.connection)
+        if not outbox:
+            return Outcome.CLOSE
+        outbox.put(Waiting(None, self.services.runtime.monotonic(), True, _nothing))
+        self._doomed.add(call.connection)
         return Outcome.NO_RESPONSE
 
     def _changed(self, call: Call, answer: Answer) -> Answer:

@@ -241,8 +241,15 @@ class Faults:
             [now, *(link.due(now, len(call.data) + count) for link in self._links if link.matches(call))]
         )
 
-    def hold(self, rule: Rule, resume: Callable[[], object]) -> None:
-        """Call back when the rule's requests are released."""
+    def hold(self, rule: Rule, resume: Callable[[], object], call: Call) -> None:
+        """Call back when the rule's requests are released, unless the client has gone."""
         waiting = self._held.setdefault(rule, deque())
         waiting.append(resume)
         rule.set_held(len(waiting))
+
+        def gone() -> None:
+            if resume in waiting:
+                waiting.remove(resume)
+                rule.set_held(len(waiting))
+
+        call.connection.when_abandoned(gone)

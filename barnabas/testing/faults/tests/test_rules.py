@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,6 +146,43 @@ def test_closed_before_and_after_serving(broker: Broker, faults: Faults, client:
         assert other.is_closed()
         other.socket.close()
         assert end_offset(client, "a", 0) == expected
+
+
+def test_a_close_comes_behind_what_is_on_its_way(faults: Faults, client: RawClient) -> None:
+    faults.on("Heartbeat").close()
+    with faults.latency(0.05):
+        client.socket.sendall(client.frame(METADATA, 9, MetadataRequest(topics=None)))
+        client.socket.sendall(client.frame(HEARTBEAT, 4, HeartbeatRequest(group_id="g")))
+        client.socket.sendall(client.frame(METADATA, 9, MetadataRequest(topics=None)))
+        assert client.receive(METADATA, 9)[0] == 1
+        assert client.is_closed()
+
+
+def test_a_client_that_goes_is_held_no_more(broker: Broker, faults: Faults) -> None:
+    rule = faults.on("Metadata").hold()
+    gone = RawClient(broker.port)
+    gone.socket.sendall(gone.frame(METADATA, 9, MetadataRequest(topics=None)))
+    rule.wait_held()
+    gone.socket.close()
+    deadline = time.monotonic() + 60
+    while rule.held:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_client_that_is_named_as_a_follower_is_none(broker: Broker, faults: Faults) -> None:
+    rule = faults.on("Fetch").error("NOT_LEADER_OR_FOLLOWER")
+    name = b"broker-2-fetcher-0"
+    client = RawClient(broker.port)
+    frame = client.frame(
+        FETCH, 11, FetchRequest(topics=[FetchTopic(topic="a", partitions=[FetchPartition()])])
+    )
+    head = frame[4:12] + len(name).to_bytes(2, "big") + name
+    renamed = head + frame[15:]
+    client.socket.sendall(len(renamed).to_bytes(4, "big") + renamed)
+    assert client.receive(FETCH, 11)[1].responses[0].partitions[0].error_code == 6
+    assert rule.hits == 1
+    client.socket.close()
 
 
 def test_a_truncated_answer(faults: Faults, client: RawClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -295,6 +296,20 @@ def test_sessions_end_without_sleeping(one: Broker, connect: Connect) -> None:
     assert one.clock.time_ms() - begun >= 89_000
 
 
+def test_a_reset_is_at_the_machines_time() -> None:
+    with Broker() as broker:
+        both = [threading.Thread(target=broker.clock.advance, args=(seconds,)) for seconds in (3600, 86_400)]
+        for each in both:
+            each.start()
+        for each in both:
+            each.join()
+        assert broker.clock.ahead_s == 90_000
+        broker.reset()
+        assert broker.clock.ahead_s == 0
+        broker.seed("t", ["v"])
+        assert len(broker.records("t")) == 1
+
+
 def test_records_expire_without_sleeping(one: Broker) -> None:
     one.create_topic("short", 1, configs={"retention.ms": "3600000", "file.delete.delay.ms": "0"})
     one.seed("short", ["old"])
@@ -326,6 +341,8 @@ def test_the_cluster_lives_through_a_jump(three: Broker, connect: Connect) -> No
     after = three.partition("t")
     assert (after.leader, len(after.isr)) == (before.leader, 3)
     assert produce(connect(three, after.leader)) == 0
+    with pytest.raises(ValueError, match="a cluster goes 10800 s at most"):
+        three.clock.advance(86_400)
 
 
 def test_in_the_running_loop() -> None:
@@ -335,7 +352,7 @@ def test_in_the_running_loop() -> None:
             old = broker.partition("t").leader
             await broker.move_leader("t")
             assert broker.partition("t").leader != old
-            await broker.clock.advance_async(1)
+            await broker.clock.advance(1)
             with pytest.raises(ValueError, match="can't lead"):
                 await broker.move_leader("t", node=9)
 
