@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import time
 from collections.abc import Mapping
 
+import nats
+import nats.errors
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
@@ -37,3 +42,27 @@ def bind(
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(15)
+
+
+def await_running(cluster: Cluster, *topics: str) -> None:
+    """Until all brokers say that they take what is published for these, each of which is led by all of them."""
+    asyncio.run(_await_running(cluster, set(topics)))
+
+
+async def _await_running(cluster: Cluster, topics: set[str]) -> None:
+    client = await nats.connect(cluster.nodes[1].settings["nats.servers"])
+    inbox = client.new_inbox()
+    answers = await client.subscribe(inbox)
+    ready: dict[int, set[str]] = {}
+    deadline = time.monotonic() + 30
+    while not all(topics <= ready.get(node, set()) for node in cluster.nodes):
+        assert time.monotonic() < deadline, ready
+        await client.publish("$BARNABAS.BINDINGS", b"", reply=inbox)
+        try:
+            while True:
+                told = json.loads((await answers.next_msg(timeout=0.1)).data)
+                running = {each["topic"] for each in told["bindings"] if each["state"] == "running"}
+                ready[told["broker"]] = running
+        except nats.errors.TimeoutError:
+            continue
+    await client.close()

@@ -12,7 +12,7 @@ import pytest
 
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_running, bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import SteadyPublisher
 from compat_tests.nats.received import by_subject, check
@@ -33,6 +33,7 @@ def bind_in(cluster: Cluster) -> None:
         replicas=3,
     )
     cluster.wait_until_whole()
+    await_running(cluster, TOPIC)
 
 
 @pytest.mark.timeout(120 + 60 * ROUNDS)

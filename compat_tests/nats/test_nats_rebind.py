@@ -11,7 +11,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import NewPartitions
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_running, bind
 from compat_tests.nats.publishers import SteadyPublisher
 from compat_tests.nats.received import by_subject, check
 
@@ -80,6 +80,7 @@ def test_the_brokers_of_a_cluster_change_over_together(server: NatsServer, clust
     bind(cluster, TOPIC, {"nats.subjects": "c.>"}, partitions=3, replicas=2)
     bind(cluster, "made", {"nats.subjects": "c.>", "nats.topic.template": "{1}"}, partitions=2, replicas=2)
     cluster.wait_until_whole()
+    await_running(cluster, TOPIC)
     publisher = SteadyPublisher(server, lambda number: f"c.{number % 40}", alike="c.alike")
     publisher.await_more(500)
     for number in range(4):

@@ -20,7 +20,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_running, bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import Sent, SteadyPublisher, publish
 from compat_tests.nats.received import by_topic, check, records
@@ -265,10 +265,11 @@ def test_topics_are_made_while_leaders_move_and_die(server: NatsServer, cluster:
         cluster,
         "made",
         {"nats.subjects": "m.>", "nats.topic.template": "{1}.{2}", "min.insync.replicas": "2"},
-        partitions=2,
+        partitions=3,  # each broker leads one
         replicas=3,
     )
     cluster.wait_until_whole()
+    await_running(cluster, "made")
     topics = 4 if ROUNDS == 1 else 20
     publisher = SteadyPublisher(
         server, lambda number: f"m.{number // 400 % topics}.{number % 11}", alike="m.0.alike"
@@ -286,7 +287,7 @@ def test_topics_are_made_while_leaders_move_and_die(server: NatsServer, cluster:
         cluster.wait_until_whole()
         publisher.await_more(1000)
     sent = publisher.finish()
-    check_all(cluster.bootstrap, of_topics(sent, lambda subject: ".".join(subject.split(".")[:2])), 2)
+    check_all(cluster.bootstrap, of_topics(sent, lambda subject: ".".join(subject.split(".")[:2])), 3)
 
 
 def test_brokers_agree_on_which_topics_there_are(server: NatsServer, cluster: Cluster) -> None:
@@ -306,6 +307,7 @@ def test_brokers_agree_on_which_topics_there_are(server: NatsServer, cluster: Cl
         replicas=2,
     )
     cluster.wait_until_whole()
+    await_running(cluster, "made")
     publishers = [
         SteadyPublisher(server, partial(subject_of, which), per_second=1500, name=f"p{which}")
         for which in range(3)
