@@ -14,7 +14,7 @@ from compat_tests.spark.topics import Record, Topics
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
 
 START_MS = 1_700_000_000_000
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS = ("none", "zstd", *(pytest.param(name, marks=pytest.mark.long) for name in ("gzip", "snappy", "lz4")))
 
 
 def read(spark: SparkSession, topics: Topics, topic: str, **options: str) -> DataFrame:

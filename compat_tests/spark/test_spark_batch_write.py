@@ -10,7 +10,7 @@ from compat_tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS = ("none", "zstd", *(pytest.param(name, marks=pytest.mark.long) for name in ("gzip", "snappy", "lz4")))
 HEADERS = "array<struct<key: string, value: binary>>"
 
 

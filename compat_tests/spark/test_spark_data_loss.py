@@ -25,6 +25,7 @@ def test_deleted_records_stop_the_job(topics: Topics, job: JobFactory) -> None:
     assert stream.values() == once(*numbered("v", 10))
 
 
+@pytest.mark.long
 def test_deleted_records_are_passed_over(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("trimmed")
     topics.produce_values(topic, numbered("v", 10))
@@ -36,6 +37,7 @@ def test_deleted_records_are_passed_over(topics: Topics, job: JobFactory) -> Non
     assert stream.values() == once(*numbered("v", 10), *numbered("v", 5, start=15))
 
 
+@pytest.mark.long
 def test_everything_deleted_at_once(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("emptied")
     topics.produce_values(topic, numbered("v", 10))
@@ -49,6 +51,7 @@ def test_everything_deleted_at_once(topics: Topics, job: JobFactory) -> None:
     assert stream.values() == once(*numbered("v", 10), *numbered("new", 5))
 
 
+@pytest.mark.long
 def test_records_deleted_before_the_first_run_are_no_loss(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("late")
     topics.produce_values(topic, numbered("v", 10))
@@ -58,6 +61,7 @@ def test_records_deleted_before_the_first_run_are_no_loss(topics: Topics, job: J
     assert stream.values() == once(*numbered("v", 6, start=4))
 
 
+@pytest.mark.long
 def test_a_topic_made_anew_stops_the_job(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("anew")
     topics.produce_values(topic, numbered("old", 10))
@@ -88,6 +92,7 @@ def test_a_topic_made_anew_is_gone_on_with(topics: Topics, job: JobFactory) -> N
     assert max(values.values()) == 1
 
 
+@pytest.mark.long
 def test_a_deleted_topic_stops_the_job(topics: Topics, job: JobFactory) -> None:
     kept, gone = topics.create_unique("kept"), topics.create_unique("gone")
     for topic in (kept, gone):
