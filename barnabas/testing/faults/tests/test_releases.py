@@ -8,6 +8,7 @@ from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsR
 from barnabas.wire.messages.fetch import FetchRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.registry import response_type
+from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from barnabas.testing import Broker
 from barnabas.testing.faults.releases import RELEASES, maxima, release_named
@@ -24,6 +25,24 @@ def test_versions_never_go_back_and_end_with_ours() -> None:
         previous = now
     ours = {key: served.max_version for key, served in REGISTRATIONS.items() if not served.internal}
     assert {key: previous.get(key) for key in ours} == ours
+
+
+BETWEEN_BROKERS = {4, 5, 6, 7, 56, 58, 67}  # among the APIs of a ZooKeeper broker
+KRAFT_ALONE = {55, 64, 71, 72, 74, 75, 80, 81}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_versions_are_those_that_kafka_python_knows_a_release_by(release: str) -> None:
+    """Its table is of ZooKeeper brokers up to 3.9."""
+    major, minor = map(int, release.split("."))
+    theirs = {
+        key: high
+        for key, (_, high) in BROKER_API_VERSIONS[major, minor].items()
+        if key not in BETWEEN_BROKERS
+    }
+    ours = maxima(release)
+    assert {key: ours.get(key) for key in theirs} == theirs
+    assert set(ours) - set(theirs) <= KRAFT_ALONE
 
 
 def test_the_release_of_a_version() -> None:
