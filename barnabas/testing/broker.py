@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 from barnabas.testing.broker_node import HOST, BrokerNode
 from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
+from barnabas.testing.loop_calls import BrokerFailed
 from barnabas.testing.node_runtime import NodeRuntime
-from barnabas.testing.running import BrokerFailed, RunningBroker
+from barnabas.testing.running import RunningBroker
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
@@ -61,7 +62,7 @@ class Broker(RunningBroker):
         given = {name: _text(value) for name, value in (properties or {}).items()}
         super().__init__(prefer_uvloop=given.get("barnabas.event.loop") == "uvloop")
         self.faults = Faults()
-        self.faults.run_on_loop = self.call
+        self.faults.run_on_loop = self.call_if_running
         # broker.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")
         self.on = self.faults.on
         self.requests = self.faults.requests  # that clients have sent
@@ -188,8 +189,8 @@ class Broker(RunningBroker):
     # -- its state as a whole
 
     def reset(self) -> Awaitable[None]:
-        """As if it had just been started: no topics, groups, producer ids, configs, rules and recorded requests. Clients
-        that are connected are disconnected; they find it at the same address."""
+        """As if it had just been started: no topics, groups, producer ids, configs, rules and recorded requests, and the
+        machine's time. Clients that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
         self.call(self._reset_nodes)
         return self.ready_again()
@@ -201,13 +202,15 @@ class Broker(RunningBroker):
         return self.call(lambda: take(self.nodes))
 
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
-        """Hold what it held then. Clients are disconnected, as at a reset."""
+        """Hold what it held then, at the machine's time. Clients are disconnected, as at a reset."""
         self.call(lambda: self._reset_nodes(snapshot))
         return self.ready_again(settles=len(self.nodes) > 1)
 
     def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
         for node in self.nodes:
             node.drop(keeps_listening=True)
+        self.requests.clear()
+        self._clock.reset()
         if snapshot is None:
             for node in self.nodes:
                 node.wipe()

@@ -1,7 +1,8 @@
 """How an in-process broker runs: in a thread with a loop of its own, or in the running loop; and how one waits for it.
 
 In a thread everything has been done on return. In the running loop a call can't wait for what takes turns of that loop: what has
-happened without them is done on return, the rest is given back to be awaited.
+happened without them is done on return, the rest is given back to be awaited. From any other thread everything is done on the
+loop's, and has been done on return, wherever the loop runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from barnabas.broker.asyncio_runtime import new_event_loop
 from barnabas.testing.broker_node import HOST
+from barnabas.testing.loop_calls import BrokerFailed, LoopCalls
 from barnabas.testing.steering.steering import Finished, Steering
 from barnabas.testing.watchdog import Watchdog
 
@@ -30,15 +32,13 @@ OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wro
 DRAIN_TURNS, DRAIN_TURNS_MAX = 4, 1000  # of the loop
 
 
-class BrokerFailed(RuntimeError):
-    """The broker did not start, or could not go on."""
-
-
 class RunningBroker(Steering):
     """See the module. Whoever inherits it has made the nodes, with `on_change` of each leading to `node_changed`."""
 
     def __init__(self, *, prefer_uvloop: bool) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: int | None = None  # where the loop turns
+        self._calls: LoopCalls | None = None  # from other threads than that
         self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
         self._watchdog: Watchdog | None = None  # in the loop of whoever entered it
         self._changed: asyncio.Event
@@ -60,32 +60,19 @@ class RunningBroker(Steering):
 
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the broker's loop and wait for what it returns or raises. Everything inside the broker may be
-        touched there, and nowhere else."""
-        loop = self.loop
-        if self._thread is None or threading.current_thread() is self._thread:
-            return function()
-        done = threading.Event()
-        results: list[T] = []
-        errors: list[BaseException] = []
+        touched there, and nowhere else. BrokerFailed where the broker does not run, or is stopped before."""
+        calls = self._elsewhere()
+        return function() if calls is None else calls.call(function)
 
-        def run() -> None:
-            try:
-                results.append(function())
-            except BaseException as error:  # noqa: BLE001 - the caller's
-                errors.append(error)
-            done.set()
-
-        loop.call_soon_threadsafe(run)
-        done.wait()
-        if errors:
-            raise errors[0]
-        return results[0]
+    def call_if_running(self, function: Callable[[], T]) -> T:
+        """As `call`; where the broker does not run there is no loop to be careful of."""
+        return function() if self._calls is None else self.call(function)
 
     # -- waiting for it
 
     def perform(self, start: Start) -> Awaitable[None]:
         """Begin something and be done with it, or give back what to await: where the loop runs now, and has to turn."""
-        if self._is_elsewhere():
+        if self._elsewhere() is not None:
             self.wait(start)
             return Finished()
         told: list[Exception | None] = []
@@ -103,8 +90,8 @@ class RunningBroker(Steering):
 
     def wait(self, start: Start) -> None:
         """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
-        if self._is_elsewhere():
-            asyncio.run_coroutine_threadsafe(self.wait_async(start), self.loop).result()
+        if (calls := self._elsewhere()) is not None:
+            calls.run(lambda: self.wait_async(start))
         elif not isinstance(begun := self.perform(start), Finished):
             asyncio.ensure_future(begun).cancel()
             raise RuntimeError(
@@ -117,9 +104,15 @@ class RunningBroker(Steering):
         start(partial(_tell, told))
         await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
 
-    def _is_elsewhere(self) -> bool:
-        """Whether the broker's loop turns while this thread waits."""
-        return self._thread is not None and threading.current_thread() is not self._thread
+    def _elsewhere(self) -> LoopCalls | None:
+        """The way to the broker's loop, which turns while this thread waits; None on the loop's own thread. BrokerFailed
+        where it does not run."""
+        if threading.get_ident() == self._loop_thread:
+            return None
+        calls = self._calls
+        if calls is None:
+            raise BrokerFailed("the broker does not run")
+        return calls
 
     def _run_soon(self) -> bool:
         """Let go on what needs no other turn of the loop; whether there was anything."""
@@ -143,8 +136,8 @@ class RunningBroker(Steering):
 
                 await self.wait_async(lambda done: when_settled(self.nodes, done))
 
-        if self._is_elsewhere():
-            asyncio.run_coroutine_threadsafe(ready(), self.loop).result()
+        if (calls := self._elsewhere()) is not None:
+            calls.run(ready)
             return Finished()
         while not self._are_ready() and self._run_soon():
             pass
@@ -157,36 +150,40 @@ class RunningBroker(Steering):
     def start(self) -> Self:
         """Serve from a thread of its own; `with` does this."""
         assert self._loop is None, "the broker runs already"
-        loop = self._loop = new_event_loop(self._prefer_uvloop)
+        loop = new_event_loop(self._prefer_uvloop)
         self._thread = threading.Thread(target=self._run, args=(loop,), name="barnabas", daemon=True)
         try:
-            self._start_nodes(loop)
+            self._begin(loop)
         except BaseException:
             self._stop_nodes()
-            self._loop = self._thread = None
+            self._ended()
+            self._thread = None
             loop.run_until_complete(self._drain())
             loop.close()
             raise
+        self._loop_thread = None  # until it turns
         self._thread.start()
         if len(self.nodes) > 1:
             try:
-                asyncio.run_coroutine_threadsafe(self._await_ready(), loop).result()
+                self.wait_until_ready()
             except BaseException:
                 self.stop()
                 raise
         return self
 
     def stop(self) -> None:
-        """End a broker that was started with `start`."""
-        loop, thread = self._loop, self._thread
-        if loop is None or thread is None:
+        """End a broker that was started with `start`. Who waits for it in other threads gets BrokerFailed."""
+        thread, calls = self._thread, self._calls
+        if thread is None:
             return
         try:
-            self.call(self._stop_nodes)
+            if calls is not None:
+                calls.call(self._stop_nodes)
         finally:
-            loop.call_soon_threadsafe(loop.stop)
+            if calls is not None:
+                calls.stop_loop()
             thread.join()
-            self._loop = self._thread = None
+            self._thread = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -197,21 +194,23 @@ class RunningBroker(Steering):
         self.stop()
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop_thread = threading.get_ident()
         try:
             loop.run_forever()
             loop.run_until_complete(self._drain())
         finally:
+            self._ended()
             loop.close()
 
     # -- in the running loop
 
     async def __aenter__(self) -> Self:
         assert self._loop is None, "the broker runs already"
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         try:
-            self._start_nodes(self._loop)
+            self._begin(loop)
             await self._await_ready()
-            self._watchdog = Watchdog(self._loop, self._waiting_descriptors)
+            self._watchdog = Watchdog(loop, self._waiting_descriptors)
         except BaseException:
             await self.__aexit__(None, None, None)
             raise
@@ -227,11 +226,13 @@ class RunningBroker(Steering):
             self._stop_nodes()
             await self._drain()
         finally:
-            self._loop = None
+            self._ended()
 
     # -- both
 
-    def _start_nodes(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """On the thread that the loop turns on, or will not turn before it has returned."""
+        self._loop, self._loop_thread, self._calls = loop, threading.get_ident(), LoopCalls(loop)
         self._changed = asyncio.Event()
         if len(self.nodes) > 1:
             self._reserve_ports()
@@ -249,7 +250,15 @@ class RunningBroker(Steering):
         for node in self.nodes:
             node.properties["controller.quorum.voters"] = voters
 
+    def _ended(self) -> None:
+        """Nothing is done on the loop any more."""
+        if self._calls is not None:
+            self._calls.end()
+        self._loop = self._loop_thread = self._calls = None
+
     def _stop_nodes(self) -> None:
+        if self._calls is not None:
+            self._calls.cancel()
         for node in self.nodes:
             node.end()
             node.release_ports()

@@ -50,6 +50,8 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
             self._turned.clear()
+            if self._ended.is_set():  # since the last look: nobody tells it of a turn any more
+                return
             try:
                 self._loop.call_soon_threadsafe(self._turned.set)
             except RuntimeError:  # closed
@@ -58,7 +60,9 @@ class Watchdog:
                 continue
             if self._has_waiting_clients():
                 self._tell()
-            self._turned.wait()  # once for each time that it is held up
+            while not self._turned.wait(HELD_S):  # once for each time that it is held up
+                if self._loop.is_closed():
+                    return
 
     def _has_waiting_clients(self) -> bool:
         poll = select.poll()

@@ -1,0 +1,133 @@
+"""An in-process broker and threads beside its loop: what they ask for is done on the loop, and they are told of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvloop
+from barnabas.wire.messages.metadata import MetadataRequest
+
+from barnabas.testing import Broker, BrokerFailed, watchdog
+from barnabas.testing.raw_client import RawClient
+
+METADATA = 3
+LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+
+
+def until_failed(function: Callable[[], object]) -> tuple[threading.Thread, list[str]]:
+    """Repeat it in a thread until the broker fails it, which is noted."""
+    failures: list[str] = []
+
+    def repeat() -> None:
+        try:
+            while True:
+                function()
+        except BrokerFailed as error:
+            failures.append(str(error))
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    return thread, failures
+
+
+@LOOPS
+def test_a_thread_beside_the_loop_has_things_done_on_it(run: Callable[[Any], None]) -> None:
+    def work(broker: Broker, loop_thread: int) -> None:
+        assert broker.call(threading.get_ident) == loop_thread
+        broker.create_topic("made")
+        broker.seed("made", [b"1"])
+        assert broker.produce("made", b"2").offset == 1
+        broker.clock.advance(1)
+        client = RawClient(broker.port)
+        with broker.on("Metadata").hold() as rule:
+            client.socket.sendall(client.frame(METADATA, 4, MetadataRequest(topics=[])))
+            rule.wait_held()
+            rule.release()
+            assert client.receive(METADATA, 4)[1].topics == []
+        client.socket.close()
+        broker.reset()
+        assert broker.topics() == {}
+
+    async def main() -> None:
+        async with Broker() as broker:
+            await asyncio.wait_for(asyncio.to_thread(work, broker, threading.get_ident()), 60)
+
+    run(main())
+
+
+def test_the_loop_of_a_cluster_turns_while_a_thread_waits() -> None:
+    async def main() -> None:
+        async with Broker(nodes=2) as broker:
+            await asyncio.to_thread(broker.seed, "made", [b"1"])
+            record = await asyncio.to_thread(broker.produce, "made", b"2")
+            assert [each.value for each in broker.records("made")] == [b"1", record.value]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("in_thread", [True, False], ids=["thread", "loop"])
+def test_who_waits_is_told_of_the_end(in_thread: bool) -> None:
+    async def in_loop() -> None:
+        async with broker:
+            begun = begin()
+            await asyncio.to_thread(waiting.wait)
+        await asyncio.to_thread(check, begun)
+
+    def begin() -> list[tuple[threading.Thread, list[str]]]:
+        for_ever = until_failed(lambda: broker.wait(lambda _: waiting.set()))
+        return [for_ever, *(until_failed(lambda: broker.call(int)) for _ in range(4))]
+
+    def check(begun: list[tuple[threading.Thread, list[str]]]) -> None:
+        for thread, failures in begun:
+            thread.join(30)
+            assert len(failures) == 1
+
+    broker, waiting = Broker(), threading.Event()
+    if in_thread:
+        with broker:
+            begun = begin()
+            waiting.wait()
+        check(begun)
+    else:
+        asyncio.run(in_loop())
+    with pytest.raises(BrokerFailed, match="does not run"):
+        broker.topics()
+
+
+def test_a_rule_outlives_its_broker() -> None:
+    rule = (broker := Broker()).on("Metadata").hold()
+    with broker:
+        pass
+    rule.release()
+    rule.remove()
+    assert broker.faults.rules == ()
+
+
+def test_the_watchdog_ends_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(threading.Event):
+        """Set while it is said not to be."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if self.is_set():
+                return super().wait(timeout)
+            super().wait()
+            return turned.wait() and False
+
+    turned = threading.Event()
+    events = iter([turned, Late()])
+    threads = SimpleNamespace(
+        Event=lambda: next(events), Thread=threading.Thread, get_ident=threading.get_ident
+    )
+    monkeypatch.setattr(watchdog, "threading", threads)
+    loop = asyncio.new_event_loop()
+    looking = watchdog.Watchdog(loop, list)
+    ending = threading.Thread(target=looking.stop, daemon=True)
+    ending.start()
+    ending.join(30)
+    assert not ending.is_alive()
+    loop.close()
