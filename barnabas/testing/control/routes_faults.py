@@ -48,8 +48,9 @@ def make_rule(control: Control, body: m.NewRule) -> m.RuleStatus:
         raise ValueError(
             "a rule needs an action: error, delay_s, hold, drop_answer, close, truncate or answer"
         )
-    for step in steps:
-        step()
+    with rule.together():
+        for step in steps:
+            step()
     return _rule_status(rule)
 
 

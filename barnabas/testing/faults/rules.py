@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - a test waits for what is held
 import threading  # noqa: TID251 - or waits in a thread
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +20,7 @@ from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from barnabas.testing.faults.call import Call
@@ -66,6 +67,7 @@ class Rule:
         self.number = 0  # given by the engine
         self.description = ""
         self._begin, self._end, self._release = begin, end, release
+        self._is_held_back = False  # until all actions have been said
         self._held = threading.Condition()
         self._tell: list[Callable[[], object]] = []  # who waits for them
         self.held = 0  # requests that wait for `release`
@@ -140,10 +142,20 @@ class Rule:
         self.rewriting = function
         return self._act("rewrite")
 
+    @contextmanager
+    def together(self) -> Iterator[Rule]:
+        """It acts when all of its actions have been said, however many requests come meanwhile:
+        `with broker.on("Produce").together() as rule: rule.delay(1).error("NOT_COORDINATOR")`."""
+        self._is_held_back = True
+        yield self
+        self._is_held_back = False
+        if self.description:
+            self._begin(self)
+
     def _act(self, what: str) -> Rule:
         is_first = not self.description
         self.description += what if is_first else f", {what}"
-        if is_first:
+        if is_first and not self._is_held_back:
             self._begin(self)
         return self
 

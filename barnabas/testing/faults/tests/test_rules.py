@@ -233,6 +233,15 @@ def test_an_answer_that_never_comes_holds_up_all_behind_it(faults: Faults, clien
     assert faults.requests.of("Produce")[-1].outcome == "dropped"
 
 
+def test_actions_that_are_said_together(faults: Faults, client: RawClient) -> None:
+    with faults.on("Heartbeat", times=1).together() as rule:
+        rule.delay(0.01)
+        assert client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")).error_code == NOT_COORDINATOR
+        rule.error("REBALANCE_IN_PROGRESS")
+    assert rule.hits == 0
+    assert client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")).error_code == 27
+
+
 def test_delays_and_the_error_behind_them(faults: Faults, client: RawClient) -> None:
     faults.on("Produce").delay(0.05).error("NOT_LEADER_OR_FOLLOWER")
     assert codes(client.ask(PRODUCE, 9, produce(("a", 0)))) == {("a", 0): 6}
@@ -242,19 +251,20 @@ def test_delays_and_the_error_behind_them(faults: Faults, client: RawClient) -> 
 
 
 def test_latency_is_that_of_a_line_and_not_of_a_queue(faults: Faults, client: RawClient) -> None:
-    with faults.latency(0.2):
-        for _ in range(10):
-            client.socket.sendall(client.frame(HEARTBEAT, 4, HeartbeatRequest(group_id="g")))
-        assert [client.receive(HEARTBEAT, 4)[0] for _ in range(10)] == list(range(1, 11))
-    times = [
-        each.answered_ms - each.received_ms for each in faults.requests.of("Heartbeat") if each.answered_ms
-    ]
-    assert min(times) >= 199
+    with faults.latency(0.5):
+        frames = [client.frame(HEARTBEAT, 4, HeartbeatRequest(group_id="g")) for _ in range(20)]
+        client.socket.sendall(b"".join(frames))
+        assert [client.receive(HEARTBEAT, 4)[0] for _ in range(20)] == list(range(1, 21))
+    asked = faults.requests.of("Heartbeat")
+    assert all(each.answered_ms and each.answered_ms - each.received_ms >= 499 for each in asked)
+    first = asked[0].answered_ms
+    assert first is not None
+    assert asked[-1].received_ms < first  # a queue would have it wait for nineteen answers
     with faults.latency(bytes_per_second=1000):
         client.ask(METADATA, 9, MetadataRequest(topics=None))
-    (asked,) = faults.requests.of("Metadata")
-    assert asked.answered_ms is not None
-    assert asked.answered_ms - asked.received_ms >= asked.answer_size
+    (metadata,) = faults.requests.of("Metadata")
+    assert metadata.answered_ms is not None
+    assert metadata.answered_ms - metadata.received_ms >= metadata.answer_size
 
 
 def test_a_function_answers_or_lets_the_broker(faults: Faults, client: RawClient) -> None:
