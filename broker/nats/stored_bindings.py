@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.nats.binding import only_bound, read_configs
 from barnabas.controller.nats.binding_effects import check_effects
+from barnabas.controller.nats.subjects import looks_wild
 
 if TYPE_CHECKING:
     from barnabas.controller.nats.bound import Binding
@@ -45,13 +46,19 @@ class StoredBindings:
         return only_bound(binding)
 
     def _tell_of_effects(self, topic: str, binding: Binding | None) -> None:
-        """A topic may have had configs without effect before they were refused."""
-        why = ""
+        """A topic may have had configs without effect before they were refused, and NATS takes what hardly anybody means."""
+        reasons = []
         if binding is not None:
+            literal = [each for each in (*binding.subjects, *binding.excludes) if looks_wild(each)]
+            if literal:
+                reasons.append(
+                    f"{', '.join(literal)} matches nothing but itself: * and > stand for whole tokens"
+                )
             try:
                 check_effects(binding)
             except ConfigError as error:
-                why = str(error)
+                reasons.append(str(error))
+        why = "; ".join(reasons)
         if why and self._useless.get(topic) != why:
             log.warning("topic %s: %s", topic, why)
         if why:

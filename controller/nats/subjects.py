@@ -62,6 +62,11 @@ def pattern_problem(pattern: str) -> str | None:
     return None
 
 
+def looks_wild(pattern: str) -> bool:
+    """Whether "*" or ">" stands in it where it is no wildcard, as in "or*ders": inside a token."""
+    return any(token not in (ONE, REST) and (ONE in token or REST in token) for token in pattern.split("."))
+
+
 def has_wildcard(pattern: str) -> bool:
     """Whether more than one subject can match."""
     tokens = pattern.split(".")

@@ -34,7 +34,8 @@ class NatsSettingsError(NatsError):
 # Kinds of causes
 SLOW_CONSUMER: Final = "slow consumer"  # the server cut us off, because we did not read fast enough
 AUTHORIZATION: Final = "authorization"
-SERVER_GONE: Final = "server gone"  # the connection ended, or could not be made
+SERVER_GONE: Final = "server gone"  # the connection ended, or could not be made again
+NOT_REACHED: Final = "not reached"  # there has been no connection yet, to no server
 STALE: Final = "stale"  # nothing came any more, not even answers to our pings
 LAME_DUCK: Final = "lame duck"  # the server said that it will go, and the client went elsewhere
 PROTOCOL: Final = "protocol"  # what came is not the NATS protocol

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.nats.client.errors import SERVER_GONE, Cause
+from barnabas.broker.nats.client.errors import NOT_REACHED, SERVER_GONE, Cause
 from barnabas.broker.nats.client.server_pool import ServerPool
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Reconnect:
         self._failed = failed
         self._connecting: Connecting | None = None
         self._timer: Timer | None = None  # until the attempt begins, or has taken too long
+        self._has_reached_one = False
 
     def attempt(self) -> None:
         self.cancel()
@@ -53,6 +54,7 @@ class Reconnect:
 
     def made(self) -> None:
         """Called when the attempt has led to a connection."""
+        self._has_reached_one = True
         self._connecting = None
         self.cancel()
 
@@ -60,7 +62,8 @@ class Reconnect:
         def failed(error: OSError) -> None:
             self._connecting = None
             self.cancel()
-            self._failed(Cause(SERVER_GONE, f"no connection to {server}: {error}"))
+            kind = SERVER_GONE if self._has_reached_one else NOT_REACHED
+            self._failed(Cause(kind, f"no connection to {server}: {error}"))
 
         def too_late() -> None:
             self.cancel()

@@ -81,4 +81,7 @@ def test_stored_configs_without_effect_are_told_of_and_bind_all_the_same(
     replicas.commit(bound("t", "nats.key", "none"))
     replicas.run()
     assert caplog.text.count("has an effect") == 1
+    replicas.commit(bound("t", "nats.subjects", "or*ders,a.*.>,x.b>"))
+    replicas.run()
+    assert "or*ders, x.b> matches nothing but itself: * and > stand for whole tokens" in caplog.text
     bridge.stop()

@@ -11,6 +11,7 @@ import pytest
 from barnabas.broker.nats.client.client import Message
 from barnabas.broker.nats.client.errors import (
     LAME_DUCK,
+    NOT_REACHED,
     PROTOCOL,
     SERVER_GONE,
     SLOW_CONSUMER,
@@ -278,7 +279,7 @@ def test_a_server_that_is_not_there_is_no_matter(world: ClientWorld, nats_server
             ours.publish(b"a", b"")
         assert isinstance((await outcome(ours.flush))[0], NotConnected)
         await until(lambda: len(events.failures) > 2)
-        assert {cause.kind for cause in events.failures} == {SERVER_GONE}
+        assert {cause.kind for cause in events.failures} == {NOT_REACHED}
         assert "refused" in str(ours.last_cause)
         server.start()
         await until(lambda: ours.is_connected)
