@@ -1,4 +1,6 @@
-"""Topics of a broker of any make, made and deleted over its own port: what the fixtures need of one that they can't look into."""
+"""A broker of any make, over its own port: its topics, and with kafka-python its records (remote_records.py). That is what tests
+have of one that they can't look into; the rest of what a `Broker` offers says so and skips the test.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import contextlib
 import time  # noqa: TID251 - waits for a broker
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.testing.contents import StoredRecord, UnknownTopic
 from barnabas.testing.operations import CREATE_TOPICS, DELETE_TOPICS, RequestFailed
 from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
@@ -14,7 +17,9 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from barnabas.testing.seeding import Seed
 
 METADATA: Final = 3
 # Versions that brokers from 2.4 to today's have
@@ -26,7 +31,9 @@ _POLL_S: Final = 0.02
 
 
 class RemoteKafka:
-    """A broker at `host:port`; of a list of addresses the first one that answers. OSError where none does."""
+    """A broker at `host:port`; of a list of addresses the first one that answers. OSError where none does.
+
+    What only a `Broker` has (`on`, `clock`, `group`, ...) is an AttributeError here, and under pytest skips the test."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
@@ -66,6 +73,43 @@ class RemoteKafka:
                 DELETE_TOPICS, _DELETE_VERSION, DeleteTopicsRequest(topic_names=wanted, timeout_ms=30_000)
             )
             self._check(answer.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def seed(self, topic: str, records: object) -> None:
+        """As `Broker.seed`: append records, committed on return. A topic that does not exist is made. RequestFailed."""
+        from barnabas.testing import seeding
+
+        self._append(topic, seeding.read_seeds(records))
+
+    def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
+        """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition. RequestFailed."""
+        from barnabas.testing import seeding
+
+        [stored] = self._append(topic, [seeding.seed_of({"value": value, "key": key, **fields})])
+        return stored
+
+    def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
+        """What consumers may read of one partition or of all, partition by partition. UnknownTopic."""
+        from barnabas.testing import remote_records
+
+        count = self.topics().get(topic)
+        if count is None:
+            raise UnknownTopic(f"there is no topic {topic!r}")
+        if partition is not None and not 0 <= partition < count:
+            raise UnknownTopic(f"there is no partition {partition} of {topic!r}")
+        indexes = range(count) if partition is None else [partition]
+        return remote_records.read(self.bootstrap_servers, topic, indexes)
+
+    def _append(self, topic: str, seeds: Sequence[Seed]) -> list[StoredRecord]:
+        from barnabas.testing import remote_records
+
+        if topic not in self.topics():
+            self.create_topic(topic)
+        return remote_records.append(self.bootstrap_servers, topic, self.topics()[topic], seeds)
+
+    if not TYPE_CHECKING:  # to mypy they are not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise _absent(name, self.__dict__.get("bootstrap_servers", ""))
 
     def wait_until_it_serves(self, seconds: float = WAIT_SECONDS_MAX) -> None:
         """TimeoutError."""
@@ -115,11 +159,32 @@ class RemoteKafka:
         return self._client.ask(key, version, request)
 
     def _connect(self) -> RawClient:
-        failure: OSError = ConnectionRefusedError(self.bootstrap_servers)
+        failure: OSError | None = None
         for address in self.bootstrap_servers.split(","):
             host, _, port = address.strip().rpartition(":")
             try:
                 return RawClient(int(port), host.strip("[]"))
             except OSError as error:
                 failure = error
-        raise failure
+        raise ConnectionError(f"no broker answers at {self.bootstrap_servers}: {failure}") from failure
+
+
+def _absent(name: str, address: str) -> AttributeError:
+    """Of something that a RemoteKafka has not."""
+    from barnabas.testing.broker import Broker
+
+    if name.startswith("_") or name not in dir(Broker()):
+        return AttributeError(f"a Kafka outside this process has no {name!r}", name=name)
+    return _only_of_broker()(
+        f"{name!r} takes Barnabas in this process, and this is another broker ({address})"
+    )
+
+
+def _only_of_broker() -> type[AttributeError]:
+    """An AttributeError, for `hasattr`, that pytest and unittest take for the wish to skip."""
+    from unittest import SkipTest
+
+    class OnlyOfBroker(AttributeError, SkipTest):
+        """What tests with this broker can't have."""
+
+    return OnlyOfBroker
