@@ -77,6 +77,7 @@ class ClusterMember:
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
         self._voters: list[Voter] = []  # of the quorum that has formed
+        self.secret: bytes | None = None  # of a test's cluster; others have a file
         self.on_fatal: Callable[[str], object] = lambda _: (
             None
         )  # the node can't be a member and must be stopped
@@ -175,7 +176,7 @@ class ClusterMember:
         links = Links(
             self._runtime,
             identity,
-            secret=read_secret(config.barnabas_controller_secret_file),
+            secret=read_secret(config.barnabas_controller_secret_file) or self.secret,
             tls=self._tls.client if self._tls is not None else None,
         )
         links.add_listener(self._connected, self._disconnected)

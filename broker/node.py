@@ -93,6 +93,7 @@ class Node:
         self.on_fatal: Callable[[str], object] = lambda _: None  # this broker can't go on and must be stopped
         self.on_ready: Callable[[], object] = lambda: None  # it serves
         self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher  # a test's stands between
+        self.controller_secret: bytes | None = None  # of a test's cluster, which has no file with one
         self.services: Services
         self._metadata: tuple[MetadataLog, Controller] | None = None  # once started
         self._member: ClusterMember | None = None
@@ -151,6 +152,7 @@ class Node:
             from barnabas.broker.member import ClusterMember
 
             self._member = ClusterMember(self._disk, config, runtime, self._log_manager, self._kafka_metadata)
+            self._member.secret = self.controller_secret
             self._member.serve_alone(self.services, metadata_log)
         runtime.call_soon(lambda: self.on_ready())
 
@@ -172,6 +174,7 @@ class Node:
             self._disk, self._config, self._runtime, self._log_manager, self._kafka_metadata
         )
         self._member = member
+        member.secret = self.controller_secret
         member.on_fatal = lambda why: self.on_fatal(why)
         member.start(self._metadata_found)
 

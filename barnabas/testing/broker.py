@@ -13,6 +13,7 @@ nodes (three at most), a group that forms at once. Everything else is Kafka's de
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,6 @@ from barnabas.testing.running import RunningBroker
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
-    import os
     from collections.abc import Awaitable, Mapping
 
     from barnabas.testing.contents import Group, StoredRecord
@@ -74,6 +74,7 @@ class Broker(RunningBroker):
         self._directory = None if directory is None else Path(directory)
         self._properties = {**default_properties(nodes), **given}
         self._begins_alone = nodes == 1
+        self._secret = os.urandom(32)  # nobody else on this machine calls himself a node
         self.nodes: list[BrokerNode] = [self.make_node(node_id, {}) for node_id in range(1, nodes + 1)]
         self.nodes[0].port = port
         if snapshot is not None:
@@ -106,6 +107,7 @@ class Broker(RunningBroker):
         node = BrokerNode(node_id, directory, {**self._properties, **properties}, self.new_runtime)
         node.on_change = self.node_changed
         node.make_dispatcher = self.faults.dispatcher
+        node.secret = self._secret
         return node
 
     # -- what it holds

@@ -56,6 +56,7 @@ class BrokerNode:
         self.failure: str | None = None  # why it can't go on, if so
         self.on_change: Callable[[], object] = lambda: None  # ready, or failed
         self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher
+        self.secret: bytes | None = None  # that nodes of its cluster share
         self.node: Node
         self.loop: asyncio.AbstractEventLoop
         self.runtime: NodeRuntime
@@ -84,6 +85,7 @@ class BrokerNode:
         self._reserved.clear()
         self.node = Node(config, self.runtime, self.disk)
         self.node.make_dispatcher = self.make_dispatcher
+        self.node.controller_secret = self.secret
         self.node.on_fatal = self._failed
         self.node.on_ready = self._ready
         try:

@@ -278,6 +278,13 @@ def test_a_reset_leaves_nothing() -> None:
         assert [record.offset for record in broker.records("made")] == [0]
 
 
+def test_nodes_of_a_cluster_prove_that_they_belong_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "barnabas"), Broker(nodes=2) as broker:
+        broker.seed("made", [b"v"])
+    assert caplog.records
+    assert "asks nobody for a proof" not in caplog.text
+
+
 def test_a_snapshot_is_put_back_as_often_as_one_likes() -> None:
     with Broker() as broker:
         exchange(broker.port, b"kept")
