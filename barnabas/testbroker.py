@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import threading  # noqa: TID251 - the broker has one, and this process waits in its own
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.config_validators import ConfigError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from barnabas.testing.broker import Broker
 
 LOOK_S: Final = 0.5  # at the parent, where it can't be waited for
+PARENT_ENDED: Final = "barnabas: the process that started it has ended; --stay goes on without it"
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -60,13 +62,14 @@ def serve(
             properties, nodes=nodes, directory=directory, port=port, as_version=as_version
         ).start()
     except (BrokerFailed, ConfigError, OSError, ValueError) as error:
-        print(f"barnabas: {error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
+        why = error.strerror if isinstance(error, OSError) and error.filename is None else None
+        print(f"barnabas: {why or error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1
     try:
         control = Control(broker, control_port, control_host)
         print(ready_line(broker, control.url), flush=True)  # noqa: T201 - the interface
         if not stay:
-            threading.Thread(target=await_end_of, args=(watched, ended), daemon=True).start()
+            threading.Thread(target=end_with, args=(watched, ended), daemon=True).start()
         ended.wait()
         control.close()
     except OSError as error:
@@ -84,10 +87,22 @@ def ready_line(broker: Broker, control_url: str) -> str:
     return f"ready {listeners} nodes={len(broker.nodes)} bootstrap={servers} control={control_url}"
 
 
+def end_with(parent: int, ended: threading.Event) -> None:
+    """Set `ended` when that process has, and say why, unless standard error was its pipe or is one that nobody reads."""
+    await_end_of(parent, ended)
+    if not ended.is_set():
+        with suppress(OSError, ValueError):
+            if select.select([], [sys.stderr], [], 0)[1]:
+                print(PARENT_ENDED, file=sys.stderr, flush=True)  # noqa: T201 - the terminal is the interface here
+        ended.set()
+
+
 def await_end_of(parent: int, ended: threading.Event) -> None:
-    """Set `ended` when this process is gone. Where process 1 or nobody has started us, as in a container, there is no parent
-    to wait for; one that was gone before we could ask for its id looks the same, so whoever ends that fast gives its id."""
+    """Return when this process is gone. Where process 1 or nobody has started us, as in a container, there is no parent to
+    wait for, but for `ended`; one that was gone before we could ask for its id looks the same, so whoever ends that fast
+    gives its id."""
     if parent <= 1:
+        ended.wait()
         return
     try:
         descriptor = os.pidfd_open(parent)
@@ -97,7 +112,6 @@ def await_end_of(parent: int, ended: threading.Event) -> None:
     else:
         select.select([descriptor], [], [])
         os.close(descriptor)
-    ended.set()
 
 
 def _is_there(process: int) -> bool:

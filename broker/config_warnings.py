@@ -71,7 +71,16 @@ def warnings_about(
     if beyond and is_alone:
         what = "; ".join(f"with {name}={given[name].strip()} {_REPLICATION[name]}" for name in beyond)
         yield f"one node has one replica: {what}"
-    yield from _unknown(name for name in given if not _is_known(name))
+    for name in given:
+        if not _is_known(name):
+            yield f"unknown property {name} is ignored{_hint(name)}"
+
+
+def check_names(names: Iterable[str]) -> None:
+    """ConfigError where there is no such property: for those that are written for this broker alone."""
+    for name in names:
+        if not _is_known(name):
+            raise ConfigError(f"unknown property {name}{_hint(name)}")
 
 
 def check_value(name: str, text: str) -> None:
@@ -117,10 +126,8 @@ def _is_known(name: str) -> bool:
     )
 
 
-def _unknown(names: Iterable[str]) -> Iterator[str]:
-    for name in names:
-        import difflib  # only a mistake needs it, and it takes milliseconds to import
+def _hint(name: str) -> str:
+    import difflib  # only a mistake needs it, and it takes milliseconds to import
 
-        close = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        yield f"unknown property {name} is ignored{hint}"
+    close = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""

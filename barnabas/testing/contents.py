@@ -33,6 +33,10 @@ class UnknownTopic(LookupError):
     """There is no such topic, or no such partition of it."""
 
 
+class NoLeader(RuntimeError):
+    """Nobody leads a partition that runs, for now or for good."""
+
+
 class StoredRecord(msgspec.Struct, frozen=True):
     """One record as it lies in its partition; `timestamp` in ms since the epoch."""
 
@@ -98,7 +102,7 @@ def partition_indexes(nodes: Sequence[BrokerNode], topic: str) -> list[int]:
 
 
 def leader_of(nodes: Sequence[BrokerNode], topic: str, index: int) -> Partition:
-    """The partition at the node that leads it. UnknownTopic; RuntimeError where none does."""
+    """The partition at the node that leads it. UnknownTopic, NoLeader."""
     known = image_of(nodes).topics.get(topic)
     if known is None or index not in known.partitions:
         raise UnknownTopic(f"there is no partition {index} of {topic!r}")
@@ -108,7 +112,7 @@ def leader_of(nodes: Sequence[BrokerNode], topic: str, index: int) -> Partition:
             partition = services.partitions.get(topic, index)
             if partition is not None:
                 return partition
-    raise RuntimeError(f"{topic}-{index} has no leader that runs")
+    raise NoLeader(f"{topic}-{index} has no leader that runs")
 
 
 def records(nodes: Sequence[BrokerNode], topic: str, index: int | None = None) -> list[StoredRecord]:

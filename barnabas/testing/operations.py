@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from barnabas.storage.errors import StorageError
 from barnabas.testing import seeding
-from barnabas.testing.contents import image_of, services_of
+from barnabas.testing.contents import NoLeader, image_of, leader_of, partition_indexes, services_of
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
 LOOK_AGAIN_S: Final = 0.002  # until all nodes know of a change
+LEADERS_S: Final = 10.0  # for others to lead what a node has led that is gone
 
 Done = Callable[[Exception | None], object]
 Start = Callable[[Done], object]
@@ -103,9 +104,11 @@ def seed(
     seeds: Sequence[seeding.Seed],
     done: Done,
     ends: Ends | None = None,
+    *,
+    may_wait: bool = True,
 ) -> None:
     """`done` when all of them are committed. A topic that does not exist is made first. `ends` takes the partitions, with the
-    offset behind their last record."""
+    offset behind their last record. `may_wait`: for leaders, LEADERS_S at most."""
     if topic not in image_of(nodes).topics:
 
         def made(error: Exception | None) -> None:
@@ -119,6 +122,12 @@ def seed(
     waiting = 1
     try:
         appended = seeding.append(nodes, topic, seeds)
+    except NoLeader as error:
+        if may_wait:
+            when_led(nodes, topic, lambda: seed(nodes, topic, seeds, done, ends, may_wait=False))
+        else:
+            done(error)
+        return
     except StorageError as error:
         done(RequestFailed(error.error, str(error)))
         return
@@ -140,6 +149,21 @@ def seed(
         waiting += 1
         partition.when_committed(end_offset, committed)
     committed(ErrorCode.NONE)
+
+
+def when_led(nodes: Sequence[BrokerNode], topic: str, then: Callable[[], object]) -> None:
+    """As soon as all partitions have leaders that run, and consumers may read all that these have; or after LEADERS_S."""
+    loop = nodes[0].loop
+    deadline = loop.time() + LEADERS_S
+
+    def is_led() -> bool:
+        try:
+            leaders = [leader_of(nodes, topic, index) for index in partition_indexes(nodes, topic)]
+        except NoLeader:
+            return False
+        return all(each.high_watermark >= each.log.log_end_offset for each in leaders)
+
+    when(nodes, lambda: is_led() or loop.time() >= deadline, then)
 
 
 def when_settled(nodes: Sequence[BrokerNode], done: Done) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from barnabas.broker.asyncio_runtime import new_event_loop
 from barnabas.testing.broker_node import HOST
 from barnabas.testing.loop_calls import BrokerFailed, LoopCalls
+from barnabas.testing.pending import Pending
 from barnabas.testing.steering.steering import Finished, Steering
 from barnabas.testing.watchdog import Watchdog
 
@@ -58,6 +59,11 @@ class RunningBroker(Steering):
         """Whether it has a loop of its own, that goes on while the caller waits."""
         return self._thread is not None
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread is the one that its loop turns on."""
+        return threading.get_ident() == self._loop_thread
+
     def call(self, function: Callable[[], T]) -> T:
         """Run a function on the broker's loop and wait for what it returns or raises. Everything inside the broker may be
         touched there, and nowhere else. BrokerFailed where the broker does not run, or is stopped before."""
@@ -86,14 +92,14 @@ class RunningBroker(Steering):
             return Finished()
         future: asyncio.Future[None] = self.loop.create_future()
         hear = partial(_tell, future)
-        return asyncio.ensure_future(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
+        return Pending(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
 
     def wait(self, start: Start) -> None:
         """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
         if (calls := self._elsewhere()) is not None:
             calls.run(lambda: self.wait_async(start))
-        elif not isinstance(begun := self.perform(start), Finished):
-            asyncio.ensure_future(begun).cancel()
+        elif isinstance(begun := self.perform(start), Pending):
+            begun.cancel()
             raise RuntimeError(
                 "the nodes of a cluster need the loop that runs now: await the other form of it"
             )
@@ -107,7 +113,7 @@ class RunningBroker(Steering):
     def _elsewhere(self) -> LoopCalls | None:
         """The way to the broker's loop, which turns while this thread waits; None on the loop's own thread. BrokerFailed
         where it does not run."""
-        if threading.get_ident() == self._loop_thread:
+        if self.is_here:
             return None
         calls = self._calls
         if calls is None:
@@ -143,7 +149,7 @@ class RunningBroker(Steering):
             pass
         if self._are_ready() and not settles:
             return Finished()
-        return asyncio.ensure_future(ready())
+        return Pending(ready())
 
     # -- in a thread
 

@@ -1,0 +1,58 @@
+"""What a broker gives back that has yet to do something in the running loop: to be awaited, and loud where that is forgotten.
+
+Coroutines say so when nobody awaits them. What is begun here goes on by itself, but whoever does not await it has not got it when
+the next line runs, and may never hear why it failed.
+"""
+
+from __future__ import annotations
+
+import asyncio  # noqa: TID251 - what is awaited belongs to the test's loop
+import sys
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Generator
+    from types import FrameType
+
+_OURS = "barnabas.testing"
+
+
+class Pending:
+    """To be awaited, once or more often. A RuntimeWarning names the method and the line where it never is."""
+
+    def __init__(self, work: Awaitable[None]) -> None:
+        self._future = asyncio.ensure_future(work)
+        self._is_awaited = False
+        self._method, self._file, self._line = _called_from(sys._getframe(1))
+
+    def __await__(self) -> Generator[object, None, None]:
+        self._is_awaited = True
+        return self._future.__await__()
+
+    def cancel(self) -> None:
+        """Nobody waits for it, and on purpose."""
+        self._is_awaited = True
+        self._future.cancel()
+
+    def __del__(self) -> None:
+        if not self._is_awaited:
+            warnings.warn_explicit(
+                f"{self._method!r} was never awaited: what a cluster does in the running loop needs `await`",
+                RuntimeWarning,
+                self._file,
+                self._line,
+            )
+
+
+def _called_from(frame: FrameType | None) -> tuple[str, str, int]:
+    """The method of the broker's that was called, and by which line."""
+    method = ""
+    while frame is not None and _is_ours(frame):
+        method, frame = frame.f_code.co_name, frame.f_back
+    return (method, "", 0) if frame is None else (method, frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name.startswith(_OURS) and ".tests." not in name
