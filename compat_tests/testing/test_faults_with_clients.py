@@ -24,6 +24,8 @@ from compat_tests.harness.java_tools import JavaTools
 pytestmark = pytest.mark.barnabas_only
 
 PATIENCE_S = 60
+# kafka-python may assign partitions before it knows of any, and then waits for its next look at the metadata.
+METADATA_MAX_AGE_MS = 500
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +265,7 @@ def test_a_cold_coordinator_is_waited_for(broker: Broker) -> None:
         bootstrap_servers=broker.bootstrap_servers,
         auto_offset_reset="earliest",
         retry_backoff_ms=10,
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
     )
     assert [record.value for record in take(consumer, 1)] == [b"a"]
     assert rule.hits == 2
@@ -312,6 +315,7 @@ def test_a_session_ends_without_sleeping(broker: Broker) -> None:
         bootstrap_servers=broker.bootstrap_servers,
         auto_offset_reset="earliest",
         heartbeat_interval_ms=500,
+        metadata_max_age_ms=METADATA_MAX_AGE_MS,
     )
     assert take(consumer, 1)
     first = member_ids(broker)
