@@ -64,7 +64,15 @@ class ApacheKafka(RemoteKafka):
         return int(self.bootstrap_servers.partition(",")[0].rpartition(":")[2])
 
     def start(self) -> ApacheKafka:
-        """Format and run; returns when all nodes serve."""
+        """Format and run; returns when all nodes serve. No process stays where it fails."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def _start(self) -> None:
         ports = [free_port() for _ in range(2 * self._count)]
         cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
         self.bootstrap_servers = ",".join(f"{HOST}:{port}" for port in ports[: self._count])
@@ -97,9 +105,7 @@ class ApacheKafka(RemoteKafka):
             self._wait(lambda: self._brokers() == self._count, "the nodes do not find each other")
         except TimeoutError as error:
             text = self.log_text()[-4000:]
-            self.stop()
             raise BrokerFailed(f"{error}; the end of its log:\n{text}") from None
-        return self
 
     def log_text(self) -> str:
         """What all nodes have printed."""

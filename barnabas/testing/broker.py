@@ -23,6 +23,7 @@ from barnabas.testing.faults.engine import Faults
 from barnabas.testing.loop_calls import BrokerFailed
 from barnabas.testing.node_runtime import NodeRuntime
 from barnabas.testing.running import RunningBroker
+from barnabas.testing.steering.steering import Finished
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
@@ -204,9 +205,22 @@ class Broker(RunningBroker):
         return self.call(lambda: take(self.nodes))
 
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
-        """Hold what it held then, at the machine's time. Clients are disconnected, as at a reset."""
+        """Hold what it held then, at the machine's time. Clients are disconnected, as at a reset. ValueError where it had
+        another number of nodes."""
+        snapshot.check(self.nodes)
         self.call(lambda: self._reset_nodes(snapshot))
         return self.ready_again(settles=len(self.nodes) > 1)
+
+    def recover(self) -> Awaitable[None]:
+        """No faults any more: no rules, all nodes run, coordinators answer, at the machine's time. What it holds stays; clients
+        are disconnected where that takes a new start."""
+        self.faults.reset()
+        if self.call(self._is_well):
+            return Finished()
+        return self.restore(self.snapshot())
+
+    def _is_well(self) -> bool:
+        return not self._clock.ahead_s and all(node.is_well for node in self.nodes)
 
     def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
         for node in self.nodes:

@@ -54,6 +54,9 @@ class Backend:
     def begin_test(self) -> None:
         """What was before is not to be reported."""
 
+    def end_test(self) -> None:
+        """What a test has done to the broker is not to meet the next one."""
+
     def report_sections(self) -> Sections:
         return []
 
@@ -147,6 +150,9 @@ class InProcessBackend(Backend):
     def begin_test(self) -> None:
         self._begin = self._log.count
         self.broker.requests.clear()
+
+    def end_test(self) -> None:
+        self.broker.recover()
 
     def report_sections(self) -> Sections:
         requests = self.broker.requests.transcript()[-LOG_LINES_MAX:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +102,17 @@ class Kafka:
     # -- the end
 
     def finish(self) -> None:
-        """Close the clients, delete the topics: all that are new, unless others use the broker, too."""
-        for client in reversed(self._clients):
-            client.close()
+        """No faults any more; close the clients, delete the topics. Whatever goes wrong, the rest is done; the last error is
+        raised."""
+        with ExitStack() as ending:  # last in, first out
+            ending.callback(self._delete_topics)
+            for client in self._clients:
+                ending.callback(client.close)
+            ending.callback(self._backend.end_test)
         self._clients.clear()
+
+    def _delete_topics(self) -> None:
+        """All that are new, unless others use the broker, too."""
         new = [name for name in self.broker.topics() if name not in self._before]
         if self._backend.is_shared_with_others:
             new = [name for name in new if name.startswith(self.prefix)]

@@ -6,6 +6,7 @@ comes with the first fixture that is used.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -121,17 +122,16 @@ def kafka_broker(request: pytest.FixtureRequest, _kafka_backends: Backends) -> I
 @pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest, _kafka_backends: Backends) -> Iterator[Callable[..., Any]]:
     """`kafka_cluster(3, properties)` starts a cluster of this test alone, as `kafka_broker` does a single node."""
-    made: list[Backend] = []
+    ending = ExitStack()
 
     def make(nodes: int = 3, properties: dict[str, object] | None = None) -> Any:
         backend = _kafka_backends.make_fresh(nodes, {**_marked_properties(request), **(properties or {})})
-        made.append(backend)
+        ending.callback(backend.stop)
         _report_with(request, backend)
         return backend.broker
 
-    yield make
-    for backend in made:
-        backend.stop()
+    with ending:
+        yield make
 
 
 @pytest.fixture

@@ -35,10 +35,14 @@ class Snapshot:
         """Of all files together."""
         return sum(store.bytes_count() for store in self._stores)
 
-    def put(self, nodes: Sequence[BrokerNode]) -> None:
-        """Give the nodes, which do not run, these files. ValueError where there are more or fewer nodes."""
+    def check(self, nodes: Sequence[BrokerNode]) -> None:
+        """ValueError where there are more or fewer nodes."""
         if len(nodes) != self.nodes:
             raise ValueError(f"a snapshot of {self.nodes} nodes can't be restored by {len(nodes)}")
+
+    def put(self, nodes: Sequence[BrokerNode]) -> None:
+        """Give the nodes, which do not run, these files. ValueError as `check`."""
+        self.check(nodes)
         for node, store, log_dir in zip(nodes, self._stores, self._log_dirs, strict=True):
             if node.is_in_memory and log_dir == node.log_dir:
                 node.disk = store.copy()

@@ -303,6 +303,16 @@ def test_a_snapshot_is_put_back_as_often_as_one_likes() -> None:
         assert exchange(other.port, b"new") == b"new"
 
 
+def test_a_snapshot_that_does_not_fit_is_refused() -> None:
+    with Broker(nodes=2) as broker:
+        two = broker.snapshot()
+    with Broker() as broker:
+        broker.seed("made", [b"kept"])
+        with pytest.raises(ValueError, match="a snapshot of 2 nodes can't be restored by 1"):
+            broker.restore(two)
+        assert values(broker.records("made")) == [b"kept"]
+
+
 def test_a_directory_is_found_again(tmp_path: Path) -> None:
     with Broker(directory=tmp_path) as broker:
         exchange(broker.port, b"kept")

@@ -50,6 +50,79 @@ def test_tests_share_a_broker_and_see_nothing_of_each_other(pytester: pytest.Pyt
     assert threading.active_count() == before
 
 
+def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def lasting(_kafka_session):
+            _kafka_session.broker.seed("lasting", [b"v"])
+
+        @pytest.mark.parametrize("fault", ["rule", "latency", "limit", "clock", "paused", "killed", "loading"])
+        def test_it(lasting, kafka, fault):
+            broker = kafka.broker
+            assert len(broker.requests) == 0 and broker.clock.ahead_s == 0
+            topic = kafka.topic()
+            producer = kafka.producer()
+            producer.send(topic, b"v").get(30)
+            consumer = kafka.consumer(topic)
+            assert next(consumer).value == b"v"
+            assert [record.value for record in broker.records("lasting")] == [b"v"]
+            consumer.close()
+            if fault != "rule":
+                producer.close()
+            match fault:
+                case "rule": broker.on("*").error("UNKNOWN_SERVER_ERROR")
+                case "latency": broker.faults.latency(3600)
+                case "limit": broker.faults.limit_api("Produce", None)
+                case "clock": broker.clock.advance(60)
+                case "paused": broker.pause_node(1)
+                case "killed": broker.kill_node(1)
+                case "loading": broker.load_coordinator(broker.groups()[0])
+
+        def test_it_is_well(lasting, kafka):
+            test_it(lasting, kafka, None)
+            assert set(kafka.broker.topics()) - {"lasting"} == {kafka.prefix + "topic"}
+        """,
+    )
+    result.assert_outcomes(passed=8)
+
+
+def test_the_rest_is_ended_where_something_does_not_end(pytester: pytest.Pytester) -> None:
+    before = threading.active_count()
+    result = run(
+        pytester,
+        """
+        import functools
+
+        def test_client(kafka):
+            def close():
+                producer.close()
+                raise OSError("does not close")
+
+            kafka.topic()
+            producer = kafka.producer()
+            kafka._clients += [type("Client", (), {"close": staticmethod(close)})]
+
+        def test_after_it(kafka):
+            assert kafka.broker.topics() == {}
+
+        def test_cluster(kafka_cluster):
+            def stop(own_stop):
+                own_stop()
+                raise OSError("does not stop")
+
+            for _ in range(2):
+                broker = kafka_cluster(1)
+                broker.stop = functools.partial(stop, broker.stop)
+        """,
+    )
+    result.assert_outcomes(passed=3, errors=2)
+    assert threading.active_count() == before
+
+
 def test_ready_made_clients(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
