@@ -151,6 +151,21 @@ class RecordsQuery(msgspec.Struct, forbid_unknown_fields=True):
     partition: int | None = None
 
 
+class NewRecord(msgspec.Struct, forbid_unknown_fields=True):
+    """A record to append. A text is stored as it is, null is none (a tombstone), anything else is stored as JSON; bytes are
+    given as base64. Without a partition its key decides; without a timestamp (ms) it is now. An offset is that of a record
+    that was read, and is not looked at."""
+
+    value: Any = None
+    value_base64: str | None = None
+    key: Any = None
+    key_base64: str | None = None
+    headers: list[tuple[str, str | None]] | dict[str, str | None] = []
+    partition: int | None = None
+    offset: int | None = None
+    timestamp: int | None = None
+
+
 class JsonRecord(msgspec.Struct, omit_defaults=True):
     """A record; key and value as text where they are UTF-8, else as base64. `headers` are pairs of a name and a text."""
 

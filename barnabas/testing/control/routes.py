@@ -115,9 +115,9 @@ def records(control: Control, topic: str, query: m.RecordsQuery) -> list[m.JsonR
     "POST",
     "/topics/{topic}/records",
     "Append records; a topic that does not exist is made.",
-    body=list[m.JsonRecord],
+    body=list[m.NewRecord],
 )
-def seed(control: Control, topic: str, body: list[m.JsonRecord]) -> None:
+def seed(control: Control, topic: str, body: list[m.NewRecord]) -> None:
     control.broker.seed(topic, [_seed(each) for each in body])
 
 
@@ -148,20 +148,19 @@ def _text(data: bytes | None) -> tuple[str | None, str | None]:
         return None, base64.b64encode(data).decode()
 
 
-def _seed(record: m.JsonRecord) -> dict[str, Any]:
+def _seed(record: m.NewRecord) -> dict[str, Any]:
     return {
-        "value": _bytes(record.value, record.value_base64),
-        "key": _bytes(record.key, record.key_base64),
-        "headers": [(name, None if each is None else each.encode()) for name, each in record.headers],
+        "value": _given(record.value, record.value_base64),
+        "key": _given(record.key, record.key_base64),
+        "headers": record.headers,
         "timestamp": record.timestamp,
         "partition": record.partition,
     }
 
 
-def _bytes(text: str | None, encoded: str | None) -> bytes | None:
-    if encoded is not None:
-        return base64.b64decode(encoded, validate=True)
-    return None if text is None else text.encode()
+def _given(value: Any, encoded: str | None) -> Any:
+    """As `Broker.seed` takes it."""
+    return value if encoded is None else base64.b64decode(encoded, validate=True)
 
 
 @route("GET", "/groups", "The groups.", answer=list[str])

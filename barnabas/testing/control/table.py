@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from barnabas.controller.config_validators import ConfigError
+from barnabas.testing.contents import NoLeader
 from barnabas.testing.control.http import HttpError, Request
 from barnabas.testing.operations import RequestFailed
 
@@ -87,6 +88,6 @@ def _call(control: Any, found: Route, given: dict[str, str], request: Request) -
         raise HttpError(400, str(error)) from None
     except LookupError as error:
         raise HttpError(404, str(error.args[0] if error.args else error)) from None
-    except (AssertionError, TimeoutError) as error:
+    except (AssertionError, TimeoutError, NoLeader) as error:
         raise HttpError(409, str(error)) from None
     return (204, None) if found.answer is None else (200, result)

@@ -107,7 +107,12 @@ def test_topics_and_records(http: Http) -> None:
     http.done("DELETE", "/topics/orders")
     assert http.done("GET", "/topics") == {}
     http.done("POST", f"/snapshots/{taken}/restore")
-    assert len(http.done("GET", "/topics/orders/records")) == 2
+    assert http.done("GET", "/topics/orders/records") == [first, second]
+    given = [first, {"key": 1, "value": {"a": [1]}, "headers": {"h": None}, "partition": 0}]
+    http.done("POST", "/topics/again/records", given)
+    again, third = http.done("GET", "/topics/again/records")
+    assert again == first
+    assert (third["key"], third["value"], third["headers"]) == ("1", '{"a":[1]}', [["h", None]])
     assert http.done("GET", "/groups") == []
 
 
@@ -241,6 +246,8 @@ def test_what_is_no_request_is_refused(http: Http, sent: bytes, status: int | No
         ("GET", "/rules/4711", None, 404, "no rule 4711"),
         ("GET", "/groups/nobody", None, 404, "no group 'nobody'"),
         ("GET", "/topics/none/records", None, 404, "no topic 'none'"),
+        ("POST", "/topics/t/records", {"value": "x"}, 400, "Expected `array`"),
+        ("POST", "/topics/t/records", [{"vlue": "x"}], 400, "vlue"),
         ("GET", "/requests?nope=1", None, 400, "nope"),
         ("POST", "/links", {"bytes_per_second": 0}, 400, "more than 0"),
     ],
