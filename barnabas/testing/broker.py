@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from barnabas.broker.config_warnings import check_names
 from barnabas.testing.broker_node import HOST, BrokerNode
 from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
@@ -60,7 +61,9 @@ class Broker(RunningBroker):
         nodes = snapshot.nodes if snapshot is not None else nodes
         if nodes < 1:
             raise ValueError(f"a broker has one node or more, not {nodes}")
-        given = {name: _text(value) for name, value in (properties or {}).items()}
+        if as_version is not None and not isinstance(as_version, str):
+            raise TypeError(f'as_version is a string, such as "2.8", and not {as_version!r}')
+        given = _texts(properties or {})
         super().__init__(prefer_uvloop=given.get("barnabas.event.loop") == "uvloop")
         self.faults = Faults()
         self.faults.run_on_loop = self.call_if_running
@@ -105,7 +108,8 @@ class Broker(RunningBroker):
         directory = self._directory
         if directory is not None and not self._begins_alone:
             directory = directory / f"node-{node_id}"
-        node = BrokerNode(node_id, directory, {**self._properties, **properties}, self.new_runtime)
+        own = _texts(properties)
+        node = BrokerNode(node_id, directory, {**self._properties, **own}, self.new_runtime)
         node.on_change = self.node_changed
         node.make_dispatcher = self.faults.dispatcher
         node.secret = self._secret
@@ -120,10 +124,20 @@ class Broker(RunningBroker):
         return self.call(lambda: contents.topics(self.nodes))
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
-        """What consumers may read of one partition or of all, partition by partition. UnknownTopic."""
-        from barnabas.testing import contents
+        """What consumers may read of one partition or of all, partition by partition. Where a leader is gone the next one is
+        waited for, some seconds at most; not in the running loop, which cannot turn meanwhile. UnknownTopic, NoLeader."""
+        from barnabas.testing import contents, operations
 
-        return self.call(lambda: contents.records(self.nodes, topic, partition))
+        def read() -> list[StoredRecord]:
+            return contents.records(self.nodes, topic, partition)
+
+        try:
+            return self.call(read)
+        except contents.NoLeader:
+            if self.is_here:
+                raise
+        self.wait(lambda done: operations.when_led(self.nodes, topic, lambda: done(None)))
+        return self.call(read)
 
     def group(self, name: str) -> Group | None:
         """A group's state, members and committed offsets; None where there is no such group."""
@@ -207,6 +221,10 @@ class Broker(RunningBroker):
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
         """Hold what it held then, at the machine's time. Clients are disconnected, as at a reset. ValueError where it had
         another number of nodes."""
+        from barnabas.testing.snapshot import Snapshot as Taken
+
+        if not isinstance(snapshot, Taken):
+            raise TypeError(f"what `snapshot` has taken can be restored, and not {snapshot!r}")
         snapshot.check(self.nodes)
         self.call(lambda: self._reset_nodes(snapshot))
         return self.ready_again(settles=len(self.nodes) > 1)
@@ -234,6 +252,12 @@ class Broker(RunningBroker):
             snapshot.put(self.nodes)
         for node in self.nodes:
             node.start(self.loop)
+
+
+def _texts(properties: Mapping[str, object]) -> dict[str, str]:
+    """As server.properties has them. ConfigError (a ValueError) for one that there is not: here it is a slip."""
+    check_names(properties)
+    return {name: _text(value) for name, value in properties.items()}
 
 
 def _text(value: object) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.asyncio_runtime import bind_socket
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.dispatch import Dispatcher
+from barnabas.broker.listener_config import format_address
 from barnabas.broker.node import Node
 from barnabas.storage.disk import RealDisk
 from barnabas.testing.memory_store import MemoryStore
@@ -20,7 +21,7 @@ from barnabas.testing.node_runtime import NodeRuntime
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from barnabas.broker.services import Services
@@ -30,6 +31,7 @@ log = logging.getLogger("barnabas.testing")
 
 HOST = "127.0.0.1"
 PORT_TRIES = 20
+_OF_LISTENING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 _MEMORY_LOG_DIR = "/barnabas"
 
 
@@ -95,8 +97,10 @@ class BrokerNode:
         self.node.on_ready = self._ready
         try:
             self.node.start()
-        except BaseException:
+        except BaseException as error:
             self.runtime.end()
+            opened = config.listeners + config.controller_listeners
+            _name_address(error, [(each.host, each.port) for each in opened if each.port])
             raise
         self.is_running = True
         if self.node.endpoints:
@@ -169,5 +173,13 @@ def _bound(port: int) -> socket.socket:
             return bind_socket(HOST, port or free_port())
         except OSError as error:
             if port or error.errno != errno.EADDRINUSE:
+                _name_address(error, [(HOST, port)])
                 raise
     raise OSError(errno.EADDRINUSE, "no port is free")
+
+
+def _name_address(error: BaseException, addresses: Iterable[tuple[str, int]]) -> None:
+    """The system does not say which address it is that can't be listened on."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _OF_LISTENING:
+        named = ", ".join(format_address(host, port) for host, port in addresses)
+        error.strerror = f"cannot listen on {named}: {error.strerror}"

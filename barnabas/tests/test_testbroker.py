@@ -92,8 +92,11 @@ def test_it_serves_in_a_container() -> None:
 def test_it_ends_with_a_process_that_it_is_told_of() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    process = subprocess.Popen([*COMMAND, "--parent", str(gone.pid)], stdout=subprocess.DEVNULL)
-    assert process.wait(60) == 0
+    process = subprocess.run(
+        [*COMMAND, "--parent", str(gone.pid)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert process.returncode == 0
+    assert process.stderr == "barnabas: the process that started it has ended; --stay goes on without it\n"
 
 
 def is_alive(pid: int) -> bool:
@@ -105,10 +108,17 @@ def is_alive(pid: int) -> bool:
 
 
 def test_what_is_wrong_is_said() -> None:
+    listening = socket.create_server(("127.0.0.1", 0))
+    taken = listening.getsockname()[1]
     for arguments, why in (
         (["--nodes", "0"], "one node or more"),
         (["--as-version", "1.2.3.4"], "no release"),
+        (["--set", "num.partition=3"], "unknown property num.partition; did you mean num.partitions?"),
+        (["--port", str(taken)], f"cannot listen on 127.0.0.1:{taken}"),
+        (["--port", str(taken), "--nodes", "2"], f"cannot listen on 127.0.0.1:{taken}"),
     ):
         done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1, arguments
         assert why in done.stderr
+        assert "Traceback" not in done.stderr
+    listening.close()
