@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -38,6 +39,24 @@ rootLogger.appenderRef.console.ref = console
 _JVM_OPTIONS = ("-Xmx512m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
+def find_jars(home: Path) -> Path:
+    """The folder of a distribution's jars. BrokerFailed where it is none."""
+    for folder in (home / "libs", home / "lib", home):
+        if any(folder.glob("kafka-clients-*.jar")):
+            return folder
+    raise BrokerFailed(f"{home} is no Apache Kafka: neither it nor its libs holds kafka-clients-*.jar")
+
+
+def find_java() -> str:
+    """BrokerFailed where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    wanted = str(Path(home) / "bin" / "java") if home else "java"
+    found = shutil.which(wanted)
+    if found is None:
+        raise BrokerFailed(f"there is no {wanted}: name a Java in JAVA_HOME, or have one in the PATH")
+    return found
+
+
 class ApacheKafka(RemoteKafka):
     """`with ApacheKafka(home, folder) as kafka:`. `home` holds libs/*.jar or *.jar. BrokerFailed where it does not start."""
 
@@ -45,14 +64,7 @@ class ApacheKafka(RemoteKafka):
         self, home: Path, folder: Path, properties: Mapping[str, object] | None = None, *, nodes: int = 1
     ) -> None:
         super().__init__("")
-        self._jars = next(
-            (path for path in (home / "libs", home / "lib", home) if any(path.glob("kafka-clients-*.jar"))),
-            None,
-        )
-        if self._jars is None:
-            raise BrokerFailed(
-                f"{home} is no Apache Kafka: neither it nor its libs holds kafka-clients-*.jar"
-            )
+        self._jars = find_jars(home)
         self._folder = folder
         self._properties = dict(properties or {})
         self._count = nodes
@@ -140,10 +152,8 @@ class ApacheKafka(RemoteKafka):
         return len(self._ask(METADATA, 8, MetadataRequest(topics=[])).brokers)
 
     def _java(self, *arguments: str) -> list[str]:
-        home = os.environ.get("JAVA_HOME")
-        java = str(Path(home) / "bin" / "java") if home else "java"
         log4j = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"
-        return [java, *_JVM_OPTIONS, log4j, "-cp", f"{self._jars}/*", *arguments]
+        return [find_java(), *_JVM_OPTIONS, log4j, "-cp", f"{self._jars}/*", *arguments]
 
     def _write_properties(self, node: int, ports: list[int]) -> str:
         folder = self._folder / f"node-{node}"

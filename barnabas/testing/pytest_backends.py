@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from barnabas.testing.broker import Broker
 
@@ -50,6 +51,7 @@ class Backend:
 
     def __init__(self, broker: Kafkas) -> None:
         self.broker = broker
+        self.lasting_prefixes: list[str] = []  # of names that no test's end takes away
 
     def begin_test(self) -> None:
         """What was before is not to be reported."""
@@ -75,22 +77,61 @@ class Backends(Protocol):
 
 
 def make_backends(config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Backends:
-    """Of the kind that --kafka names. pytest.UsageError where it names none."""
+    """Of the kind that --kafka names; `check_options` has found nothing wrong with it."""
     kind = str(config.getoption("--kafka"))
     properties = _ini_properties(config.getini("kafka_properties"))
     if kind == "barnabas":
-        return InProcess(properties)
+        return InProcess(properties, config.pluginmanager)
     if kind == "apache":
-        home = config.getoption("--kafka-home") or os.environ.get("KAFKA_HOME")
-        if not home:
-            raise pytest.UsageError(
-                "--kafka apache needs Apache Kafka: name an unpacked distribution (or a folder of its jars) with "
-                "--kafka-home or in the variable KAFKA_HOME"
-            )
-        return Apache(Path(home), properties, tmp_path_factory)
-    if ":" in kind:
-        return Elsewhere(kind)
-    raise pytest.UsageError(f"--kafka {kind}: it is barnabas, apache, or HOST:PORT of a broker that runs")
+        return Apache(Path(_apache_home(config)), properties, tmp_path_factory)
+    return Elsewhere(kind)
+
+
+def check_options(config: pytest.Config) -> None:
+    """pytest.UsageError, of one line, where there can't be a broker as --kafka and the ini file want it."""
+    kind = str(config.getoption("--kafka"))
+    _ini_properties(config.getini("kafka_properties"))
+    if kind == "apache":
+        _check_apache(_apache_home(config))
+    elif re.fullmatch(r"[^,]+:\d+(,[^,]+:\d+)*", kind):
+        _check_address(kind)
+    elif kind != "barnabas":
+        raise pytest.UsageError(f"--kafka {kind}: it is barnabas, apache, or HOST:PORT of a broker that runs")
+
+
+def _apache_home(config: pytest.Config) -> str:
+    home = config.getoption("--kafka-home") or os.environ.get("KAFKA_HOME")
+    if not home:
+        raise pytest.UsageError(
+            "--kafka apache needs Apache Kafka: name an unpacked distribution (or a folder of its jars) with "
+            "--kafka-home or in the variable KAFKA_HOME"
+        )
+    return str(home)
+
+
+def _check_apache(home: str) -> None:
+    from barnabas.testing.apache_kafka import find_jars, find_java
+    from barnabas.testing.loop_calls import BrokerFailed
+
+    try:
+        find_jars(Path(home))
+        find_java()
+    except BrokerFailed as error:
+        raise pytest.UsageError(f"--kafka apache: {error}") from None
+
+
+def _check_address(address: str) -> None:
+    from barnabas.testing.remote_kafka import RemoteKafka
+
+    kafka = RemoteKafka(address)
+    try:
+        kafka.topics()
+    except (OSError, OverflowError) as error:
+        raise pytest.UsageError(f"--kafka {address}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - whatever an answer that is none of Kafka's is taken for
+        raise pytest.UsageError(f"--kafka {address}: no Kafka answers there ({error!r})") from None
+    finally:
+        kafka.stop()
 
 
 def _ini_properties(lines: list[str]) -> dict[str, object]:
@@ -108,7 +149,8 @@ def _ini_properties(lines: list[str]) -> dict[str, object]:
 
 class BrokerLog(logging.Handler):
     """The last lines that brokers of this process have logged. They go nowhere else, so that `caplog` shows a test what its own
-    code says."""
+    code says. It is a plugin because newer releases of pytest put their handlers, at each phase of each test, on loggers that
+    do not propagate, too."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -117,10 +159,32 @@ class BrokerLog(logging.Handler):
         self._records: deque[logging.LogRecord] = deque(maxlen=LOG_LINES_MAX)
         self._logger = logging.getLogger("barnabas")
         self._before = self._logger.level, self._logger.propagate
+        self._handlers_before = list(self._logger.handlers)
         self._logger.addHandler(self)
         self._logger.propagate = False
         if self._logger.level in (logging.NOTSET, logging.WARNING):
             self._logger.setLevel(logging.INFO)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)  # the innermost
+    def pytest_runtest_setup(self) -> Generator[None]:
+        self._take_off_the_root_s()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Generator[None]:
+        self._take_off_the_root_s()
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self) -> Generator[None]:
+        self._take_off_the_root_s()
+        return (yield)
+
+    def _take_off_the_root_s(self) -> None:
+        """pytest's handlers are on the root logger as well; those of a test or a program are on one of the two."""
+        for handler in logging.getLogger().handlers:
+            if handler not in self._handlers_before:
+                self._logger.removeHandler(handler)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.count += 1
@@ -165,9 +229,11 @@ class InProcessBackend(Backend):
 class InProcess:
     """Brokers of this process."""
 
-    def __init__(self, properties: Mapping[str, object]) -> None:
+    def __init__(self, properties: Mapping[str, object], plugins: pytest.PytestPluginManager) -> None:
         self._properties = dict(properties)
         self._log = BrokerLog()
+        self._plugins = plugins
+        plugins.register(self._log, "barnabas-log")
 
     def make_shared(self) -> Backend:
         return self.make_fresh(1, {})
@@ -179,6 +245,7 @@ class InProcess:
         return InProcessBackend(broker, self._log)
 
     def close(self) -> None:
+        self._plugins.unregister(self._log)
         self._log.detach()
 
 

@@ -20,16 +20,19 @@ _CONSUMER_WAIT_MS = 10_000
 
 
 class Kafka:
-    """What the fixture `kafka` gives. `broker` is the broker behind it: `barnabas.testing.Broker`, unless --kafka names
+    """What the fixtures `kafka` and `kafka_session` give. `broker` is the broker behind it: `barnabas.testing.Broker`, unless --kafka names
     another kind."""
 
-    def __init__(self, backend: Backend, test_name: str) -> None:
+    def __init__(self, backend: Backend, test_name: str, *, is_lasting: bool = False) -> None:
         self._backend = backend
+        self._is_lasting = is_lasting  # of the whole session
         self.broker: Any = backend.broker
         letters = re.sub(r"[^a-zA-Z0-9-]+", "-", test_name).strip("-")[:_PREFIX_LETTERS]
         self.prefix = (
             f"{letters}-{os.urandom(4).hex()}-"  # no other test, nor another run on the same broker, has it
         )
+        if is_lasting:
+            backend.lasting_prefixes.append(self.prefix)
         self._before = set(self.broker.topics())
         self._clients: list[Any] = []
         self._numbers: dict[str, int] = {}
@@ -112,9 +115,12 @@ class Kafka:
         self._clients.clear()
 
     def _delete_topics(self) -> None:
-        """All that are new, unless others use the broker, too."""
-        new = [name for name in self.broker.topics() if name not in self._before]
-        if self._backend.is_shared_with_others:
+        """All that are new, but for the session's; where others use the broker, too, those with names of this test."""
+        lasting = () if self._is_lasting else tuple(self._backend.lasting_prefixes)
+        new = [
+            name for name in self.broker.topics() if name not in self._before and not name.startswith(lasting)
+        ]
+        if self._is_lasting or self._backend.is_shared_with_others:
             new = [name for name in new if name.startswith(self.prefix)]
         self.broker.delete_topics(*new)
 

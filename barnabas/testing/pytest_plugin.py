@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from barnabas.testing.pytest_backends import Backend, Backends
     from barnabas.testing.pytest_kafka import Kafka
 
+_OF_ONE_TEST = frozenset({"kafka_broker", "kafka_cluster"})  # fixtures that heed the mark
 _REPORTED = pytest.StashKey["list[Callable[[], list[tuple[str, str]]]]"]()
 
 
@@ -51,6 +52,29 @@ def pytest_configure(config: pytest.Config) -> None:
         "kafka(**properties): properties of kafka_broker and kafka_cluster in this test; a name with dots stands in a "
         "mapping: @pytest.mark.kafka({'num.partitions': 3})",
     )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Say once, and before anything else, what --kafka lacks. Under pytest-xdist the one that hands out the tests does."""
+    config = session.config
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker and (config.getoption("--kafka") != "barnabas" or config.getini("kafka_properties")):
+        from barnabas.testing.pytest_backends import check_options
+
+        check_options(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Refuse a mark of a test that has nothing to give it to; one of a class or a module may be about other tests."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    is_marked = any(mark.name == "kafka" for mark in item.own_markers)
+    if is_marked and fixtures & {"kafka", "kafka_session"} and not fixtures & _OF_ONE_TEST:
+        pytest.fail(
+            "@pytest.mark.kafka needs kafka_broker (or kafka_cluster), a broker of this test alone; properties of the session's "
+            "broker stand in the ini file, as kafka_properties",
+            pytrace=False,
+        )
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,21 +115,31 @@ def _kafka_backends(
 
 
 @pytest.fixture(scope="session")
-def _kafka_session(_kafka_backends: Backends) -> Iterator[Backend]:
+def _kafka_shared(_kafka_backends: Backends) -> Iterator[Backend]:
     """The broker that all tests share that use `kafka`."""
     backend = _kafka_backends.make_shared()
     yield backend
     backend.stop()
 
 
+@pytest.fixture(scope="session")
+def kafka_session(_kafka_shared: Backend) -> Iterator[Kafka]:
+    """The session's broker for fixtures that outlive a test; what it makes stays until the end of the session."""
+    from barnabas.testing.pytest_kafka import Kafka
+
+    view = Kafka(_kafka_shared, "session", is_lasting=True)
+    yield view
+    view.finish()
+
+
 @pytest.fixture
-def kafka(request: pytest.FixtureRequest, _kafka_session: Backend) -> Iterator[Kafka]:
+def kafka(request: pytest.FixtureRequest, _kafka_shared: Backend) -> Iterator[Kafka]:
     """The session's broker as this test sees it: without topics, and with names that no other test has."""
     from barnabas.testing.pytest_kafka import Kafka
 
-    _report_with(request, _kafka_session)
-    _kafka_session.begin_test()
-    view = Kafka(_kafka_session, request.node.name)
+    _report_with(request, _kafka_shared)
+    _kafka_shared.begin_test()
+    view = Kafka(_kafka_shared, request.node.name)
     yield view
     view.finish()
 
@@ -153,11 +187,20 @@ def kafka_consumer(kafka: Kafka, kafka_topic: str) -> Any:
 
 
 def _marked_properties(request: pytest.FixtureRequest) -> dict[str, object]:
-    """Of all `kafka` marks around the test, the nearest first."""
+    """Of all `kafka` marks around the test, the nearest first. pytest.fail where one has no names."""
     properties: dict[str, object] = {}
     for mark in request.node.iter_markers("kafka"):
         given: dict[str, object] = {name.replace("_", "."): value for name, value in mark.kwargs.items()}
         for mapping in mark.args:
-            given |= mapping
+            given |= _mapping(mapping)
         properties = {**given, **properties}
     return properties
+
+
+def _mapping(given: object) -> Mapping[str, object]:
+    if not isinstance(given, dict):
+        pytest.fail(
+            f"@pytest.mark.kafka takes a mapping, such as {{'num.partitions': 3}}, and not {given!r}",
+            pytrace=False,
+        )
+    return given

@@ -57,8 +57,8 @@ def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
         import pytest
 
         @pytest.fixture(scope="session")
-        def lasting(_kafka_session):
-            _kafka_session.broker.seed("lasting", [b"v"])
+        def lasting(kafka_session):
+            kafka_session.broker.seed("lasting", [b"v"])
 
         @pytest.mark.parametrize("fault", ["rule", "latency", "limit", "clock", "paused", "killed", "loading"])
         def test_it(lasting, kafka, fault):
@@ -198,12 +198,11 @@ def test_a_failing_test_s_report_has_log_and_requests(pytester: pytest.Pytester)
         def test_before(kafka, kafka_producer, kafka_topic):
             kafka_producer.send(kafka_topic, b"v").get(30)
 
-        def test_it(kafka, caplog):
+        def test_it(kafka):
             topic = kafka.topic("mine")
             producer = kafka.producer(client_id="asker")
             producer.send(topic, b"v").get(30)
             logging.getLogger("barnabas.node").warning("said by the broker")
-            assert not caplog.records
             assert False
         """,
     )
@@ -217,6 +216,84 @@ def test_a_failing_test_s_report_has_log_and_requests(pytester: pytest.Pytester)
         ]
     )
     result.stdout.no_fnmatch_line("*test-before-*")
+
+
+def test_caplog_has_what_the_code_under_test_says(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import logging
+        import pytest
+
+        @pytest.fixture
+        def listening():
+            handler = logging.NullHandler()
+            logging.getLogger("barnabas").addHandler(handler)
+            yield handler
+            logging.getLogger("barnabas").removeHandler(handler)
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(kafka, listening, caplog, number):
+            logging.getLogger("barnabas.node").warning("said by the broker")
+            logging.getLogger("mine").warning("said by the code")
+            kafka.broker.call(lambda: logging.getLogger("barnabas.node").warning("said on its loop"))
+            assert caplog.messages == ["said by the code"]
+            assert listening in logging.getLogger("barnabas").handlers
+        """,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_a_fixture_of_the_session(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def app(kafka_session):
+            return kafka_session.topic("orders")
+
+        def test_first(app, kafka, kafka_session):
+            assert kafka.bootstrap_servers == kafka_session.bootstrap_servers
+            kafka_session.broker.seed(app, [b"v"])
+            kafka_session.topic("made-later")
+            kafka.topic("own")
+
+        def test_second(app, kafka, kafka_session):
+            assert sorted(kafka.broker.topics()) == [kafka_session.prefix + "made-later", app]
+            assert len(kafka.broker.records(app)) == 1
+        """,
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_marks_that_can_t_be_heeded(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.kafka({"num.partitions": 3})
+        def test_shared(kafka_topic): pass
+
+        @pytest.mark.kafka("num.partitions=3")
+        def test_text(kafka_broker): pass
+
+        @pytest.mark.kafka({"num.partitions": 3})
+        class TestsOfBothKinds:
+            def test_shared(self, kafka): pass
+
+            def test_own(self, kafka, kafka_broker): pass
+        """,
+    )
+    result.assert_outcomes(passed=2, errors=2)
+    result.stdout.fnmatch_lines(
+        [
+            "@pytest.mark.kafka needs kafka_broker *kafka_properties",
+            "@pytest.mark.kafka takes a mapping, such as {'num.partitions': 3}, and not 'num.partitions=3'",
+        ]
+    )
 
 
 def test_a_passing_run_leaves_logging_as_it_was(pytester: pytest.Pytester) -> None:
@@ -237,6 +314,12 @@ def test_against_a_broker_that_runs_already(pytester: pytest.Pytester, elsewhere
             kafka_producer.send(kafka_topic, b"v").get(30)
             assert next(kafka_consumer).value == b"v"
             assert set(kafka.broker.topics()) == {"somebody-elses", kafka_topic}
+            kafka.broker.seed(kafka_topic, [("key", {"amount": 12})])
+            assert [record.key for record in kafka.broker.records(kafka_topic)] == [None, b"key"]
+
+        def test_faults(kafka):
+            kafka.broker.on("Produce").error("NOT_LEADER_OR_FOLLOWER")
+            assert False
 
         def test_fresh(kafka_broker):
             assert False
@@ -244,25 +327,37 @@ def test_against_a_broker_that_runs_already(pytester: pytest.Pytester, elsewhere
         f"--kafka={elsewhere.bootstrap_servers}",
         "-rs",
     )
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["*SKIPPED*needs a broker of its own*"])
+    result.assert_outcomes(passed=1, skipped=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "SKIPPED*needs a broker of its own*",
+            f"SKIPPED*'on' takes Barnabas in this process, and this is another broker ({elsewhere.bootstrap_servers})",
+        ]
+    )
     assert elsewhere.topics() == {"somebody-elses": 1}
 
 
 @pytest.mark.parametrize(
-    ("option", "message"),
+    ("options", "message"),
     [
-        ("--kafka=apache", "*--kafka apache needs Apache Kafka*--kafka-home*KAFKA_HOME*"),
-        ("--kafka=rabbit", "*--kafka rabbit: it is barnabas, apache, or HOST:PORT*"),
+        ("--kafka=apache", "ERROR: --kafka apache needs Apache Kafka*--kafka-home*KAFKA_HOME*"),
+        ("--kafka=apache --kafka-home=/nowhere", "ERROR: --kafka apache: /nowhere is no Apache Kafka*jar"),
+        ("--kafka=rabbit", "ERROR: --kafka rabbit: it is barnabas, apache, or HOST:PORT*"),
+        (
+            "--kafka=127.0.0.1:1",
+            "ERROR: --kafka 127.0.0.1:1: no broker answers at 127.0.0.1:1: *Connection refused",
+        ),
+        ("-o kafka_properties=num.partitions", "ERROR: kafka_properties: 'num.partitions' is no name=value"),
     ],
 )
-def test_what_is_missing_is_said(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, option: str, message: str
+def test_what_is_missing_is_said_once(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, options: str, message: str
 ) -> None:
     monkeypatch.delenv("KAFKA_HOME", raising=False)
-    result = run(pytester, "def test_it(kafka): pass", option)
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([message])
+    result = run(pytester, "def test_it(kafka): pass", *options.split())
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.stdout.lines + result.stderr.lines if line] == result.stderr.lines[:1]
+    result.stderr.fnmatch_lines([message])
 
 
 def test_a_missing_client_is_named(pytester: pytest.Pytester) -> None:
