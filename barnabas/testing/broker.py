@@ -240,10 +240,15 @@ class Broker(RunningBroker):
     def _is_well(self) -> bool:
         return not self._clock.ahead_s and all(node.is_well for node in self.nodes)
 
+    def _stop_nodes(self) -> None:
+        super()._stop_nodes()
+        self.clock.cut_off("the broker has been stopped")
+
     def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
         for node in self.nodes:
             node.drop(keeps_listening=True)
         self.requests.clear()
+        self.clock.cut_off("its nodes have been set back before the clock was there")
         self._clock.reset()
         if snapshot is None:
             for node in self.nodes:

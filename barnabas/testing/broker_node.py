@@ -63,6 +63,7 @@ class BrokerNode:
         self.loop: asyncio.AbstractEventLoop
         self.runtime: NodeRuntime
         self._new_runtime = new_runtime
+        self._has_left_all = False  # as it was, locks and open files
         self._reserved: list[socket.socket] = []
 
     @property
@@ -85,6 +86,9 @@ class BrokerNode:
         config = BrokerConfig.from_properties({**fixed, **self.properties})
         self.is_ready = False
         self.failure = None
+        if self._has_left_all and isinstance(self.disk, MemoryStore):
+            self.disk = self.disk.copy()  # without the locks of the one that has ended
+        self._has_left_all = False
         self.loop = loop
         self.runtime = self._new_runtime(self, loop)
         for sock in self._reserved:
@@ -116,11 +120,12 @@ class BrokerNode:
                 self.runtime.end()
 
     def end(self) -> None:
-        """For good: in memory nothing need be written. Otherwise as `stop`."""
+        """All at once: in memory nothing need be written. Otherwise as `stop`."""
         if not self.is_in_memory:
             self.stop()
         elif self.is_running:
             self.is_running = self.is_ready = False
+            self._has_left_all = True
             self.runtime.end()
 
     def drop(self, *, keeps_listening: bool = False) -> None:

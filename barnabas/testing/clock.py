@@ -12,6 +12,8 @@ import time  # noqa: TID251 - this file is part of a runtime
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from barnabas.testing.loop_calls import BrokerFailed
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -53,6 +55,7 @@ class BrokerClock:
         self._broker = broker
         self._clock = clock
         self._waiting: deque[tuple[float, Done]] = deque()  # to be gone one after the other
+        self._going: _Advance | None = None  # the first of them
 
     @property
     def ahead_s(self) -> float:
@@ -76,10 +79,20 @@ class BrokerClock:
                 f"a cluster goes {CLUSTER_SECONDS_MAX} s at most at a time, a broker of one node as far as you like"
             )
         self._waiting.append((seconds, done))
-        if len(self._waiting) == 1:
-            self._go()
+        self._go()
+
+    def cut_off(self, why: str) -> None:
+        """Go no further; who waits for it gets BrokerFailed."""
+        waiting, self._waiting = self._waiting, deque()
+        if self._going is not None:
+            self._going.is_cut_off = True
+            self._going = None
+        for _, done in waiting:
+            done(BrokerFailed(why))
 
     def _go(self) -> None:
+        if self._going is not None or not self._waiting:
+            return
         seconds, done = self._waiting[0]
         nodes = self._broker.nodes
         step_s = seconds / STEPS_MAX
@@ -91,11 +104,13 @@ class BrokerClock:
 
         def gone(error: Exception | None) -> None:
             self._waiting.popleft()
-            if self._waiting:
-                self._broker.loop.call_soon(self._go)
+            self._going = None
+            self._broker.loop.call_soon(self._go)
             done(error)
 
-        _Advance(self._clock, runtimes, self._broker.loop.call_soon, seconds, step_s, gone).go_on()
+        call_soon = self._broker.loop.call_soon
+        self._going = _Advance(self._clock, runtimes, call_soon, seconds, step_s, gone)
+        self._going.go_on()
 
 
 class _Advance:
@@ -116,6 +131,7 @@ class _Advance:
         self._until_ahead_s = clock.ahead_s + seconds
         self._step_s = step_s
         self._done = done
+        self.is_cut_off = False
         self._turns_left = 0
         self._moments = 0
 
@@ -140,6 +156,8 @@ class _Advance:
         self._turn(is_last)
 
     def _turn(self, is_last: bool) -> None:
+        if self.is_cut_off:
+            return
         if self._turns_left:
             self._turns_left -= 1
             self._call_soon(self._turn, is_last)

@@ -329,6 +329,18 @@ def test_a_directory_is_found_again(tmp_path: Path) -> None:
 # -- the end of it
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_it_starts_again_after_its_end(nodes: int) -> None:
+    broker = Broker(nodes=nodes)
+    for count in (1, 2):
+        with broker:
+            address = broker.bootstrap_servers
+            broker.seed("made", [b"v"])
+            assert len(broker.records("made")) == count
+            broker.clock.advance(1)
+    assert broker.bootstrap_servers == address
+
+
 def test_a_start_that_fails_leaves_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -99,6 +99,25 @@ def test_who_waits_is_told_of_the_end(in_thread: bool) -> None:
         broker.topics()
 
 
+def test_a_way_forward_ends_with_a_reset_and_with_the_broker() -> None:
+    with Broker(nodes=2) as broker:  # which goes in small steps
+        thread, failures = until_failed(lambda: broker.clock.advance(3000))
+        while broker.clock.ahead_s < 1:
+            pass
+        broker.reset()
+        thread.join(30)
+        assert len(failures) == 1
+        broker.clock.advance(1)
+        assert broker.clock.ahead_s == 1
+        thread, failures = until_failed(lambda: broker.clock.advance(3000))
+        while broker.clock.ahead_s < 2:
+            pass
+    thread.join(30)
+    assert len(failures) == 1
+    with broker:
+        broker.clock.advance(1)
+
+
 def test_a_rule_outlives_its_broker() -> None:
     rule = (broker := Broker()).on("Metadata").hold()
     with broker:
