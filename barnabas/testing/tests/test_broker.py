@@ -93,6 +93,12 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"))
 
 
+def resident_bytes() -> int:
+    """This process's memory; 0 where the system does not say."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0
+
+
 # -- clients
 
 
@@ -357,14 +363,14 @@ def test_fresh_brokers_leave_nothing() -> None:
     def one() -> None:
         with Broker() as broker:
             broker.create_topic("made")
-            broker.seed("made", [b"v" * 1000] * 10)
+            broker.seed("made", [b"v" * 900_000])
             client = RawClient(broker.port)
             client.ask(METADATA, 4, MetadataRequest(topics=[]))
             client.socket.close()
 
-    def state() -> tuple[int, int, int]:
+    def state() -> tuple[int, int, int, int]:
         gc.collect()
-        return descriptors(), threading.active_count(), len(gc.get_objects())
+        return descriptors(), threading.active_count(), len(gc.get_objects()), resident_bytes()
 
     for _ in range(5):
         one()
@@ -374,6 +380,7 @@ def test_fresh_brokers_leave_nothing() -> None:
     after = state()
     assert after[:2] == before[:2]
     assert after[2] - before[2] < 1000, "objects stay"
+    assert after[3] - before[3] < FRESH_BROKERS * 300_000 + 8_000_000, "memory stays"
 
 
 @LOOPS
