@@ -24,6 +24,26 @@ def test_the_fixtures_are_apache_kafka(broker_kind: str, pytester: pytest.Pytest
         def test_shared_again(kafka):
             assert kafka.broker.topics() == {}
 
+        def test_records(kafka):
+            topic = kafka.topic("orders", 2)
+            kafka.broker.seed(topic, [("order-1", {"amount": 12}), b"v"])
+            assert sorted(record.value for record in kafka.broker.records(topic)) == [b"v", b'{"amount":12}']
+            stored = kafka.broker.produce("made", "v", key="k", headers={"h": "1"})
+            assert kafka.broker.records("made") == [stored]
+
+        def test_records_of_transactions(kafka):
+            topic = kafka.topic()
+            producer = kafka.producer(transactional_id=kafka.name("sender"))
+            producer.init_transactions()
+            for value, end in ((b"no", producer.abort_transaction), (b"yes", producer.commit_transaction)):
+                producer.begin_transaction()
+                producer.send(topic, value).get(30)
+                end()
+            assert [(record.offset, record.value) for record in kafka.broker.records(topic)] == [(2, b"yes")]
+
+        def test_faults(kafka):
+            kafka.broker.on("Produce").error("NOT_LEADER_OR_FOLLOWER")
+
         @pytest.mark.kafka({"num.partitions": 3})
         def test_cluster(kafka_cluster):
             cluster = kafka_cluster(2)
@@ -39,5 +59,5 @@ def test_the_fixtures_are_apache_kafka(broker_kind: str, pytester: pytest.Pytest
     result = pytester.runpytest_inprocess(
         "-q", "-p", "no:cacheprovider", "-W", "ignore", "--kafka=apache", f"--kafka-home={ensure_jars()}"
     )
-    result.assert_outcomes(passed=3, failed=1)
+    result.assert_outcomes(passed=5, failed=1, skipped=1)
     result.stdout.fnmatch_lines(["*- Kafka broker's log -*", "*reported*"])
