@@ -70,6 +70,16 @@ class Link:
         self.remove()
 
 
+class Held:
+    """A request that waits, or its answer."""
+
+    __slots__ = ("call", "resume")
+
+    def __init__(self, call: Call, resume: Callable[[], object]) -> None:
+        self.call = call
+        self.resume = resume
+
+
 class Faults:
     """See the module. `seed` decides what a probability of a rule comes to."""
 
@@ -81,7 +91,7 @@ class Faults:
         self._served: ServedVersions | None = None  # None: all
         self._rules: tuple[Rule, ...] = ()
         self._links: tuple[Link, ...] = ()
-        self._held: dict[Rule, deque[Callable[[], object]]] = {}
+        self._held: dict[Rule, deque[Held]] = {}
         self._random = random.Random(seed)
         self._count = 0
 
@@ -193,11 +203,13 @@ class Faults:
 
     def _let_go(self, rule: Rule, count: int | None) -> None:
         waiting = self._held.get(rule)
-        for _ in range(len(waiting) if waiting and count is None else count or 0):
-            if waiting:
-                resume = waiting.popleft()
-                rule.set_held(len(waiting))
-                resume()
+        left = count
+        while waiting and left != 0:
+            held = waiting.popleft()
+            rule.set_held(waiting)
+            if not held.call.closed:
+                left = None if left is None else left - 1
+                held.resume()
         if not waiting:
             self._held.pop(rule, None)
 
@@ -244,12 +256,7 @@ class Faults:
     def hold(self, rule: Rule, resume: Callable[[], object], call: Call) -> None:
         """Call back when the rule's requests are released, unless the client has gone."""
         waiting = self._held.setdefault(rule, deque())
-        waiting.append(resume)
-        rule.set_held(len(waiting))
-
-        def gone() -> None:
-            if resume in waiting:
-                waiting.remove(resume)
-                rule.set_held(len(waiting))
-
-        call.connection.when_abandoned(gone)
+        for gone in [each for each in waiting if each.call.closed]:
+            waiting.remove(gone)
+        waiting.append(Held(call, resume))
+        rule.set_held(waiting)

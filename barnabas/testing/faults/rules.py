@@ -20,10 +20,11 @@ from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
 
     from barnabas.testing.faults.call import Call
+    from barnabas.testing.faults.engine import Held
     from barnabas.testing.faults.shapes import Target
 
 # (call) -> the answer, or None: the broker shall answer
@@ -70,7 +71,7 @@ class Rule:
         self._is_held_back = False  # until all actions have been said
         self._held = threading.Condition()
         self._tell: list[Callable[[], object]] = []  # who waits for them
-        self.held = 0  # requests that wait for `release`
+        self._calls_held: tuple[Held, ...] = ()
         # What to do:
         self.delay_s = 0.0
         self.is_delay_served = False
@@ -207,10 +208,15 @@ class Rule:
     def _not_held(self, count: int, timeout: float) -> str:
         return f"{self.held} of {count} requests are held after {timeout:g} s"
 
-    def set_held(self, count: int) -> None:
+    @property
+    def held(self) -> int:
+        """Requests that wait for `release`, of clients that are still there."""
+        return sum(not each.call.closed for each in self._calls_held)
+
+    def set_held(self, calls: Iterable[Held]) -> None:
         """The engine's."""
         with self._held:
-            self.held = count
+            self._calls_held = tuple(calls)
             self._held.notify_all()
         for tell in tuple(self._tell):
             tell()

@@ -158,11 +158,13 @@ def test_a_close_comes_behind_what_is_on_its_way(faults: Faults, client: RawClie
         assert client.is_closed()
 
 
-def test_a_client_that_goes_is_held_no_more(broker: Broker, faults: Faults) -> None:
-    rule = faults.on("Metadata").hold()
+@pytest.mark.parametrize(("served", "count"), [(False, 1), (True, 3)])
+def test_a_client_that_goes_is_held_no_more(broker: Broker, faults: Faults, served: bool, count: int) -> None:
+    rule = faults.on("Metadata").hold(served=served)
     gone = RawClient(broker.port)
-    gone.socket.sendall(gone.frame(METADATA, 9, MetadataRequest(topics=None)))
-    rule.wait_held()
+    for _ in range(count):
+        gone.socket.sendall(gone.frame(METADATA, 9, MetadataRequest(topics=None)))
+    rule.wait_held(count)
     gone.socket.close()
     deadline = time.monotonic() + 60
     while rule.held:
