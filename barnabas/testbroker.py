@@ -98,9 +98,11 @@ def end_with(parent: int, ended: threading.Event) -> None:
 
 
 def await_end_of(parent: int, ended: threading.Event) -> None:
-    """Set `ended` when this process is gone. Where process 1 or nobody has started us, as in a container, there is no parent
-    to wait for; one that was gone before we could ask for its id looks the same, so whoever ends that fast gives its id."""
+    """Return when this process is gone. Where process 1 or nobody has started us, as in a container, there is no parent to
+    wait for, but for `ended`; one that was gone before we could ask for its id looks the same, so whoever ends that fast
+    gives its id."""
     if parent <= 1:
+        ended.wait()
         return
     is_ours = os.getppid() == parent
     try:
@@ -112,7 +114,6 @@ def await_end_of(parent: int, ended: threading.Event) -> None:
         if not is_ours or os.getppid() == parent:  # else its id is another's by now
             select.select([descriptor], [], [])
         os.close(descriptor)
-    ended.set()
 
 
 def _is_there(process: int) -> bool:
