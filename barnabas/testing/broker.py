@@ -67,6 +67,7 @@ class Broker(RunningBroker):
         super().__init__(prefer_uvloop=given.get("barnabas.event.loop") == "uvloop")
         self.faults = Faults()
         self.faults.run_on_loop = self.call_if_running
+        self.faults.node_ids = lambda: [node.node_id for node in self.nodes]
         # broker.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")
         self.on = self.faults.on
         self.requests = self.faults.requests  # that clients have sent

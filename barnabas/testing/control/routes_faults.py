@@ -31,7 +31,6 @@ def rules(control: Control) -> list[m.RuleStatus]:
 @route("POST", "/rules", "Have something happen to requests.", body=m.NewRule, answer=m.RuleStatus)
 def make_rule(control: Control, body: m.NewRule) -> m.RuleStatus:
     """Of several rules that match a request, the oldest counts that still has something to do."""
-    _check(body)
     rule = control.broker.faults.on(
         body.api,
         topic=body.topic,
@@ -73,16 +72,6 @@ def remove_rules(control: Control) -> None:
 @route("POST", "/rules/{rule}/release", "Let go what a rule holds.", body=m.Release)
 def release(control: Control, rule: str, body: m.Release) -> None:
     _rule(control, rule).release(body.count)
-
-
-def _check(body: m.NewRule) -> None:
-    for name, value, low in (("nth", body.nth, 1), ("times", body.times, 1), ("truncate", body.truncate, 0)):
-        if value is not None and value < low:
-            raise ValueError(f"{name} is {low} or more")
-    if body.probability is not None and not 0 <= body.probability <= 1:
-        raise ValueError("probability is from 0 to 1")
-    if body.delay_s is not None and body.delay_s < 0:
-        raise ValueError("delay_s is 0 or more")
 
 
 def _steps(rule: Rule, body: m.NewRule) -> list[Callable[[], object]]:
@@ -151,12 +140,11 @@ def links(control: Control) -> list[m.LinkStatus]:
 
 @route("POST", "/links", "Give clients a slower network.", body=m.NewLink, answer=m.LinkStatus)
 def make_link(control: Control, body: m.NewLink) -> m.LinkStatus:
-    if body.latency_s < 0 or (body.bytes_per_second is not None and body.bytes_per_second <= 0):
-        raise ValueError("latency_s is 0 or more, bytes_per_second more than 0")
-    number = control.number()
-    control.links[number] = control.broker.faults.latency(
+    made = control.broker.faults.latency(
         body.latency_s, bytes_per_second=body.bytes_per_second, node=body.node, client_id=body.client_id
     )
+    number = control.number()
+    control.links[number] = made
     return _link_status(number, control.links[number])
 
 

@@ -20,7 +20,7 @@ from barnabas.testing.faults.requests import Requests, api_key_of
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from barnabas.broker.dispatch import Answer
     from barnabas.broker.registry import Outcome
@@ -87,6 +87,7 @@ class Faults:
         self.requests = Requests()
         # Calls a function on the nodes' loop and waits for it: whoever owns a loop in a thread sets this.
         self.run_on_loop: Callable[[Callable[[], object]], object] = lambda function: function()
+        self.node_ids: Callable[[], Collection[int] | None] = lambda: None  # None: not known
         self._version: str | None = None  # that it passes for
         self._served: ServedVersions | None = None  # None: all
         self._rules: tuple[Rule, ...] = ()
@@ -126,9 +127,11 @@ class Faults:
         """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic, partition or group,
         come from this client and to this node; `topic`, `group` and `client_id` may be patterns (`orders-*`). From the
         nth such request on (1 is the first), `times` times (once where nth is given, else always), each with this
-        probability. It acts once it is told what to do: see Rule."""
+        probability. It acts once it is told what to do: see Rule. ValueError for what can never be met."""
+        from barnabas.testing.faults.conditions import check_node
         from barnabas.testing.faults.rules import Rule  # late: most brokers of a suite have no rules
 
+        check_node(node, self.node_ids())
         return Rule(
             api,
             topic=topic,
@@ -153,7 +156,13 @@ class Faults:
         client_id: str | None = None,
     ) -> Link:
         """From now on each answer comes so much later, and so many bytes come through a second, of one node or client
-        or all, until `remove()`."""
+        or all, until `remove()`. ValueError."""
+        from barnabas.testing.faults.conditions import check_amount, check_node
+
+        check_amount("a latency in seconds", seconds)
+        if bytes_per_second is not None:
+            check_amount("bytes_per_second", bytes_per_second, above_zero=True)
+        check_node(node, self.node_ids())
         link = Link(seconds, bytes_per_second, node, client_id, self._unlink)
         self._links = (*self._links, link)
         return link

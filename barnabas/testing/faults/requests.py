@@ -40,7 +40,12 @@ def api_key_of(api: str | int) -> int:
         return api
     key = _KEYS.get(api.replace("_", "").lower())
     if key is None:
-        raise ValueError(f"there is no API {api!r}; the names are Kafka's, such as Produce, Fetch, JoinGroup")
+        from barnabas.testing.faults.conditions import nearest
+
+        hint = (
+            nearest(api, API_NAMES.values()) or "; the names are Kafka's, such as Produce, Fetch, JoinGroup"
+        )
+        raise ValueError(f"there is no API {api!r}{hint}")
     return key
 
 

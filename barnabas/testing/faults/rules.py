@@ -16,8 +16,16 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.testing.faults.conditions import (
+    check_amount,
+    check_count,
+    check_names,
+    check_probability,
+    nearest,
+)
 from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in_loop
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +63,14 @@ class Rule:
         release: Callable[[Rule, int | None], object],
     ) -> None:
         self.api_key = None if api == ANY else api_key_of(api)
+        if self.api_key is not None:
+            check_names(self.api_key, topic, partition, group)
+        if nth is not None:
+            check_count("nth", nth, 1)
+        if times is not None:
+            check_count("times", times, 1)
+        if probability is not None:
+            check_probability(probability)
         self.topic = topic
         self.partition = partition
         self.group = group
@@ -88,6 +104,13 @@ class Rule:
         self.answering: Callable[[Call], Any] | None = None
         self.rewriting: Callable[[Call, Any], Any] | None = None
 
+    def __repr__(self) -> str:
+        api = ANY if self.api_key is None else API_NAMES[self.api_key]
+        names = ("topic", "partition", "group", "client_id", "node", "nth", "times", "probability")
+        conditions = [f"{name}={value!r}" for name in names if (value := getattr(self, name)) is not None]
+        told = f"on({', '.join([repr(api), *conditions])}): {self.description or 'nothing yet'}"
+        return f"<Rule {self.number} {told}; {self.hits} of {self.calls} calls>"
+
     # -- actions; each returns the rule
 
     def error(
@@ -104,6 +127,7 @@ class Rule:
 
     def delay(self, seconds: float, *, served: bool = False) -> Rule:
         """Serve the request so much later; `served`: serve it at once, and answer later. Goes with another action."""
+        check_amount("a delay in seconds", seconds)
         self.delay_s = seconds
         self.is_delay_served = served
         return self._act(f"delay {seconds:g} s")
@@ -129,6 +153,7 @@ class Rule:
 
     def truncate(self, count: int) -> Rule:
         """Send the first `count` bytes of the answer (its size field among them), then close the connection."""
+        check_count("the count of bytes", count, 0)
         self.truncate_bytes = count
         return self._act(f"truncate to {count} bytes")
 
@@ -271,4 +296,6 @@ def error_code_of(error: str | int) -> ErrorCode:
     try:
         return ErrorCode[error.upper()] if isinstance(error, str) else ErrorCode(error)
     except (KeyError, ValueError):
-        raise ValueError(f"Kafka has no error {error!r}; the names are those of the protocol guide") from None
+        near = nearest(error, ErrorCode.__members__) if isinstance(error, str) else ""
+        hint = near or "; the names are those of the protocol guide"
+        raise ValueError(f"Kafka has no error {error!r}{hint}") from None

@@ -205,6 +205,32 @@ def _targets(message: Any, topic: Topic | None) -> Iterator[Target]:
                 yield from _targets(element, topic)
 
 
+@cache
+def names_topics(api_key: int) -> bool:
+    """Whether requests of an API can name topics."""
+    return _names_topics(request_type(api_key).message_class)
+
+
+def _names_topics(message_class: Any) -> bool:
+    return any(
+        kind(field) in ("topic", "resource") or (field.is_struct and _names_topics(field.element))
+        for field in list_fields(message_class)
+        if field.name not in _NOT_ASKED
+    )
+
+
+@cache
+def names_groups(api_key: int) -> bool:
+    """Whether requests of an API can name groups."""
+    message_class = request_type(api_key).message_class
+    names = message_class.__annotations__
+    return (
+        "group_id" in names
+        or "key_type" in names
+        or any(kind(field) == "group" for field in list_fields(message_class))
+    )
+
+
 def groups(message: Any) -> Iterator[str]:
     """The groups that a request names."""
     group_id = getattr(message, "group_id", None)

@@ -71,3 +71,52 @@ def test_records_of_a_leader_that_has_just_gone(monkeypatch: pytest.MonkeyPatch)
             broker.records("t")
         with pytest.raises(NoLeader):
             broker.seed("t", [str(number) for number in range(30)])
+
+
+@pytest.mark.parametrize(
+    ("conditions", "why"),
+    [
+        ({"nth": 0}, "nth is a whole number, 1 or more, and not 0"),
+        ({"nth": "2"}, "not '2'"),
+        ({"times": -1}, "times is a whole number, 1 or more"),
+        ({"probability": 5}, "probability is a number from 0 to 1, and not 5"),
+        ({"node": 9}, "there is no node 9; known are 1, 2"),
+        ({"api": "Heartbeat", "topic": "t"}, "Heartbeat requests name no topics: a rule without topic="),
+        ({"api": "ApiVersions", "partition": 1}, "without partition="),
+        ({"api": "Produce", "group": "g"}, "Produce requests name no groups"),
+        ({"api": "Hartbeat"}, r"there is no API 'Hartbeat'; did you mean Heartbeat\?"),
+    ],
+)
+def test_rules_that_never_act(conditions: dict[str, Any], why: str) -> None:
+    broker = Broker(nodes=2)
+    with pytest.raises(ValueError, match=why):
+        broker.on(**{"api": "Produce", **conditions})
+    broker.on("*", topic="t", group="g", node=2, nth=1, times=1, probability=0.0)
+    broker.on("OffsetCommit", topic="t", partition=0, group="g")
+
+
+def test_actions_that_there_are_not() -> None:
+    broker = Broker()
+    rule = broker.on("Produce", topic="t", nth=2)
+    text: Any = "x"
+    less = -1
+    for act, why in (
+        (lambda: rule.delay(less), "a delay in seconds is a number, 0 or more, and not -1"),
+        (lambda: rule.delay(text), "not 'x'"),
+        (lambda: rule.delay(float("nan")), "not nan"),
+        (lambda: rule.truncate(less), "the count of bytes is a whole number, 0 or more"),
+        (lambda: rule.error("NOT_LEADER"), r"no error 'NOT_LEADER'; did you mean NOT_LEADER_OR_FOLLOWER\?"),
+        (lambda: rule.error("NOT_LEADER_FOR_PARTITION"), "NOT_LEADER_OR_FOLLOWER"),
+        (lambda: broker.faults.latency(less), "a latency in seconds is a number, 0 or more"),
+        (lambda: broker.faults.latency(bytes_per_second=0), "bytes_per_second is a number, more than 0"),
+        (lambda: broker.faults.latency(node=2), "there is no node 2; known are 1"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            act()
+    assert not broker.faults.rules
+    assert not broker.faults.links
+    assert repr(rule) == "<Rule 0 on('Produce', topic='t', nth=2, times=1): nothing yet; 0 of 0 calls>"
+    rule.delay(1).error("NOT_LEADER_OR_FOLLOWER")
+    assert repr(rule).startswith(
+        "<Rule 1 on('Produce', topic='t', nth=2, times=1): delay 1 s, error NOT_LEADER_OR"
+    )
