@@ -57,6 +57,7 @@ PROC = {
     "/proc/self/statm": "the metrics do without the memory of the process",
     "/proc/self/fd": "and without its open files",
     "/proc/sys/kernel/random/boot_id": "only a clean stop's attendance of NATS is believed: gaps begin earlier",
+    "/proc/sys/net/ipv4/ip_local_port_range": "ports of tests are chosen below those that IANA leaves to connections",
 }
 
 
