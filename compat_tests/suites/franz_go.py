@@ -28,6 +28,8 @@ _LIST = Path(__file__).with_name("franz_go.toml")
 _RESULT = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)", re.MULTILINE)
 # without transactions the test of them would not end
 _EXPECTED_FAILURE_SECONDS = 20
+# beyond the time of the tests, until the program that ends itself then has done so
+_END_SECONDS = 60
 
 
 def main() -> int:
@@ -100,6 +102,7 @@ def _run(program: Path, environment: Mapping[str, str], names: Sequence[str], se
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
+            timeout=seconds + _END_SECONDS,
         )
     results = {name: outcome for outcome, name, _ in _RESULT.findall(process.stdout)}
     if process.returncode and len(names) > 1:

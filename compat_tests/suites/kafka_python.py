@@ -21,6 +21,8 @@ from compat_tests.suites.sdist import ensure_suite
 # the newest release of Kafka that a suite knows; in 3.0.12 the client finds it out from the broker's ApiVersions
 _KAFKA_VERSIONS = {"3.0.12": "4.3.0", "2.3.0": "4.0.0"}
 
+SECONDS_MAX = 1800.0  # of all of a suite's tests; they take some minutes
+
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -46,9 +48,15 @@ def allow_list(version: str) -> Path:
 
 
 def run(
-    broker: Broker, version: str, arguments: Sequence[str] = (), *, capture: bool = False
+    broker: Broker,
+    version: str,
+    arguments: Sequence[str] = (),
+    *,
+    capture: bool = False,
+    seconds_max: float = SECONDS_MAX,
 ) -> tuple[int, str]:
-    """Run a suite: pytest's exit code, and with `capture` what it printed (else it goes to the terminal)."""
+    """Run a suite: pytest's exit code, and with `capture` what it printed (else it goes to the terminal). TimeoutExpired
+    where it hangs outside of its tests, each of which has a minute."""
     folder = ensure_suite(version)
     command = [sys.executable, "-m", "pytest", "test/integration", "-p", "compat_tests.suites.plugin"]
     command += [
@@ -76,5 +84,6 @@ def run(
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
+            timeout=seconds_max,
         )
     return result.returncode, result.stdout or ""

@@ -2,7 +2,8 @@
 
 `--allow-list FILE` names the TOML file; its tables map a test (`file.py::name[parameters]`) to the reason why it
 
-- `[fails]`: fails. Should it pass, the run fails: the entry is stale. `--nothing-fails` empties this table.
+- `[fails]`: fails; here the reason is a table of `reason` and `shows`, a text that the test's report has in it. Should it
+  fail otherwise, or pass, the run fails: the entry is stale. `--nothing-fails` empties this table.
 - `[skips]`: skips itself. Any other test that skips fails the run.
 - `[not_run]`: is not run.
 
@@ -46,7 +47,7 @@ class AllowList:
 
     def __init__(self, config: pytest.Config) -> None:
         tables = tomllib.loads(config.getoption("--allow-list").read_text())
-        self.fails: dict[str, str] = {} if config.getoption("--nothing-fails") else tables["fails"]
+        self.fails: dict[str, dict[str, str]] = {} if config.getoption("--nothing-fails") else tables["fails"]
         self.skips: dict[str, str] = tables["skips"]
         self.not_run: dict[str, str] = tables["not_run"]
         self.quick: list[str] = tables["quick"]["tests"]
@@ -58,8 +59,8 @@ class AllowList:
         """Mark the tests of the list; before pytest's own -k takes tests away."""
         by_name = {name_of(item.nodeid): item for item in items}
         self._refuse_unknown(by_name)
-        for name, reason in self.fails.items():
-            by_name[name].add_marker(pytest.mark.xfail(strict=True, reason=reason))
+        for name, failure in self.fails.items():
+            by_name[name].add_marker(pytest.mark.xfail(strict=True, reason=failure["reason"]))
             by_name[name].add_marker(pytest.mark.timeout(self.expected_failure_seconds))
         for name, reason in self.not_run.items():
             by_name[name].add_marker(pytest.mark.skip(reason=reason))
@@ -79,13 +80,21 @@ class AllowList:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A skip that nobody listed is a failure."""
+        """A skip that nobody listed is a failure, and so is a listed failure that is another one."""
         report = yield
         name = name_of(item.nodeid)
         expected = name in self.skips or name in self.not_run or hasattr(report, "wasxfail")
         if report.skipped and not expected:
             report.outcome = "failed"
             report.longrepr = f"skipped, and the allow-list does not say so: {report.longrepr}"
+        if (
+            report.skipped
+            and name in self.fails
+            and (shows := self.fails[name]["shows"]) not in report.longreprtext
+        ):
+            report.outcome = "failed"
+            del report.wasxfail
+            report.longrepr = f"fails, and does not show {shows!r}:\n{report.longreprtext}"
         return report
 
 
