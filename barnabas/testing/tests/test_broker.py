@@ -351,6 +351,7 @@ def test_a_start_that_fails_leaves_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
+        gc.collect()  # what tests before it have left is theirs
         before = descriptors(), threading.active_count()
         with pytest.raises(OSError, match="in use"):
             Broker(port=taken.getsockname()[1]).start()
