@@ -136,6 +136,8 @@ class LocalMetadataLog:
         """Refuses what comes later. A write under way in its thread ends by itself; it was not acknowledged."""
         if self._failure is None:
             self._failure = MetadataError("the metadata log is closed")
+        if not self._writing:
+            self._file = None  # which closes it
 
     # Loading
 

@@ -98,8 +98,11 @@ class RunningBroker(Steering):
         """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
         if (calls := self._elsewhere()) is not None:
             calls.run(lambda: self.wait_async(start))
-        elif isinstance(begun := self.perform(start), Pending):
-            begun.cancel()
+            return
+        begun = None if len(self.nodes) > 1 else self.perform(start)
+        if begun is None or isinstance(begun, Pending):
+            if begun is not None:
+                begun.cancel()
             raise RuntimeError(
                 "the nodes of a cluster need the loop that runs now: await the other form of it"
             )

@@ -55,6 +55,7 @@ def test_an_await_that_is_forgotten() -> None:
                 await asyncio.wait_for(broker.seed("a", ["v"]), 30)
                 with pytest.raises(RuntimeError, match="await the other form"):
                     broker.produce("a", "v")
+                assert len(broker.records("a")) == 1
 
     asyncio.run(work())
 
