@@ -4,9 +4,11 @@ Every record that was a message of a stream says so in its headers (nats.stream,
 appended in the stream's order. So the last such record tells where to go on, whichever leader appended it; a record that
 is in the log of the leader counts, committed or not, because it is this leader's to commit. Producers may write records with
 the same headers, as those do that pass on what they have read: batches alone count that a broker has made of a stream's
-messages, which say so in a flag that no producer can set. Others may have written to the partition since, as much as they liked:
-then more is read, a window at a time, off the loop, each window larger than the one before, and no further back than `floor`,
-below which somebody has looked already.
+messages, which say so in a flag that no producer can set. A log may have lost all flags, as where Apache Kafka's cleaner has
+rewritten it, or be older than they are: while it has none of that stream, batches without a producer's id count, as a
+broker writes them. Others may have written to the partition since, as much as they liked: then more is read, a window at a
+time, off the loop, each window larger than the one before, and no further back than `floor`, below which somebody has looked
+already, but for a flag where there is none above.
 """
 
 from __future__ import annotations
@@ -56,9 +58,26 @@ async def find_position(
     StorageError: the log can't be read, or the partition is not led here (any more).
     """
     name = stream.encode()
-    return await find_last(
-        runtime, partition, name, lambda record: read_position(record, name), floor, is_bridged=True
-    )
+
+    def read(record: Record) -> LogPosition | None:
+        return read_position(record, name)
+
+    flagged = await find_last(runtime, partition, name, read, floor, counts=_is_flagged)
+    if flagged is not None:
+        return flagged
+    unflagged = await find_last(runtime, partition, name, read, floor, counts=_may_have_lost_its_flag)
+    if unflagged is None:
+        return None
+    below = await find_last(runtime, partition, name, read, end=floor, counts=_is_flagged)
+    return unflagged if below is None else None
+
+
+def _is_flagged(header: BatchHeader) -> bool:
+    return header.is_bridged
+
+
+def _may_have_lost_its_flag(header: BatchHeader) -> bool:
+    return not header.is_bridged and not header.has_producer_id
 
 
 async def find_last(
@@ -68,11 +87,13 @@ async def find_last(
     read: Callable[[Record], T | None],
     floor: int = 0,
     *,
-    is_bridged: bool = False,
+    end: int | None = None,
+    counts: Callable[[BatchHeader], bool] | None = None,
 ) -> T | None:
-    """What `read` makes of the last record of which it makes something; it holds the bytes `sign`. `is_bridged`: those alone
-    count that a broker has made of a stream's messages. As `find_position`."""
-    end = partition.log.log_end_offset
+    """What `read` makes of the last record of which it makes something; it holds the bytes `sign`, and is below `end`.
+    `counts`: whether a batch is looked at; all are by default. As `find_position`."""
+    if end is None:
+        end = partition.log.log_end_offset
     epoch = partition.leader_epoch
     window = FIRST_WINDOW
     while True:
@@ -80,7 +101,7 @@ async def find_last(
         if end <= lowest:
             return None
         start = max(lowest, end - window)
-        found = await _last_within(runtime, partition, epoch, sign, read, start, end, is_bridged)
+        found = await _last_within(runtime, partition, epoch, sign, read, start, end, counts)
         if found is not None:
             return found
         end = start
@@ -95,7 +116,7 @@ async def _last_within(
     read: Callable[[Record], T | None],
     start: int,
     end: int,
-    is_bridged: bool,
+    counts: Callable[[BatchHeader], bool] | None,
 ) -> T | None:
     """The last one among the offsets from `start` to `end`."""
     found: T | None = None
@@ -117,7 +138,7 @@ async def _last_within(
         if not result.regions:
             break
         searched: tuple[int, T | None] = await in_thread(
-            runtime, partial(_search, result.regions, sign, read, start, end, is_bridged)
+            runtime, partial(_search, result.regions, sign, read, start, end, counts)
         )
         next_offset, last = searched
         if next_offset <= start:
@@ -133,7 +154,7 @@ def _search(
     read: Callable[[Record], T | None],
     start: int,
     end: int,
-    is_bridged: bool,
+    counts: Callable[[BatchHeader], bool] | None,
 ) -> tuple[int, T | None]:
     """(the offset behind the last whole batch, the last of those that are looked for from `start` to `end`)."""
     try:
@@ -151,7 +172,7 @@ def _search(
             position += header.size
             next_offset = header.next_offset
         for position, header in reversed(batches):
-            if header.is_control or (is_bridged and not header.is_bridged):
+            if header.is_control or (counts is not None and not counts(header)):
                 continue
             if not header.attributes & CODEC_MASK and data.find(sign, position, position + header.size) < 0:
                 continue

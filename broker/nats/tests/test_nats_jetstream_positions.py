@@ -78,16 +78,23 @@ def test_the_last_of_the_stream_is_found(
 ) -> None:
     world = World([1])
     partition = world.partition()
-    model: list[LogPosition] = []
+    flagged: list[LogPosition] = []
+    unflagged: list[LogPosition] = []  # they count where there are no others
     appended = 0
     for kinds, repeats, codec, is_copy in batches:
         for repeat in range(repeats):
             base = partition.log.log_end_offset
             records = [record(kind, number, index) for index, (kind, number) in enumerate(kinds)]
+            own = [
+                LogPosition(number, number * 1000, base + index)
+                for index, (kind, number) in enumerate(kinds)
+                if kind == "own"
+            ]
             if is_copy:
                 # With the flag that is a broker's alone, and now and then without a producer's id, as some clients write.
                 if repeat % 2:
                     partition.append(build_batch(records, codec=codec, bridged=True))
+                    unflagged += own
                     continue
                 partition.append(
                     build_batch(records, codec=codec, producer_id=7, producer_epoch=0, base_sequence=appended)
@@ -95,15 +102,36 @@ def test_the_last_of_the_stream_is_found(
                 appended += len(records)
                 continue
             partition.append(build_batch(records, codec=codec, bridged=True), from_client=False)
-            model += [
-                LogPosition(number, number * 1000, base + index)
-                for index, (kind, number) in enumerate(kinds)
-                if kind == "own"
-            ]
+            flagged += own
     floor = int(floor_share * partition.log.log_end_offset)
     world.disk.is_cold = is_cold
-    expected = next((each for each in reversed(model) if each.offset >= floor), None)
+    expected = next((each for each in reversed(flagged or unflagged) if each.offset >= floor), None)
     assert found(world, partition, floor) == expected
+
+
+def test_a_log_that_has_lost_its_flags_counts_until_there_is_one() -> None:
+    """As where another program has rewritten it, or where it is older than the flags."""
+    world = World([1])
+    partition = world.partition()
+
+    def append(kind: str, sequence: int, *, bridged: bool = False, producer_id: int = -1) -> None:
+        records = [record(kind, sequence, 0)]
+        batch = build_batch(
+            records, bridged=bridged, producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+        partition.append(batch, from_client=not bridged)
+
+    append("another stream", 8, bridged=True)
+    append("own", 5)
+    append("own", 9, producer_id=7)  # a copy
+    append("a producer", 0)
+    for floor in (0, 1):
+        assert found(world, partition, floor) == LogPosition(5, 5000, 1)
+    assert found(world, partition, 2) is None
+    append("own", 3, bridged=True)
+    append("own", 6)
+    assert found(world, partition) == LogPosition(3, 3000, 4)
+    assert found(world, partition, 5) is None  # the flag stands below, where somebody has looked already
 
 
 def test_what_a_follower_has_is_nobodys_business() -> None:
