@@ -98,8 +98,10 @@ class CoreBinding(ClientListener):
             self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
         self._runtime = runtime
         self._intake = intake
-        self._subscribed = Subscribed(runtime, intake, binding.queue_group, self._sink, self._flushed)
+        self._subscribed = Subscribed(runtime, intake, binding.queue_group, self._sink, self._asked_again)
         self._is_stopped = False
+        # The last one to the server about subscriptions: answers to those before say nothing.
+        self._question: object = None
         self._leads = False
         self._is_template = binding.topic_template is not None
         self._is_member = bool(binding.queue_group)
@@ -170,8 +172,7 @@ class CoreBinding(ClientListener):
         self._presence.serves(leading, following, missed, since_ms)
         if self._alignment is not None and not binding.queue_group:
             self._alignment.start()
-        if client.is_connected:
-            client.flush(self._flushed)
+        self._ask_server()
         log.info("topic %s takes %s %s", binding.topic, ", ".join(binding.patterns), whose)
 
     def roles_changed(
@@ -241,6 +242,7 @@ class CoreBinding(ClientListener):
             else:
                 self._runtime.call_later(LEAVING_LOOK_S, look)
 
+        self._overflow.stop()  # who comes back, or stands still, is given what nobody will store
         self._subscribed.drain(drained)
 
     def hear(self, done: Callable[[], object]) -> None:
@@ -282,6 +284,7 @@ class CoreBinding(ClientListener):
             why,
         )
         self._subscribed.to(())
+        self._question = None
         self._presence.stepped_aside(why)
 
     def _come_back(self) -> None:
@@ -291,7 +294,7 @@ class CoreBinding(ClientListener):
         self._subscribed.to(compile_subscriptions(self.binding.patterns, self.binding.unwanted))
         if self._intake.client.is_connected:
             self._presence.connected()
-            self._intake.client.flush(self._flushed)
+            self._ask_server()
 
     # -- the connection
 
@@ -319,8 +322,18 @@ class CoreBinding(ClientListener):
             self._presence.refused(self._subscribed.refused)
             self._subscribed.ask_again_later()
 
-    def _flushed(self, error: NatsError | None) -> None:
-        """The server knows the subscriptions that were made on a connection that was there; else `connected` tells."""
+    def _ask_server(self) -> None:
+        """Whether it knows the subscriptions that were made on a connection that is there; else `connected` tells."""
+
+        def flushed(error: NatsError | None) -> None:
+            if question is self._question:
+                self._asked_again(error)
+
+        question = self._question = object()
+        if self._intake.client.is_connected:
+            self._intake.client.flush(flushed)
+
+    def _asked_again(self, error: NatsError | None) -> None:
         if error is None and not self._is_stopped:
             self._listening()
 

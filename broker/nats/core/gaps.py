@@ -51,6 +51,7 @@ class GapLog:
         self._now_ms = now_ms
         self._searches = 0  # for where it begins
         self._ends_ms = 0  # when the last one of them is over
+        self._ends_whole = True
         self._is_left = False
 
     def begin(self, begin_ms: int, cause: str) -> None:
@@ -72,9 +73,10 @@ class GapLog:
         if cause not in gap.cause and len(gap.cause) + len(cause) < CAUSE_CHARACTERS_MAX:
             gap.cause += f"; then {cause}"
 
-    def end(self) -> None:
-        """From now on messages come, if they did not."""
-        self._end(self._now_ms())
+    def end(self, *, is_whole: bool = True) -> None:
+        """From now on messages come, if they did not. `is_whole`: those that have come are in the log. If they still wait
+        for it, `until_ms` stays where it is: they are lost if the broker ends before."""
+        self._end(self._now_ms(), is_whole)
 
     def leave(self) -> None:
         """The broker stops: an open one goes on without it."""
@@ -97,19 +99,21 @@ class GapLog:
         if self.open is not None and begin_ms is not None:
             self.open.begin_ms = min(self.open.begin_ms, begin_ms)
         if not self._searches and self._ends_ms:
-            self._end(self._ends_ms)
+            self._end(self._ends_ms, self._ends_whole)
 
-    def _end(self, end_ms: int) -> None:
+    def _end(self, end_ms: int, is_whole: bool) -> None:
         gap = self.open
         if self._is_left:
             return
         if gap is not None and self._searches:
-            self._ends_ms = self._ends_ms or end_ms
+            if not self._ends_ms:
+                self._ends_ms, self._ends_whole = end_ms, is_whole
             return
-        is_news = not self.until_ms
-        self.until_ms = max(self.until_ms, end_ms)
-        if is_news:
-            self._on_known()
+        if is_whole:
+            is_news = not self.until_ms
+            self.until_ms = max(self.until_ms, end_ms)
+            if is_news:
+                self._on_known()
         if gap is None:
             return
         self.open = None

@@ -38,10 +38,13 @@ class Overflow:
         self._come_back = come_back
         self._timer: Timer | None = None
         self._came_back_s = runtime.monotonic() - SLOW_FOR_S
+        self._is_stopped = False
 
     def changed(self, is_full: bool) -> None:
         """More waits than may, or much less again."""
         self.is_full = is_full
+        if self._is_stopped:
+            return
         if is_full and not self.is_aside:
             self._intake.hold(self)
             is_slow = self._runtime.monotonic() - self._came_back_s < SLOW_FOR_S
@@ -51,7 +54,8 @@ class Overflow:
             self._runtime.call_soon(self._return)  # whoever has made room may not be done
 
     def stop(self) -> None:
-        self.is_aside = False
+        """Whatever waits: what comes is read, and who is aside stays there."""
+        self._is_stopped = True
         self._let_go()
 
     def _others_waited(self) -> None:
@@ -64,7 +68,7 @@ class Overflow:
             self._timer = self._runtime.call_later(OTHERS_WAIT_S, self._others_waited)
 
     def _return(self) -> None:
-        if self.is_aside and not self.is_full:
+        if self.is_aside and not self.is_full and not self._is_stopped:
             self.is_aside = False
             self._came_back_s = self._runtime.monotonic()
             self._come_back()

@@ -96,7 +96,7 @@ class Presence:
     def listens(self) -> None:
         """The server knows all subscriptions, and refuses none."""
         self._is_listening = True
-        self._gaps.end()
+        self._gaps.end(is_whole=self._is_whole())
 
     def disconnected(self, cause: Cause) -> None:
         self._is_listening = False
@@ -126,11 +126,14 @@ class Presence:
             self._gaps.begin(self.heard_until_ms, why)
 
     def ends(self, cause: str) -> None:
-        """Nothing is taken any more; `cause`: why not though it ought to be, "" when it is for others to take it."""
+        """Nothing is taken any more, and what waits for a log is dropped; `cause`: why though it ought to be taken, "" when
+        it is for others to take it."""
+        is_whole = self._is_whole()
         if cause and self._leads():
-            self._gaps.begin(self.heard_until_ms, cause)
+            in_log_ms = 0 if is_whole else self._gaps.until_ms
+            self._gaps.begin(in_log_ms or self.heard_until_ms, cause)
         elif not cause:
-            self._gaps.end()
+            self._gaps.end(is_whole=is_whole)
 
     def _note_absence(self) -> None:
         if self._absent_causes and self._leads():
@@ -170,7 +173,7 @@ class Presence:
             self._gaps.begin(self._runtime.time_ms(), why)
             self._search(begun, since_ms)
         if self._is_listening:
-            self._gaps.end()
+            self._gaps.end(is_whole=self._is_whole())
 
     def _search(self, begun: list[Partition], since_ms: int) -> None:
         """Each of these has had all messages up to its last one, and up to `since_ms`."""

@@ -37,6 +37,7 @@ class Subscribed:
         self._sink = sink
         self._asked_again = asked_again
         self._subscriptions: list[Subscription] = []
+        self._is_leaving = False
         self._retry: Timer | None = None  # of what the server has refused
         self._ask_again_s = ASK_REFUSED_AGAIN_S
 
@@ -50,7 +51,10 @@ class Subscribed:
         return next((each.refused for each in self._subscriptions if each.refused), "")
 
     def to(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
-        """To these patterns, with these filters. What there is of them stays; what is new comes before what is old goes."""
+        """To these patterns, with these filters. What there is of them stays; what is new comes before what is old goes.
+        Nothing changes any more for who has taken leave."""
+        if self._is_leaving:
+            return
         current = {each.subject: each for each in self._subscriptions}
         subscriptions: list[Subscription] = []
         for pattern, is_taken in wanted:
@@ -68,6 +72,7 @@ class Subscribed:
 
     def drain(self, drained: Callable[[], object]) -> None:
         """Take leave of all; `drained()` when the server delivers nothing more, or there is no connection."""
+        self._is_leaving = True
         missing = len(self._subscriptions)
         if not missing:
             drained()

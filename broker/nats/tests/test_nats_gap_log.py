@@ -229,6 +229,38 @@ def test_an_absence_has_all_its_causes_each_kind_once() -> None:
     heartbeat.stop()
 
 
+def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
+    """A broker that ends loses it: its gap begins with what was in the log."""
+    runtime = VirtualRuntime()
+    heartbeat, client = beating(runtime)
+    intake = SimpleNamespace(heartbeat=heartbeat, client=client, monitoring=None)
+    stats = CarrierStats()
+    gaps = GapLog("t", stats, runtime.time_ms, lambda: None)
+    is_whole = True
+    presence = Presence(runtime, intake, "t", gaps, lambda: True, lambda: is_whole)  # type: ignore[arg-type]
+    presence.start(())
+    heartbeat.connected(ServerInfo())
+    presence.listens()
+    in_log_ms = gaps.until_ms
+    assert in_log_ms
+    is_whole = False
+    runtime.advance(10)
+    presence.disconnected(Cause(SERVER_GONE, "closed"))
+    runtime.advance(1)
+    presence.connected()
+    presence.listens()
+    assert stats.gaps[-1].end_ms == runtime.time_ms()
+    assert gaps.until_ms == in_log_ms
+    presence.ends("the binding is paused")  # which drops what waits
+    assert gaps.open is not None
+    assert gaps.open.begin_ms == in_log_ms
+    is_whole = True
+    presence.listens()
+    assert gaps.until_ms == runtime.time_ms()
+    presence.stop()
+    heartbeat.stop()
+
+
 def test_who_asks_is_told_at_once_until_when_all_has_come() -> None:
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
