@@ -34,6 +34,21 @@ async def settled(client: NatsClient) -> None:
     await client.flush()
 
 
+_ends: list[threading.Event] = []
+
+
+def new_end() -> threading.Event:
+    """Set when its publisher is to end, at the end of the test at the latest: the next one has the same server."""
+    _ends.append(threading.Event())
+    return _ends[-1]
+
+
+def end_publishers() -> None:
+    """Those of a test that has failed go on."""
+    while _ends:
+        _ends.pop().set()
+
+
 class SteadyPublisher:
     """Publishes numbered messages, and some that are all alike, in small bursts over several subjects, until `finish`.
 
@@ -59,7 +74,7 @@ class SteadyPublisher:
         self._pause_s = burst / per_second
         self._name = name
         self._server = server
-        self._ends = threading.Event()
+        self._ends = new_end()
         self._socket = socket.create_connection(("127.0.0.1", server.port), 10)
         self._reader = self._socket.makefile("rb")
         self._reader.readline()  # INFO

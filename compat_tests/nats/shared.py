@@ -20,6 +20,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.harness.topics import eventually
+from compat_tests.nats.publishers import end_publishers
 
 
 class Shared:
@@ -56,6 +57,7 @@ class Shared:
 
     def clean(self) -> None:
         """As if all had just been started."""
+        end_publishers()
         if not self.server.is_alive():
             self.server.kill()
             self.server.start()

@@ -199,7 +199,7 @@ def test_a_cluster_that_ends_as_a_whole(server: NatsServer, cluster: Cluster) ->
     publisher.await_more(200)
     assert [gaps_of(node) for node in cluster.nodes.values()] == [[], [], []]  # others were there
     with Streams(server) as streams:
-        assert sorted(streams.run(led_partitions(streams.client))) == [0, 1, 2]
+        eventually(lambda: sorted(streams.run(led_partitions(streams.client))) == [0, 1, 2])
 
     cluster.kill(*sorted(cluster.nodes))
     time.sleep(0.5)

@@ -8,6 +8,7 @@ import time
 from typing import NamedTuple
 
 from compat_tests.harness.nats_server import NatsServer
+from compat_tests.nats.publishers import new_end
 
 
 class Published(NamedTuple):
@@ -29,7 +30,7 @@ class TimedPublisher:
         self._size = size
         self._burst = burst
         self._pause_s = pause_s
-        self._ends = threading.Event()
+        self._ends = new_end()
         self._socket: socket.socket | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
