@@ -1,7 +1,7 @@
 """Configs of a binding that would do nothing. Each refusal says what to do instead.
 
-They are refused when they are set. Stored ones (of an earlier release) do no harm: the topic is bound all the same, and its
-broker tells of them.
+They are refused when they are set. Stored ones (of an earlier release) do no harm: the topic is bound all the same, its
+broker tells of them, and what else is to be changed may be.
 """
 
 from __future__ import annotations
@@ -17,19 +17,28 @@ AT_LEAST_ONCE: Final = "at-least-once"
 _DEFAULT: Final = Binding("")
 
 
-def check_effects(binding: Binding) -> None:
-    """ConfigError when one of the topic's configs has no effect beside the others, or leaves nothing to be done."""
+def check_effects(binding: Binding, before: Binding | None = None) -> None:
+    """ConfigError when one of the topic's configs has no effect beside the others, or leaves nothing to be done, and it was
+    not so `before`."""
+    known = set() if before is None else set(_useless(before))
+    for reason in _useless(binding):
+        if reason not in known:
+            raise ConfigError(reason)
+
+
+def _useless(binding: Binding) -> Iterable[str]:
+    """What is wrong, and what to do."""
     for name, is_set, is_of_use, needs in _conditions(binding):
         if is_set and not is_of_use:
-            raise ConfigError(f"{name} has an effect only with {needs}: set that, too, or remove {name}")
+            yield f"{name} has an effect only with {needs}: set that, too, or remove {name}"
     if binding.mode == JETSTREAM and not binding.ingests:
-        raise ConfigError(
+        yield (
             "nats.mode=jetstream needs a stream: set nats.subjects, or nats.stream=NAME for all that it holds, or delete "
             "nats.mode"
         )
     if binding.ingests and all(covers_together(binding.excludes, each) for each in binding.patterns):
         what = "nats.subjects" if binding.subjects else "the stream"
-        raise ConfigError(
+        yield (
             f"nats.exclude={','.join(binding.excludes)} leaves nothing of {what}, so no message would be taken: exclude "
             "less, or set nats.paused=true to take nothing for a while"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import msgspec
 from barnabas.controller.config_validators import ConfigError
 from barnabas.controller.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
 from barnabas.controller.nats.binding import (
@@ -56,12 +57,17 @@ class BindingDecisions:
         # Another broker may know a connection that this one does not, unless there is no other.
         self._is_alone = len(image.brokers) <= 1
 
-    def check(self, topic: str, configs: Mapping[str, str], policy: str) -> None:
-        """ConfigError when a topic can't have these configs; `policy` is its cleanup.policy, set or not."""
+    def check(self, topic: str, current: Mapping[str, str], configs: Mapping[str, str], policy: str) -> None:
+        """ConfigError when a topic that has the configs `current` can't have these; `policy` is its cleanup.policy, set or
+        not."""
         self._check_template(topic, configs.get(TEMPLATE_OF, ""))
         read = read_configs(topic, configs)
         if read is not None:
-            check_effects(read)
+            before = _read_as_far(topic, current)
+            if _is_pausing(before, read):
+                return  # whatever else is wrong, it can be made to rest
+            _check_widening(before, read)
+            check_effects(read, before)
         binding = only_bound(read)
         if binding is None:
             return
@@ -113,3 +119,28 @@ class BindingDecisions:
             f"{which} needs a server to connect to, and this broker was started without {prefix}.servers: start it "
             f"with --set {prefix}.servers=nats://HOST:4222, or with that line in its server.properties"
         )
+
+
+def _read_as_far(topic: str, configs: Mapping[str, str]) -> Binding | None:
+    """What is stored may be what this version can't read: None, as for no configs at all."""
+    try:
+        return read_configs(topic, configs)
+    except ConfigError:
+        return None
+
+
+def _is_pausing(before: Binding | None, binding: Binding) -> bool:
+    """Whether nothing changes but that it rests."""
+    return (
+        before is not None and not before.paused and binding == msgspec.structs.replace(before, paused=True)
+    )
+
+
+def _check_widening(before: Binding | None, binding: Binding) -> None:
+    """Who deletes nats.subjects means to end a binding, and does not mean all that its stream holds."""
+    if before is None or not (before.subjects and before.stream) or not binding.takes_whole_stream:
+        return
+    raise ConfigError(
+        f"Without nats.subjects the topic would take all that nats.stream={binding.stream} holds. To unbind it delete "
+        "nats.stream and nats.mode, too; for the whole stream set nats.subjects to >"
+    )

@@ -34,7 +34,7 @@ class BindingCheck:
         if _is_bound_alike(current, wanted):
             return
         policy = wanted.get(_POLICY) or self._config.topic_defaults().get(_POLICY, "")
-        self._made().check(topic, wanted, policy)
+        self._made().check(topic, current, wanted, policy)
 
     def accept(self, topic: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         """The topic will have what was checked; what comes after it in the request counts with that."""

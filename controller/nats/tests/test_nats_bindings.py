@@ -211,6 +211,68 @@ def test_configs_that_need_each_other_may_come_in_any_order_of_one_request() -> 
     assert world.alter(("t", dict.fromkeys([*durable, "nats.mode", "nats.subjects"])))[0] == [None]
 
 
+def test_what_is_stored_can_be_paused_and_changed_whatever_is_wrong_with_it() -> None:
+    world = World()
+    back = {"nats.subjects": "y.>", "nats.publish.subject": "x.{key}"}
+    world.create(("useless", {}), ("circle", {}), ("other", back))
+    for topic, name, text in (
+        ("useless", "nats.subjects", "a.>"),
+        ("useless", "nats.topic.max", "5"),
+        ("circle", "nats.subjects", "x.>"),
+        ("circle", "nats.publish.subject", "y.{key}"),
+    ):
+        record = ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=text)
+        world.image.replay(record, MetadataDelta())
+    assert (
+        world.alter(*((topic, {"nats.paused": "true"}) for topic in ("useless", "circle")))[0] == [None] * 2
+    )
+    assert world.alter(("useless", {"nats.key": "none", "nats.paused": None}))[0] == [None]
+    # What is new is judged, beside what was there.
+    [message], _ = world.alter(("useless", {"nats.publish.group": "g"}))
+    assert message is not None
+    assert "nats.publish.group has an effect only with" in message
+    [message], _ = world.alter(("circle", {"nats.paused": "true", "nats.key": "none"}))
+    assert message is not None
+    assert "circle" in message
+
+
+WHOLE_STREAM = {"nats.mode": "jetstream", "nats.stream": "S"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"nats.subjects": None}, {"nats.subjects": ""}, {"nats.subjects": None, "nats.stream": "S2"}]
+)
+def test_subjects_that_are_deleted_do_not_widen_a_binding(change: dict[str, str | None]) -> None:
+    world = World()
+    world.create(("t", {**WHOLE_STREAM, "nats.subjects": "a.>"}))
+    [message], records = world.alter(("t", change))
+    assert message is not None
+    assert "To unbind it delete nats.stream and nats.mode, too" in message
+    assert "set nats.subjects to >" in message
+    assert records == 0
+    everything = dict.fromkeys([*WHOLE_STREAM, *change])
+    assert world.alter(("t", everything), validate_only=True)[0] == [None]
+    assert world.alter(("t", {"nats.subjects": ">"}))[0] == [None]
+
+
+def test_configs_that_are_replaced_do_not_widen_a_binding() -> None:
+    world = World()
+    world.create(("t", {**WHOLE_STREAM, "nats.subjects": "a.>"}))
+    kept = [ConfigChange(name, 0, text) for name, text in WHOLE_STREAM.items()]
+    change = ResourceChange(TOPIC_RESOURCE, "t", kept, replace=True)
+    [result] = alter_configs(world.image, [change], world.node, False).response
+    assert result.error == ErrorCode.INVALID_CONFIG
+
+
+def test_a_stream_without_subjects_is_all_of_it_from_the_beginning() -> None:
+    world = World()
+    assert world.create(("t", WHOLE_STREAM), ("later", {}), ("core", {"nats.subjects": "a"})) == [None] * 3
+    assert world.alter(("later", WHOLE_STREAM))[0] == [None]
+    assert world.alter(("core", {**WHOLE_STREAM, "nats.subjects": None}))[0] == [None]  # it had no stream
+    assert world.alter(("t", {"nats.subjects": "a.>"}))[0] == [None]
+    assert all(bindings_of(world.image)[topic].takes_whole_stream for topic in ("later", "core"))
+
+
 PATTERNS = st.lists(st.sampled_from("ab*"), min_size=1, max_size=3).map(".".join) | st.lists(
     st.sampled_from("ab*"), max_size=2
 ).map(lambda tokens: ".".join([*tokens, ">"]))

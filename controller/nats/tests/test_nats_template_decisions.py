@@ -29,32 +29,32 @@ def decisions(image: MetadataImage) -> BindingDecisions:
 def test_topics_of_one_request_count() -> None:
     deciding = decisions(image_of(bound=bound(3), one=OF_BOUND))
     for name in ("two", "three"):
-        deciding.check(name, OF_BOUND, "delete")
+        deciding.check(name, {}, OF_BOUND, "delete")
         deciding.accept(name, OF_BOUND)
     with pytest.raises(
         ConfigError, match=r"has 3 topics, and nats\.topic\.max=3 allows no more: raise it on bound"
     ):
-        deciding.check("four", OF_BOUND, "delete")
+        deciding.check("four", {}, OF_BOUND, "delete")
 
 
 def test_what_is_one_stays_one() -> None:
     """Whatever became of the bound topic, and of how many there may be."""
     deciding = decisions(image_of(bound=bound(1), one=OF_BOUND, two=OF_BOUND))
-    deciding.check("one", {**OF_BOUND, "nats.subjects": "b"}, "delete")
+    deciding.check("one", {}, {**OF_BOUND, "nats.subjects": "b"}, "delete")
     deciding = decisions(image_of(one=OF_BOUND))
-    deciding.check("one", {**OF_BOUND, "nats.paused": "true"}, "delete")
+    deciding.check("one", {}, {**OF_BOUND, "nats.paused": "true"}, "delete")
 
 
 def test_one_that_leaves_makes_room() -> None:
     deciding = decisions(image_of(bound=bound(1), one=OF_BOUND))
     deciding.accept("one", {})
-    deciding.check("two", OF_BOUND, "delete")
+    deciding.check("two", {}, OF_BOUND, "delete")
 
 
 def test_only_bound_topics_with_a_template_have_topics() -> None:
     deciding = decisions(image_of(bound=bound(5), plain={"nats.subjects": "a"}))
     for topic, configs in (("x", {TEMPLATE_OF: "plain"}), ("x", {TEMPLATE_OF: "none"})):
         with pytest.raises(ConfigError, match=r"It names a topic with a nats\.topic\.template"):
-            deciding.check(topic, configs, "delete")
+            deciding.check(topic, {}, configs, "delete")
     with pytest.raises(ConfigError, match="not of its own template"):
-        deciding.check("bound", {**bound(5), TEMPLATE_OF: "bound"}, "delete")
+        deciding.check("bound", {}, {**bound(5), TEMPLATE_OF: "bound"}, "delete")
