@@ -8,7 +8,9 @@ import pytest
 from barnabas.broker.nats import bridge as bridge_module
 from barnabas.broker.nats.bridge import NatsBridge
 from barnabas.broker.nats.carriers import make_core
+from barnabas.broker.nats.client.errors import Cause
 from barnabas.broker.nats.core.attendance import Attendance
+from barnabas.broker.nats.core.overflow import OTHERS_WAIT_S
 from barnabas.broker.nats.tests.client_world import settings
 from barnabas.broker.tests.replicas import DIRECTORY, Replicas
 from barnabas.controller.image import TOPIC_RESOURCE, PartitionState, partition_record
@@ -84,4 +86,38 @@ def test_stored_configs_without_effect_are_told_of_and_bind_all_the_same(
     replicas.commit(bound("t", "nats.subjects", "or*ders,a.*.>,x.b>"))
     replicas.run()
     assert "or*ders, x.b> matches nothing but itself: * and > stand for whole tokens" in caplog.text
+    bridge.stop()
+
+
+@pytest.mark.parametrize("is_aside", [True, False])
+def test_a_member_that_leaves_does_not_come_back(is_aside: bool) -> None:
+    """Though its log takes messages again while it leaves, its connection ends, and its configs change."""
+    replicas = Replicas(ids=(1,))
+    replica = replicas[1]
+    bridge = NatsBridge(
+        replica.node.services,
+        {"": settings("nats://nobody:4222")},
+        Attendance(replica.disk, "/data/attendance", replica.runtime),
+    )
+    replicas.commit(bound("t"), bound("t", "nats.queue.group", "g"))
+    replicas.run()
+    bridge.start()
+    core = bridge.topics["t"].core
+    assert core is not None
+    left: list[bool] = []
+    core._intake.closers.append(lambda: None)  # another topic is on the connection
+    core._full(True)
+    assert b"SUB a.> g " in core._intake.client._subscriptions.lines()
+    if is_aside:
+        replicas.run(OTHERS_WAIT_S + 1)
+        assert core.state.startswith("waiting")
+    core.leave_group(lambda: left.append(True))
+    core._full(False)
+    replicas.run()
+    core.disconnected(Cause("closed", ""))
+    replicas.commit(bound("t", value="b.>"))
+    replicas.run()
+    assert left
+    assert not core._intake._holding
+    assert b" g " not in core._intake.client._subscriptions.lines()
     bridge.stop()

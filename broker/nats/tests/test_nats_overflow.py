@@ -98,3 +98,15 @@ def test_who_has_stopped_does_not_come_back() -> None:
     bench.overflow.stop()
     bench.pass_time(OTHERS_WAIT_S)
     assert bench.told == ["aside"]
+
+
+def test_who_has_stopped_makes_nobody_wait() -> None:
+    bench = Bench()
+    bench.overflow.changed(True)
+    bench.overflow.stop()
+    assert not bench.connection.holding
+    bench.overflow.changed(False)
+    bench.overflow.changed(True)
+    assert not bench.connection.holding
+    bench.pass_time(10 * OTHERS_WAIT_S)
+    assert bench.told == []
