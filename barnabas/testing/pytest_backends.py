@@ -257,13 +257,14 @@ class ApacheBackend(Backend):
 
     def __init__(self, broker: Any) -> None:
         super().__init__(broker)
+        self._kafka = broker
         self._begin = 0
 
     def begin_test(self) -> None:
-        self._begin = len(self.broker.log_text())  # type: ignore[attr-defined]
+        self._begin = len(self._kafka.log_text())
 
     def report_sections(self) -> Sections:
-        text = self.broker.log_text()[self._begin :]  # type: ignore[attr-defined]
+        text = self._kafka.log_text()[self._begin :]
         return [("Kafka broker's log", "\n".join(text.splitlines()[-LOG_LINES_MAX:]))]
 
 

@@ -173,4 +173,4 @@ def _encode(value: Any) -> Any:
         return bytes(value)
     if isinstance(value, tuple):
         return b"".join(map(bytes, value))
-    raise NotImplementedError(type(value).__name__)
+    raise NotImplementedError(type(value).__name__)  # as msgspec asks of an enc_hook

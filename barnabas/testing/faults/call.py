@@ -33,7 +33,7 @@ FETCH: Final = 1
 class Encoded(msgspec.Struct, gc=False):
     """An answer that needs no encoding any more."""
 
-    frame: Any
+    frame: Answer
 
 
 class Call:

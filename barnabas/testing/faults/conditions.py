@@ -20,8 +20,11 @@ def check_count(what: str, value: object, least: int) -> None:
 
 def check_amount(what: str, value: object, *, above_zero: bool = False) -> None:
     """ValueError: `value` is a number from zero on, or above zero."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or value < 0 or (above_zero and not value):  # type: ignore[operator]
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        is_right = False
+    else:
+        is_right = value > 0 or (value == 0 and not above_zero)
+    if not is_right:
         raise ValueError(
             f"{what} is a number, {'more than 0' if above_zero else '0 or more'}, and not {value!r}"
         )

@@ -74,7 +74,7 @@ class FaultingDispatcher(Dispatcher):
 
     def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
         if type(response) is Encoded:
-            return response.frame  # type: ignore[no-any-return]
+            return response.frame
         return super().encode(context, response)
 
     # -- before it is served

@@ -166,7 +166,8 @@ def topic_of(element: Any) -> Topic | None:
     for key in TOPIC_KEYS:
         value = getattr(element, key, None)
         if value and (isinstance(value, str) or any(value)):
-            return value  # type: ignore[no-any-return]
+            found: Topic = value
+            return found
     return None
 
 

@@ -251,6 +251,7 @@ def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
     presence.listens()
     assert stats.gaps[-1].end_ms == runtime.time_ms()
     assert gaps.until_ms == in_log_ms
+    heartbeat.until_ms = runtime.time_ms()  # all has been heard, and still waits
     presence.ends("the binding is paused")  # which drops what waits
     assert gaps.open is not None
     assert gaps.open.begin_ms == in_log_ms
