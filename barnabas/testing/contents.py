@@ -70,9 +70,20 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def services_of(nodes: Sequence[BrokerNode]) -> list[Services]:
-    """Of the nodes that serve, the active controller's first: it knows the metadata first."""
-    found = [node.node.services for node in nodes if node.is_running and node.is_ready]
-    return sorted(found, key=lambda services: not services.controller.is_active)
+    """Of the nodes that serve, the active controller's first: it knows the metadata first. One that stands still comes last,
+    as it may not know that it is the active controller no more; nor does one at once that stood still."""
+
+    def rank(node: BrokerNode) -> tuple[bool, bool, int]:
+        controller = node.node.services.controller
+        return node.runtime.is_paused, not controller.is_active, -controller.image.offset
+
+    found = sorted((node for node in nodes if node.is_running and node.is_ready), key=rank)
+    return [node.node.services for node in found]
+
+
+def awake_services_of(nodes: Sequence[BrokerNode]) -> list[Services]:
+    """Likewise, without those that stand still: of the nodes that hear of a change."""
+    return services_of([node for node in nodes if node.is_running and not node.runtime.is_paused])
 
 
 def image_of(nodes: Sequence[BrokerNode]) -> MetadataImage:

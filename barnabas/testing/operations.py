@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from barnabas.storage.errors import StorageError
 from barnabas.testing import seeding
-from barnabas.testing.contents import NoLeader, image_of, leader_of, partition_indexes, services_of
+from barnabas.testing.contents import (
+    NoLeader,
+    awake_services_of,
+    image_of,
+    leader_of,
+    partition_indexes,
+    services_of,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from barnabas.broker.partition import Partition
+    from barnabas.broker.services import Services
     from barnabas.testing.broker_node import BrokerNode
 
 CREATE_TOPICS: Final = 19
@@ -85,7 +93,7 @@ def delete_topics(nodes: Sequence[BrokerNode], names: Sequence[str], done: Done)
             lambda: (
                 not any(
                     name in services.controller.image.topics
-                    for services in services_of(nodes)
+                    for services in awake_services_of(nodes)
                     for name in wanted
                 )
             ),
@@ -184,8 +192,8 @@ def _is_settled(nodes: Sequence[BrokerNode]) -> bool:
 
 
 def _is_led(nodes: Sequence[BrokerNode], topic: str) -> bool:
-    """Whether all nodes know the topic, and all partitions are served."""
-    for services in services_of(nodes):
+    """Whether all nodes know the topic, and all partitions are served: as far as nodes are awake."""
+    for services in awake_services_of(nodes):
         known = services.controller.image.topics.get(topic)
         if known is None:
             return False
@@ -203,6 +211,36 @@ def when(nodes: Sequence[BrokerNode], is_so: Callable[[], bool], then: Callable[
         nodes[0].loop.call_later(LOOK_AGAIN_S, when, nodes, is_so, then)
 
 
+def awake_services(nodes: Sequence[BrokerNode]) -> list[Services]:
+    """One or more. RuntimeError where no node serves, or each one stands still."""
+    image_of(nodes)
+    awake = awake_services_of(nodes)
+    if not awake:
+        raise RuntimeError("every node stands still: resume_node wakes one")
+    return awake
+
+
+def when_there_is_a_controller(nodes: Sequence[BrokerNode], then: Callable[[], object], done: Done) -> None:
+    """As soon as one of the nodes that are awake is the active controller. RuntimeError where none is awake; RequestFailed to
+    `done` where they have none after LEADERS_S."""
+    loop = nodes[0].loop
+    deadline = loop.time() + LEADERS_S
+    awake_services(nodes)
+
+    def is_active() -> bool:
+        return any(services.controller.is_active for services in awake_services_of(nodes))
+
+    def found() -> None:
+        if is_active():
+            then()
+        else:
+            done(
+                RequestFailed(ErrorCode.NOT_CONTROLLER, "too few controllers are awake to choose one of them")
+            )
+
+    when(nodes, lambda: is_active() or loop.time() >= deadline, found)
+
+
 def _ask(
     nodes: Sequence[BrokerNode],
     api_key: int,
@@ -216,5 +254,4 @@ def _ask(
         else:
             answered(response)
 
-    image_of(nodes)  # RuntimeError where none runs
-    services_of(nodes)[0].to_controller.send(api_key, request, told)
+    awake_services(nodes)[0].to_controller.send(api_key, request, told)

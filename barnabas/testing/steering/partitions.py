@@ -11,8 +11,8 @@ import msgspec
 
 from barnabas.controller.decision import Decision
 from barnabas.controller.operations.partition_change import NO_LEADER
-from barnabas.testing.contents import UnknownTopic, image_of, services_of
-from barnabas.testing.operations import RequestFailed, when
+from barnabas.testing.contents import UnknownTopic, awake_services_of, image_of, services_of
+from barnabas.testing.operations import RequestFailed, when, when_there_is_a_controller
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ def partition_info(nodes: Sequence[BrokerNode], topic: str, index: int) -> Parti
 def move_leader(nodes: Sequence[BrokerNode], topic: str, index: int, node_id: int | None, done: Done) -> None:
     """To a replica in sync; None: the next one. ValueError where it can't lead, UnknownTopic."""
     state = _state(nodes, topic, index)
-    running = {services.node_id for services in services_of(nodes)}
+    running = [services.node_id for services in services_of(nodes)]
     able = [each for each in state.replicas if each in state.isr and each in running]
     if node_id is None:
-        others = [each for each in able if each != state.leader]
+        awake = [services.node_id for services in awake_services_of(nodes)]
+        others = sorted((each for each in able if each != state.leader), key=lambda each: each not in awake)
         if not others:
             raise ValueError(f"{topic}-{index} has no replica in sync but its leader, node {state.leader}")
         node_id = others[0]
@@ -124,11 +125,14 @@ def _change(
     def failed(error: ErrorCode, message: str) -> None:
         done(RequestFailed(error, message))
 
-    services_of(nodes)[0].controller.run(lambda _: Decision([record], None), decided, failed)
+    def decide() -> None:
+        services_of(nodes)[0].controller.run(lambda _: Decision([record], None), decided, failed)
+
+    when_there_is_a_controller(nodes, decide, done)
 
 
 def _is_known(nodes: Sequence[BrokerNode], topic: str, index: int, epoch: int) -> bool:
-    return all(_knows(services, topic, index, epoch) for services in services_of(nodes))
+    return all(_knows(services, topic, index, epoch) for services in awake_services_of(nodes))
 
 
 def _knows(services: Services, topic: str, index: int, epoch: int) -> bool:

@@ -48,6 +48,16 @@ def three() -> Iterator[Broker]:
         yield broker
 
 
+@pytest.fixture(autouse=True)
+def _all_awake(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that fails with a node asleep does not take the next ones along."""
+    yield
+    for name in {"one", "three"} & set(request.fixturenames):
+        broker = request.getfixturevalue(name)
+        for node in broker.nodes:
+            broker.resume_node(node.node_id)
+
+
 @pytest.fixture
 def connect(request: pytest.FixtureRequest) -> Callable[[Broker, int], RawClient]:
     def to(broker: Broker, node: int = 1) -> RawClient:
@@ -211,6 +221,30 @@ def test_a_node_that_stands_still_is_given_up(three: Broker, connect: Connect) -
     assert produce(connect(three, new)) == 0
     three.resume_node(old)
     until(lambda: len(three.partition("t").isr) == 3)
+
+
+@pytest.mark.parametrize("asleep", [1, 2, 3])
+def test_the_others_are_steered_while_one_stands_still(three: Broker, asleep: int) -> None:
+    """Also where that one was the active controller, and believes that it still is."""
+    three.move_leader("t", node=asleep % 3 + 1)
+    three.pause_node(asleep)
+    three.clock.advance(5)
+    three.move_leader("t")
+    assert three.partition("t").leader != asleep
+    three.create_topic("meanwhile", 1, replication_factor=1)
+    three.delete_topics("meanwhile")
+    assert "meanwhile" not in three.topics()
+    three.resume_node(asleep)
+    until(lambda: len(three.partition("t").isr) == 3)
+
+
+def test_nobody_is_awake() -> None:
+    with Broker() as broker:
+        broker.pause_node(1)
+        with pytest.raises(RuntimeError, match="resume_node"):
+            broker.create_topic("t")
+        broker.resume_node(1)
+        broker.create_topic("t")
 
 
 def test_a_node_joins_and_leaves(three: Broker, connect: Connect) -> None:
