@@ -6,10 +6,12 @@ A start reads this instead of loading forty handlers with all their messages.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 
-class Served(NamedTuple):
+class Served(msgspec.Struct, frozen=True):
     """An API: the module of broker/api that serves it, and what clients are told of its versions."""
 
     module: str

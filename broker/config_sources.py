@@ -35,7 +35,7 @@ NOT_PROPERTIES: Final = frozenset(
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS: Final = " \t\f"
-_UNICODE: Final = re.compile(r"[0-9a-fA-F]{4}")
+_UNICODE: Final = r"[0-9a-fA-F]{4}"  # compiled with its first use
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -92,7 +92,7 @@ def _unescape(text: str) -> str:
         position += 1
         if escaped == "u":
             digits = text[position : position + 4]
-            if not _UNICODE.fullmatch(digits):
+            if not re.fullmatch(_UNICODE, digits):
                 raise ConfigError(f"malformed escape \\u{digits} in {text!r}")
             out.append(chr(int(digits, 16)))
             position += 4

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from barnabas.broker.quorum_config import BOOTSTRAP, VOTERS, read_addresses, read_voters
-from barnabas.broker.replica_selector import is_known_selector
 from barnabas.controller.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config_validators import ConfigError
 
@@ -52,7 +51,7 @@ def warnings_about(
             "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
         )
     selector = given.get("replica.selector.class", "").strip()
-    if selector and not is_known_selector(selector):
+    if selector and not _is_known_selector(selector):
         yield (
             "replica.selector.class has no effect: this version has Kafka's RackAwareReplicaSelector and "
             "LeaderSelector; consumers read from leaders"
@@ -96,6 +95,12 @@ def check_value(name: str, text: str) -> None:
             raise ConfigError(f"{name} must name at least one directory") from None
         # Kafka shows the empty value bare, as nothing at all between two blanks.
         raise ConfigError(str(error).replace("Invalid value  for", 'Invalid value "" for', 1)) from None
+
+
+def _is_known_selector(class_name: str) -> bool:
+    from barnabas.broker.replica_selector import is_known_selector  # late: seldom set
+
+    return is_known_selector(class_name)
 
 
 def _is_without_effect(name: str, text: str) -> bool:

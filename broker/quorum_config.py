@@ -17,7 +17,8 @@ from barnabas.controller.config_validators import ConfigError
 VOTERS: Final = "controller.quorum.voters"
 BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 
-_ADDRESS: Final = re.compile(r"^(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:@]+)):(?P<port>\d+)$")
+# Compiled with its first use: a node alone has no addresses of others.
+_ADDRESS: Final = r"^(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:@]+)):(?P<port>\d+)$"
 _ROLES: Final = ("broker", "controller")
 NODE_ID_MAX: Final = 2**31 - 1
 
@@ -77,7 +78,7 @@ def read_voters(entries: Sequence[str]) -> dict[int, tuple[str, int]]:
     for entry in map(str.strip, entries):
         text, at, address = entry.partition("@")
         if not at:
-            likely = entry if _ADDRESS.match(entry) else "10.0.0.1:9093"
+            likely = entry if re.match(_ADDRESS, entry) else "10.0.0.1:9093"
             raise _wrong_voter(entry, "has no id before an @", f"1@{likely}")
         if not text.isdigit() or int(text) > NODE_ID_MAX:
             raise _wrong_voter(entry, f"begins with {text!r}, which is no node id", "1@10.0.0.1:9093")
@@ -142,7 +143,7 @@ def read_addresses(entries: Sequence[str]) -> list[tuple[str, int]]:
 
 def _address(text: str) -> tuple[str, int] | str:
     """Host and port, or what is wrong with the entry."""
-    match = _ADDRESS.match(text)
+    match = re.match(_ADDRESS, text)
     if match is not None:
         if len(match["port"]) <= 5 and 0 < int(match["port"]) < 65536:
             return match["v6"] or match["host"], int(match["port"])

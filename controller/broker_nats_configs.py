@@ -32,8 +32,9 @@ nats.ping.interval.ms int 20000 [1000,...] low
 NAMED_PREFIX: Final = "nats.connection."
 SERVERS: Final = "nats.servers"
 
-_NAMED: Final = re.compile(r"nats\.connection\.([a-zA-Z0-9_-]{1,128})\.(.+)")
-_USER_INFO: Final = re.compile(r"(^|,)(\s*(?:[a-z]+://)?)[^,]*@")
+# Compiled with their first use: most brokers have no NATS.
+_NAMED: Final = r"nats\.connection\.([a-zA-Z0-9_-]{1,128})\.(.+)"
+_USER_INFO: Final = r"(^|,)(\s*(?:[a-z]+://)?)[^,]*@"
 
 
 _KEYS: Final = ConfigDef(NATS_TABLE)
@@ -41,14 +42,14 @@ _KEYS: Final = ConfigDef(NATS_TABLE)
 
 def named_connection_key(name: str) -> ConfigKey | None:
     """The key of a property `nats.connection.NAME.*`; None when it is none."""
-    found = _NAMED.fullmatch(name)
+    found = re.fullmatch(_NAMED, name)
     key = _KEYS.get(f"nats.{found[2]}") if found else None
     return None if key is None else msgspec.structs.replace(key, name=name)
 
 
 def split_connection(name: str) -> tuple[str, str] | None:
     """The connection ("" for the one without a name) and the property (`nats.user`) that `name` says; None for others."""
-    found = _NAMED.fullmatch(name)
+    found = re.fullmatch(_NAMED, name)
     if found is not None:
         return found[1], f"nats.{found[2]}"
     return ("", name) if name in _KEYS else None
@@ -58,4 +59,4 @@ def shown_servers(name: str, text: str | None) -> str | None:
     """A property's value as it may be shown: addresses of NATS servers without the user, password or token in them."""
     if text is None or not name.startswith("nats.") or not name.endswith(".servers"):
         return text
-    return _USER_INFO.sub(r"\1\2[hidden]@", text)
+    return re.sub(_USER_INFO, r"\1\2[hidden]@", text)

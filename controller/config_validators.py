@@ -14,12 +14,11 @@ from typing import Final
 
 Validator = Callable[[str, object], None]
 
-_THROTTLED: Final = re.compile(r"^\s*\d+\s*:\s*\d+\s*$")
-_VOTER: Final = re.compile(r"^\d+@[^@]+:\d+$")
-_SERVER: Final = re.compile(r"^(\[[0-9a-zA-Z\-%._:]*\]|[0-9a-zA-Z\-%._]+):[0-9]+$")
-_DURATION: Final = re.compile(
-    r"^P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{0,9})?S)?)?$", re.IGNORECASE
-)
+# Compiled with their first use: few starts need one.
+_THROTTLED: Final = r"^\s*\d+\s*:\s*\d+\s*$"
+_VOTER: Final = r"^\d+@[^@]+:\d+$"
+_SERVER: Final = r"^(\[[0-9a-zA-Z\-%._:]*\]|[0-9a-zA-Z\-%._]+):[0-9]+$"
+_DURATION: Final = r"(?i)^P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{0,9})?S)?)?$"
 
 
 class ConfigError(ValueError):
@@ -136,7 +135,7 @@ def _gzip_level(name: str, value: object) -> None:
 
 def _voters(name: str, value: object) -> None:
     for entry in value if isinstance(value, list) else ():
-        if not _VOTER.match(entry):
+        if not re.match(_VOTER, entry):
             raise ConfigError(
                 f"Invalid configuration value for {name}. Each entry should be in the form `{{id}}@{{host}}:{{port}}`."
             )
@@ -144,7 +143,7 @@ def _voters(name: str, value: object) -> None:
 
 def _servers(name: str, value: object) -> None:
     for entry in value if isinstance(value, list) else ():
-        if not _SERVER.match(entry):
+        if not re.match(_SERVER, entry):
             raise ConfigError(
                 f"Failed to parse host name from {entry} for the configuration {name}. "
                 'Each entry should be in the form "{host}:{port}"'
@@ -153,7 +152,7 @@ def _servers(name: str, value: object) -> None:
 
 def _throttled_replicas(name: str, value: object) -> None:
     entries = value if isinstance(value, list) else []
-    if entries != ["*"] and not all(_THROTTLED.match(entry) for entry in entries):
+    if entries != ["*"] and not all(re.match(_THROTTLED, entry) for entry in entries):
         reason = (
             f"{name} must be the literal '*' or a list of replicas in the following format: "
             "[partitionId]:[brokerId],[partitionId]:[brokerId],..."
@@ -164,7 +163,7 @@ def _throttled_replicas(name: str, value: object) -> None:
 def _offset_reset(name: str, value: object) -> None:
     assert isinstance(value, str)
     kind, _, duration = value.partition(":")
-    if value not in ("earliest", "latest") and not (kind == "by_duration" and _DURATION.match(duration)):
+    if value not in ("earliest", "latest") and not (kind == "by_duration" and re.match(_DURATION, duration)):
         reason = (
             f"Invalid value `{value}` for configuration {name}. The value must be either 'earliest', 'latest' "
             "or of the format 'by_duration:<PnDTnHnMn.nS>'."

@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 from barnabas.controller.decision import Decision
@@ -34,7 +34,7 @@ Failed = Callable[[ErrorCode, str], object]
 log = logging.getLogger("barnabas.controller")
 
 
-class _Group(NamedTuple):
+class _Group(msgspec.Struct, frozen=True):
     """Records that are committed together, as the log gets them and as they are read from there."""
 
     encoded: list[bytes]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from barnabas.controller.errors import MetadataError
 from barnabas.controller.journal_format import (
@@ -28,9 +29,11 @@ from barnabas.controller.journal_format import (
     read_journal,
 )
 from barnabas.controller.metadata_log import Apply, Done, Replace
-from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.storage.disk import Disk, File, write_rest
 from barnabas.storage.runtime import Runtime
+
+if TYPE_CHECKING:
+    from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
 
 JOURNAL = "metadata.journal"
 SNAPSHOT = "metadata.snapshot"
@@ -94,6 +97,9 @@ class LocalMetadataLog:
     def on_commit(self, callback: Callable[[], object]) -> None:
         """From now on what is committed is kept for `read_committed`, and `callback` called after each write."""
         if self._groups is None:
+            # Late: a node alone has no followers.
+            from barnabas.controller.raft.committed_groups import CommittedGroups
+
             self._groups = CommittedGroups(self._next_offset - 1)
         self._commit_listeners.append(callback)
 

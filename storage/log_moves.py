@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from barnabas.storage.directory import (
     DELETE_SUFFIX,
@@ -21,9 +21,11 @@ from barnabas.storage.directory import (
 from barnabas.storage.disk import Disk
 from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log import Log
-from barnabas.storage.log_move import LogMove
 from barnabas.storage.runtime import Runtime
 from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.storage.log_move import LogMove
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -114,6 +116,8 @@ class LogMoves:
         self._start(log, target_dir)
 
     def _start(self, log: Log, target_dir: str) -> None:
+        from barnabas.storage.log_move import LogMove  # late: few brokers ever move a log
+
         move = LogMove(
             self._disk,
             self._runtime,

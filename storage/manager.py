@@ -42,7 +42,6 @@ from barnabas.storage.offline_log import OfflineLog
 from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.retention import RetentionPass
 from barnabas.storage.runtime import Runtime
-from barnabas.storage.twins import describe_twins, goes_on
 from barnabas.wire.errors import ErrorCode
 
 __all__ = ["LogManager", "LogManagerSettings", "parse_directory_name"]
@@ -256,6 +255,8 @@ class LogManager:
                 f"{first.name} lies in both {first.log_dir} and {second.log_dir} (log.dirs), and they are not "
                 "of the same topic"
             )
+        from barnabas.storage.twins import goes_on
+
         key = (first.topic, first.partition)
         kept, other = (second, first) if second.log_end_offset > first.log_end_offset else (first, second)
         if goes_on(kept, other):
@@ -277,6 +278,8 @@ class LogManager:
             self._keep_twin(kept, other, logging.ERROR, "Its records are not served.")
 
     def _keep_twin(self, kept: Log, other: Log, level: int, meaning: str) -> None:
+        from barnabas.storage.twins import describe_twins
+
         self._use((kept.topic, kept.partition), kept)
         name = self._keep_aside(other)
         if name is not None:

@@ -17,7 +17,6 @@ from barnabas.testing.broker_node import HOST
 from barnabas.testing.loop_calls import BrokerFailed, LoopCalls
 from barnabas.testing.pending import Pending
 from barnabas.testing.steering.steering import Finished, Steering
-from barnabas.testing.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from barnabas.testing.node_runtime import NodeRuntime
     from barnabas.testing.operations import Start
+    from barnabas.testing.watchdog import Watchdog
 
 T = TypeVar("T")
 
@@ -214,6 +214,8 @@ class RunningBroker(Steering):
     # -- in the running loop
 
     async def __aenter__(self) -> Self:
+        from barnabas.testing.watchdog import Watchdog
+
         assert self._loop is None, "the broker runs already"
         loop = asyncio.get_running_loop()
         try:

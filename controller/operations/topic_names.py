@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import string
 from collections.abc import Iterable
 from typing import Final
 
 NAME_LENGTH_MAX: Final = 249
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
-_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
+_LEGAL: Final = frozenset(string.ascii_letters + string.digits + "._-")
 
 
 def invalid_topic_name(name: str) -> str | None:
@@ -20,7 +20,7 @@ def invalid_topic_name(name: str) -> str | None:
         return f"Topic name is invalid: '{name}' is not allowed"
     if len(name) > NAME_LENGTH_MAX:
         return f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {NAME_LENGTH_MAX}"
-    if not _LEGAL.fullmatch(name):
+    if not _LEGAL.issuperset(name):
         return (
             f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
             f"'.', '_' and '-'"
