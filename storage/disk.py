@@ -196,6 +196,12 @@ def write_rest(file: File, data: Bytes, written: int, position: int) -> None:
         position += written
 
 
+def open_descriptor(path: str, *, create: bool, writable: bool) -> int:
+    """OSError as the operating system gives it."""
+    flags = os.O_CLOEXEC | (os.O_RDWR if writable or create else os.O_RDONLY)
+    return os.open(path, flags | os.O_CREAT if create else flags, 0o644)
+
+
 class RealFile:
     """A file descriptor that is closed with its last holder."""
 
@@ -279,8 +285,7 @@ class RealDisk:
         self.write_pressure = WritePressure()
 
     def open(self, path: str, *, create: bool = False, writable: bool = False) -> File:
-        flags = os.O_CLOEXEC | (os.O_RDWR if writable or create else os.O_RDONLY)
-        return RealFile(os.open(path, flags | os.O_CREAT if create else flags, 0o644))
+        return RealFile(open_descriptor(path, create=create, writable=writable))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -14,7 +14,6 @@ from barnabas.broker.config import BrokerConfig
 from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.listener_config import format_address
 from barnabas.broker.node import Node
-from barnabas.storage.disk import RealDisk
 from barnabas.testing.memory_store import MemoryStore
 from barnabas.testing.node_runtime import NodeRuntime
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from barnabas.broker.services import Services
-    from barnabas.storage.disk import Disk
+    from barnabas.testing.killable_disk import KillableDisk
 
 log = logging.getLogger("barnabas.testing")
 
@@ -48,7 +47,7 @@ class BrokerNode:
     ) -> None:
         self.node_id = node_id
         self.properties = dict(properties)
-        self.disk: Disk = MemoryStore() if directory is None else RealDisk()
+        self.disk: MemoryStore | KillableDisk = MemoryStore() if directory is None else _new_disk()
         self.log_dir = _MEMORY_LOG_DIR if directory is None else str(directory)
         self.is_in_memory = directory is None
         self.port = 0  # clients connect here; chosen at the first start
@@ -129,20 +128,25 @@ class BrokerNode:
             self.runtime.end()
 
     def drop(self, *, keeps_listening: bool = False) -> None:
-        """kill -9: its connections end, nothing more is written. In memory alone: files of a directory are closed as at a
-        stop, because this process goes on and holds their locks. `keeps_listening`: its ports stay taken, and who connects
+        """kill -9: its connections end, nothing more is written, its locks are free. What it had written is there; that it
+        was synced does not matter, as the machine goes on. `keeps_listening`: its ports stay taken, and who connects
         meanwhile is served after the next start."""
         if keeps_listening and self.is_running:
             self._reserved += self.runtime.listening()
-        if not isinstance(self.disk, MemoryStore):
-            self.stop()
+        if not self.is_running:
             return
-        if self.is_running:
-            self.is_running = self.is_ready = False
-            self.disk = (
-                self.disk.copy()
-            )  # what the dead node may still do as its connections end, nobody sees
+        self.is_running = self.is_ready = False
+        # what the dead node may still do as its connections end, nobody sees
+        self.node.on_fatal = self.node.on_ready = _nobody_listens
+        dead = self.disk
+        if isinstance(dead, MemoryStore):
+            self.disk = dead.copy()
             self.runtime.end()
+        else:
+            self.disk = _new_disk()
+            dead.cut()
+            self.runtime.end()
+            dead.close()
 
     def wipe(self) -> None:
         """Its files are gone, while it does not run."""
@@ -167,6 +171,16 @@ class BrokerNode:
         log.error("node %d can't go on: %s", self.node_id, why)
         self.failure = why
         self.on_change()
+
+
+def _new_disk() -> KillableDisk:
+    from barnabas.testing.killable_disk import KillableDisk  # late: most have their files in memory
+
+    return KillableDisk()
+
+
+def _nobody_listens(*_: object) -> None:
+    """To a node that is dead."""
 
 
 def _bound(port: int) -> socket.socket:

@@ -121,7 +121,7 @@ def leader_of(nodes: Sequence[BrokerNode], topic: str, index: int) -> Partition:
     for services in services_of(nodes):
         if services.node_id == leader:
             partition = services.partitions.get(topic, index)
-            if partition is not None:
+            if partition is not None and partition.is_leader:  # else it has yet to hear of it
                 return partition
     raise NoLeader(f"{topic}-{index} has no leader that runs")
 

@@ -1,7 +1,7 @@
 """Nodes that die, stop, stand still, come back, join and leave. Functions run on the broker's loop.
 
-In memory a node that is killed comes back with the bytes that it had written; what its process would have lost with the
-machine's power is not imitated. On files, where this process goes on and holds the locks, a kill closes them in order.
+A node that is killed comes back with the bytes that it had written, in memory or in files, and recovers; what would have been
+lost with the machine's power is not imitated.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.testing.broker_node import BrokerNode
-from barnabas.testing.contents import image_of, services_of
-from barnabas.testing.operations import RequestFailed, when
+from barnabas.testing.operations import RequestFailed, awake_services, when
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
 
@@ -128,8 +127,7 @@ def remove(nodes: list[BrokerNode], node_id: int, done: Done) -> None:
             return
         nodes.remove(node)
         node.release_ports()
-        image_of(nodes)
-        services_of(nodes)[0].to_controller.send(
+        awake_services(nodes)[0].to_controller.send(
             UNREGISTER_BROKER, UnregisterBrokerRequest(broker_id=node_id), answered
         )
 
