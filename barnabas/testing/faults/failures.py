@@ -16,10 +16,12 @@ from barnabas.testing.faults.shapes import (
     PARTITION_KEYS,
     TOPIC_KEYS,
     Level,
+    ListField,
     kind,
     levels,
     list_fields,
     partition_of,
+    targets,
     topic_of,
 )
 from barnabas.wire.errors import ErrorCode
@@ -69,6 +71,7 @@ WHOLE_ERRORS: Final = {
 # says is overwritten.
 OVERWRITTEN: Final = frozenset((1, 2, 3, 9, 15, 23, 32, 35, 46, 55, 75))
 
+_NAMING: Final = ("topic", "partition", "resource")  # kinds of lists whose elements a rule may be about
 _COPIED: Final = frozenset((*TOPIC_KEYS, *PARTITION_KEYS, *GROUP_KEYS, *OTHER_KEYS))
 
 
@@ -110,8 +113,10 @@ def depth_of(
 def _depths(level: Level, asked: Any, depth: int) -> list[int]:
     """The depths from this list on that a request reaches."""
     found = []
+    if level.kind is None and not level.asked and level.error is not None:  # in the broker's own answer alone
+        found.append(depth)
     for field in level.asked:
-        elements = getattr(asked, field.name, None)
+        elements = field.elements(asked)
         if elements or elements is None:  # null: all there are
             found += [depth] if level.error is not None else []
             for inner in level.inner if field.is_struct else ():
@@ -150,7 +155,7 @@ def _fill(
     for inner in level.inner:
         elements = []
         for field in inner.asked:
-            for each in getattr(asked, field.name, None) or ():
+            for each in field.elements(asked) or ():
                 element, place = _mirror(inner, each), _place(inner.kind, each, at)
                 if depth == failing.depth:
                     if not failing.matches(*place):
@@ -241,23 +246,29 @@ def _without(message: Any, topic: Topic | None, matches: Matches) -> tuple[Any, 
     had = has = False
     for field in list_fields(type(message)):
         elements = getattr(message, field.name)
-        its_kind = kind(field)
-        if not elements or its_kind not in ("topic", "partition", "resource"):
-            continue
-        kept = []
-        for element in elements:
-            place = _place(its_kind, element, (topic, None))
-            had = True
-            if field.is_struct and its_kind == "topic":
-                element, inner_had, inner_has = _without(element, place[0], matches)
-                if not inner_has if inner_had else matches(*place):
-                    continue
-            elif matches(*place):
-                continue
-            kept.append(element)
-        has = has or bool(kept)
-        changed[field.name] = kept
-    return (msgspec.structs.replace(message, **changed) if changed else message), had, has
+        if elements and (field.is_struct or kind(field) in _NAMING):
+            kept = []
+            for element in elements:
+                left, its_had, its_has = _left(field, element, topic, matches)
+                kept += [] if left is None else [left]
+                had, has = had or its_had, has or its_has
+            changed[field.name] = kept
+    return (msgspec.structs.replace(message, **changed) if had else message), had, has
+
+
+def _left(
+    field: ListField, element: Any, topic: Topic | None, matches: Matches
+) -> tuple[Any | None, bool, bool]:
+    """As `_without`, of an element of a list; None when nothing is left of it."""
+    its_kind = kind(field)
+    place = _place(its_kind, element, (topic, None))
+    if field.is_struct:
+        element, had, has = _without(element, place[0], matches)
+        if had:
+            return (element if has else None), True, has
+    if its_kind not in _NAMING:
+        return element, False, False
+    return (None, True, False) if matches(*place) else (element, True, True)
 
 
 def merged(api_key: int, answer: Any, failures: Any) -> Any:
@@ -311,7 +322,14 @@ def _overwrite(
                 _overwrite(element, inner, place, failing, depth + 1)
             elif (
                 inner.error is not None
-                and failing.matches(*place)
+                and _means(inner, element, place, failing)
                 and not (failing.keeps_errors and getattr(element, inner.error))
             ):
                 elements[number] = _fail(_mirror(inner, element), inner, failing.error, failing.message)
+
+
+def _means(level: Level, element: Any, at: tuple[Topic | None, int | None], failing: _Failing) -> bool:
+    """Whether an element matches; one that its request has not asked for does by what lies in it (a log directory)."""
+    if failing.matches(*at) or level.asked or level.kind is not None:
+        return bool(failing.matches(*at))
+    return any(failing.matches(topic, partition) for topic, partition in targets(element))

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 TOPIC_KEYS: Final = ("name", "topic", "topic_name", "topic_id")
 PARTITION_KEYS: Final = ("index", "partition", "partition_index", "partition_id")
 GROUP_KEYS: Final = ("group_id",)
-OTHER_KEYS: Final = ("resource_type", "resource_name", "member_id", "group_instance_id", "feature", "key")
+OTHER_KEYS: Final = (
+    "resource_type", "resource_name", "member_id", "group_instance_id", "feature", "key", "log_dir",
+)  # fmt: skip
 _KINDS: Final = {
     "topic": TOPIC_KEYS,
     "partition": PARTITION_KEYS,
@@ -42,14 +44,23 @@ Matches = "Callable[[Topic | None, int | None], bool]"
 
 
 class ListField(msgspec.Struct, frozen=True):
-    """A field that holds a list: of structs (`element`), or of numbers or strings."""
+    """A field that holds a list: of structs (`element`), or of numbers or strings. `outer`: it is one of the elements of
+    that list, where an answer does not repeat a list of its request but what lies in it (AlterReplicaLogDirs)."""
 
     name: str
     element: Any
+    outer: str = ""
 
     @property
     def is_struct(self) -> bool:
         return issubclass(self.element, msgspec.Struct)
+
+    def elements(self, message: Any) -> list[Any] | None:
+        """What it holds in a message; None where that means all there are, and where there is no such field."""
+        if not self.outer:
+            held: list[Any] | None = getattr(message, self.name, None)
+            return held
+        return [each for holder in getattr(message, self.outer) for each in getattr(holder, self.name)]
 
 
 _list_fields: dict[Any, tuple[ListField, ...]] = {}
@@ -151,6 +162,14 @@ def _inner(field: ListField, request: Any | None) -> Level | None:
     candidates = () if request is None else list_fields(request)
     asked = tuple(each for each in candidates if kind(each) == its_kind and each.name not in _NOT_ASKED)
     names = field.element.__annotations__
+    if its_kind is not None and not asked:  # one list deeper than in the answer
+        asked = tuple(
+            ListField(each.name, each.element, holder.name)
+            for holder in candidates
+            if holder.is_struct
+            for each in list_fields(holder.element)
+            if kind(each) == its_kind
+        )
     if its_kind is None and "log_dir" not in names:  # one answer for each that was asked, in order
         asked = tuple(each for each in candidates if each.is_struct)
         its_kind = kind(asked[0]) if asked and "name" in names else None

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import barnabas.broker.api  # noqa: F401 - registers the handlers
 import pytest
 from barnabas.broker.registry import REGISTRATIONS
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.primitives import EncodeError
 from barnabas.wire.registry import request_type, response_type
 
+from barnabas.testing import Broker
 from barnabas.testing.faults.failures import NoSuchError, depth_of, failed, merged, without
-from barnabas.testing.faults.shapes import levels, list_fields, targets
+from barnabas.testing.faults.shapes import error_field, levels, list_fields, targets
+from barnabas.testing.raw_client import RawClient
 
-# Answers that repeat nothing of the request, or nest it otherwise: there is no error without the broker's own answer.
-WITHOUT_PLACE = {34: range(99), 35: range(3)}  # AlterReplicaLogDirs, DescribeLogDirs before 3
+PRODUCE, METADATA = 0, 3
+DESCRIBE_LOG_DIRS = 35  # its answer lists what no request names: such an error needs the broker's own answer
 
 
 def sample(message_class: Any) -> Any:
@@ -67,7 +75,6 @@ CASES = [
     for key, served in sorted(REGISTRATIONS.items())
     if not served.internal
     for version in range(served.min_version, served.max_version + 1)
-    if version not in WITHOUT_PLACE.get(key, ())
 ]
 
 
@@ -78,6 +85,8 @@ def test_every_answer_has_a_place_for_an_error(key: int) -> None:
         for single in (False, True):
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if single else ErrorCode.NOT_COORDINATOR
             depth = depth_of(key, version, request, error, single=single)
+            if key == DESCRIBE_LOG_DIRS and depth:
+                continue
             answer = failed(key, request, error, depth, lambda _topic, _partition: True, "because")
             kind = response_type(key)
             seen, _ = kind.decode(version, encoded(kind.encode(version, answer)))
@@ -137,3 +146,131 @@ def test_every_list_of_errors_is_known_by_what_it_is_about() -> None:
         if not inner.asked
     ]
     assert unknown == ["DescribeLogDirs"]
+
+
+# Where Kafka's own brokers answer with an error: for each API (key) an error, and from which version on it stands in which
+# lists, one in another; "": in the answer itself.
+PLACES: dict[int, dict[str, dict[int, str]]] = {
+    0: {"NOT_LEADER_OR_FOLLOWER": {0: "responses.partition_responses"}},
+    1: {
+        "NOT_LEADER_OR_FOLLOWER": {0: "responses.partitions"},
+        "FETCH_SESSION_ID_NOT_FOUND": {0: "responses.partitions", 7: ""},
+    },
+    2: {"NOT_LEADER_OR_FOLLOWER": {0: "topics.partitions"}},
+    3: {"LEADER_NOT_AVAILABLE": {0: "topics"}, "REBOOTSTRAP_REQUIRED": {0: "topics", 13: ""}},
+    8: {"REBALANCE_IN_PROGRESS": {0: "topics.partitions"}},
+    9: {
+        "NOT_COORDINATOR": {0: "topics.partitions", 2: "", 8: "groups"},
+        "UNSTABLE_OFFSET_COMMIT": {0: "topics.partitions", 8: "groups.topics.partitions"},
+    },
+    10: {"COORDINATOR_NOT_AVAILABLE": {0: "", 4: "coordinators"}},
+    11: {"MEMBER_ID_REQUIRED": {0: ""}},
+    12: {"ILLEGAL_GENERATION": {0: ""}},
+    13: {"NOT_COORDINATOR": {0: ""}, "FENCED_INSTANCE_ID": {0: "", 3: "members"}},
+    14: {"REBALANCE_IN_PROGRESS": {0: ""}},
+    15: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
+    16: {"COORDINATOR_LOAD_IN_PROGRESS": {0: ""}},
+    18: {"INVALID_REQUEST": {0: ""}},
+    19: {"TOPIC_ALREADY_EXISTS": {0: "topics"}},
+    20: {"TOPIC_DELETION_DISABLED": {0: "responses"}},
+    21: {"OFFSET_OUT_OF_RANGE": {0: "topics.partitions"}},
+    22: {"CONCURRENT_TRANSACTIONS": {0: ""}},
+    23: {"FENCED_LEADER_EPOCH": {0: "topics.partitions"}},
+    29: {"SECURITY_DISABLED": {0: ""}},
+    30: {"SECURITY_DISABLED": {0: "results"}},
+    31: {"SECURITY_DISABLED": {0: "filter_results"}},
+    32: {"TOPIC_AUTHORIZATION_FAILED": {0: "results"}},
+    33: {"INVALID_CONFIG": {0: "responses"}},
+    34: {"LOG_DIR_NOT_FOUND": {0: "results.partitions"}},
+    35: {"CLUSTER_AUTHORIZATION_FAILED": {0: "results", 3: ""}, "KAFKA_STORAGE_ERROR": {0: "results"}},
+    37: {"INVALID_PARTITIONS": {0: "results"}},
+    42: {"NON_EMPTY_GROUP": {0: "results"}},
+    43: {
+        "ELECTION_NOT_NEEDED": {0: "replica_election_results.partition_result"},
+        "CLUSTER_AUTHORIZATION_FAILED": {0: "replica_election_results.partition_result", 1: ""},
+    },
+    44: {"INVALID_CONFIG": {0: "responses"}},
+    45: {"REQUEST_TIMED_OUT": {0: ""}, "INVALID_REPLICA_ASSIGNMENT": {0: "responses.partitions"}},
+    46: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
+    47: {"GROUP_ID_NOT_FOUND": {0: ""}, "UNKNOWN_TOPIC_OR_PARTITION": {0: "topics.partitions"}},
+    55: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}, "UNKNOWN_TOPIC_OR_PARTITION": {0: "topics.partitions"}},
+    57: {"FEATURE_UPDATE_FAILED": {0: ""}},
+    60: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
+    64: {"BROKER_ID_NOT_REGISTERED": {0: ""}},
+    74: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
+    75: {"TOPIC_AUTHORIZATION_FAILED": {0: "topics"}},
+}
+
+
+def places(message: Any, error: int, at: str = "") -> Iterator[str]:
+    """Where in an answer the error stands."""
+    name = error_field(type(message))
+    if name is not None and getattr(message, name) == error:
+        yield at
+    for field in list_fields(type(message)):
+        for element in (getattr(message, field.name) or ()) if field.is_struct else ():
+            yield from places(element, error, f"{at}.{field.name}" if at else field.name)
+
+
+def test_a_rule_fails_every_api_in_every_version_where_kafka_does() -> None:
+    assert PLACES.keys() == {key for key, _ in CASES}
+    wrong = []
+    with Broker() as broker:
+        broker.create_topic("x", 4)
+        client = RawClient(broker.port)
+        for key, version in CASES:
+            for name, since in PLACES[key].items():
+                request = as_sent(key, version, sample(request_type(key).message_class))
+                if key == PRODUCE:
+                    request.acks = -1  # else no answer is due
+                if key == METADATA:
+                    request.topics[0].topic_id = bytes(16)  # by name or by id, not both
+                with broker.on(key, times=1).error(name) as rule:
+                    answer = client.ask(key, version, request)
+                expected = since[max(first for first in since if first <= version)]
+                found = set(places(answer, ErrorCode[name]))
+                about = [{topic for topic, _ in targets(each)} for each in (request, answer)]
+                if (
+                    found != {expected}
+                    or rule.hits != 1
+                    or (about[1] and about[0] != about[1] and key != DESCRIBE_LOG_DIRS)
+                ):
+                    wrong.append((key, version, name, expected, found, about, answer))
+        client.socket.close()
+    assert not wrong
+
+
+def test_of_two_replicas_to_move_one_fails_and_the_other_moves() -> None:
+    with Broker() as broker:
+        broker.create_topic("a", 1)
+        broker.create_topic("b", 1)
+        client = RawClient(broker.port)
+        found = client.ask(DESCRIBE_LOG_DIRS, 5, request_type(DESCRIBE_LOG_DIRS).message_class(topics=None))
+        topics = [AlterReplicaLogDirTopic(name=name, partitions=[0]) for name in "ab"]
+        request = AlterReplicaLogDirsRequest(
+            dirs=[AlterReplicaLogDir(path=found.results[0].log_dir, topics=topics)]
+        )
+        with broker.on("AlterReplicaLogDirs", topic="b").error("LOG_DIR_NOT_FOUND"):
+            answer = client.ask(34, 2, request)
+        client.socket.close()
+        assert [(each.topic_name, each.partitions[0].error_code) for each in answer.results] == [
+            ("a", 0),
+            ("b", ErrorCode.LOG_DIR_NOT_FOUND),
+        ]
+
+
+@pytest.mark.parametrize("version", range(1, 6))
+def test_the_log_directory_of_a_topic_fails(version: int) -> None:
+    with Broker() as broker:
+        broker.create_topic("a", 1)
+        client = RawClient(broker.port)
+        request = request_type(DESCRIBE_LOG_DIRS).message_class(topics=None)
+        codes, names = [], []
+        for topic in ("a", "b"):
+            with broker.on("DescribeLogDirs", topic=topic).error("KAFKA_STORAGE_ERROR"):
+                answer = client.ask(DESCRIBE_LOG_DIRS, version, request)
+            codes += [each.error_code for each in answer.results]
+            names += [each.log_dir for each in answer.results]
+        client.socket.close()
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
+        assert names[0] == names[1] != ""
