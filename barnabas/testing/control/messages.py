@@ -5,6 +5,7 @@ Names are those of the Python side. Fields that are not given have the defaults 
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 import msgspec
@@ -56,7 +57,9 @@ class NewRule(msgspec.Struct, forbid_unknown_fields=True):
     drop_answer: bool = False
     close: bool = False
     truncate: int | None = None  # bytes of the answer that are sent
-    answer: dict[str, Any] | None = None  # fields of the answer, in snake_case; bytes as base64
+    answer: dict[str, Any] | None = (
+        None  # fields of the answer, in snake_case; bytes as base64, records as a list of records, too
+    )
     served: bool | None = (
         None  # whether the broker serves the request first; not given: what the action does in Python
     )
@@ -152,9 +155,10 @@ class RecordsQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NewRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """A record to append. A text is stored as it is, null is none (a tombstone), anything else is stored as JSON; bytes are
-    given as base64. Without a partition its key decides; without a timestamp (ms) it is now. An offset is that of a record
-    that was read, and is not looked at."""
+    """A record to append, or to answer with. A text is stored as it is, null is none (a tombstone), anything else is stored
+    as JSON; bytes are given as base64. Without a partition its key decides; without a timestamp (ms) it is now. An offset
+    counts in an answer (not given: the one behind the record before, 0 for the first); of a record to append it is that of
+    one that was read, and is not looked at."""
 
     value: Any = None
     value_base64: str | None = None
@@ -164,6 +168,20 @@ class NewRecord(msgspec.Struct, forbid_unknown_fields=True):
     partition: int | None = None
     offset: int | None = None
     timestamp: int | None = None
+
+    def seed(self) -> dict[str, Any]:
+        """As `Broker.seed` takes it. ValueError."""
+        return {
+            "value": _given(self.value, self.value_base64),
+            "key": _given(self.key, self.key_base64),
+            "headers": self.headers,
+            "timestamp": self.timestamp,
+            "partition": self.partition,
+        }
+
+
+def _given(value: Any, encoded: str | None) -> Any:
+    return value if encoded is None else base64.b64decode(encoded, validate=True)
 
 
 class JsonRecord(msgspec.Struct, omit_defaults=True):

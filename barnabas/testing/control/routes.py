@@ -118,7 +118,7 @@ def records(control: Control, topic: str, query: m.RecordsQuery) -> list[m.JsonR
     body=list[m.NewRecord],
 )
 def seed(control: Control, topic: str, body: list[m.NewRecord]) -> None:
-    control.broker.seed(topic, [_seed(each) for each in body])
+    control.broker.seed(topic, [each.seed() for each in body])
 
 
 def _json_record(record: StoredRecord) -> m.JsonRecord:
@@ -146,21 +146,6 @@ def _text(data: bytes | None) -> tuple[str | None, str | None]:
         return data.decode(), None
     except UnicodeDecodeError:
         return None, base64.b64encode(data).decode()
-
-
-def _seed(record: m.NewRecord) -> dict[str, Any]:
-    return {
-        "value": _given(record.value, record.value_base64),
-        "key": _given(record.key, record.key_base64),
-        "headers": record.headers,
-        "timestamp": record.timestamp,
-        "partition": record.partition,
-    }
-
-
-def _given(value: Any, encoded: str | None) -> Any:
-    """As `Broker.seed` takes it."""
-    return value if encoded is None else base64.b64decode(encoded, validate=True)
 
 
 @route("GET", "/groups", "The groups.", answer=list[str])

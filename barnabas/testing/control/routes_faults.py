@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from barnabas.testing.control import messages as m
 from barnabas.testing.control.table import route
 from barnabas.testing.faults.requests import WAIT_SECONDS
 from barnabas.testing.faults.rules import error_code_of
 from barnabas.wire.primitives import DecodeError
-from barnabas.wire.registry import API_NAMES, response_type
+from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.testing.control.control import Control
-    from barnabas.testing.faults.call import Call
     from barnabas.testing.faults.engine import Link
     from barnabas.testing.faults.requests import Recorded
     from barnabas.testing.faults.rules import Rule
@@ -87,8 +84,12 @@ def _steps(rule: Rule, body: m.NewRule) -> list[Callable[[], object]]:
         error = error_code_of(body.error)
         steps.append(lambda: rule.error(error, message=body.error_message, whole=body.whole, **served))
     if body.answer is not None:
-        answering = _answering(rule, body.answer)
-        steps.append(lambda: rule.answer(answering))
+        if rule.api_key is None:
+            raise ValueError("an answer is of one API")
+        from barnabas.testing.control.json_answers import answering  # late: for rules that need it
+
+        answering_so = answering(rule.api_key, body.answer)
+        steps.append(lambda: rule.answer(answering_so))
     if body.drop_answer:
         steps.append(lambda: rule.drop_answer(**served))
     if body.close:
@@ -97,21 +98,6 @@ def _steps(rule: Rule, body: m.NewRule) -> list[Callable[[], object]]:
         count = body.truncate
         steps.append(lambda: rule.truncate(count))
     return steps
-
-
-def _answering(rule: Rule, fields: dict[str, Any]) -> Callable[[Call], Any]:
-    if rule.api_key is None:
-        raise ValueError("an answer is of one API")
-    try:
-        msgspec.convert(fields, response_type(rule.api_key).message_class)
-    except (TypeError, NameError):
-        raise ValueError(
-            f"an answer of {API_NAMES[rule.api_key]} holds records, for which JSON has no form here"
-        ) from None
-    except msgspec.ValidationError as error:
-        raise ValueError(f"this is no answer of {API_NAMES[rule.api_key]}: {error}") from None
-    kind = response_type(rule.api_key).message_class
-    return lambda _: msgspec.convert(fields, kind)
 
 
 def _rule(control: Control, number: str) -> Rule:

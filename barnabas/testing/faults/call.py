@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barnabas.testing.faults.rules import Rule
     from barnabas.testing.faults.shapes import Target, Topic
 
-_FOLLOWER: Final = re.compile(r"broker-\d+-fetcher-\d+")
+_FOLLOWER: Final = r"broker-\d+-fetcher-\d+"  # compiled with its first use
 FETCH: Final = 1
 
 
@@ -86,7 +86,7 @@ class Call:
     @cached_property
     def is_internal(self) -> bool:
         """Whether another broker has sent it: a follower, which says so in the request."""
-        if self.client_id is None or _FOLLOWER.fullmatch(self.client_id) is None:
+        if self.client_id is None or re.fullmatch(_FOLLOWER, self.client_id) is None:
             return False
         try:
             request = self.request
@@ -122,6 +122,15 @@ class Call:
         """The name of what is known by name or id."""
         return name_of(topic, self._services)
 
+    def id_of(self, topic: str) -> bytes:
+        """The id of a topic; zeros where there is none of that name."""
+        found = self._services.controller.image.topics.get(topic)
+        return bytes(16) if found is None else found.topic_id
+
+    def time_ms(self) -> int:
+        """The broker's clock."""
+        return self._services.runtime.time_ms()
+
     # -- bytes
 
     def encode(self, answer: Any) -> bytes:
@@ -155,7 +164,7 @@ class Call:
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         self.connection.when_abandoned(callback)
 
-    def when_overtaken(self, callback: Callable[[], object]) -> None:
+    def when_overtaken(self, callback: Callable[[int], object]) -> None:
         self.connection.when_overtaken(callback)
 
     def let_produces_on(self, context: RequestContext) -> None:

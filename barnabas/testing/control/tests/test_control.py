@@ -260,7 +260,26 @@ def test_what_is_no_request_is_refused(http: Http, sent: bytes, status: int | No
         ("POST", "/rules", {"api": "Heartbeat", "topic": "t", "close": True}, 400, "name no topics"),
         ("POST", "/links", {"latency_s": -1}, 400, "0 or more, and not -1"),
         ("POST", "/links", {"node": 2}, 400, "there is no node 2"),
-        ("POST", "/rules", {"api": "Fetch", "answer": {}}, 400, "holds records"),
+        ("POST", "/rules", {"api": "Fetch", "answer": {"response": []}}, 400, "unknown field `response`"),
+        (
+            "POST",
+            "/rules",
+            {"api": "Fetch", "answer": {"responses": [{"partitions": [{"records": [{"vlue": 1}]}]}]}},
+            400,
+            "vlue",
+        ),
+        (
+            "POST",
+            "/rules",
+            {
+                "api": "Fetch",
+                "answer": {
+                    "responses": [{"partitions": [{"records": [{"value": "b", "offset": 3}, {"offset": 3}]}]}]
+                },
+            },
+            400,
+            "3 comes after 3",
+        ),
         ("GET", "/rules/4711", None, 404, "no rule 4711"),
         ("GET", "/groups/nobody", None, 404, "no group 'nobody'"),
         ("GET", "/topics/none/records", None, 404, "no topic 'none'"),
