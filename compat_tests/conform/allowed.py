@@ -38,7 +38,9 @@ def _api_not_served(difference: Difference) -> bool:
 
 
 def _own_setting(difference: Difference) -> bool:
-    return re.search(r"[.\[]barnabas\.", difference.path) is not None and str(difference.theirs) == ABSENT
+    return (
+        re.search(r"[.\[](barnabas|nats)\.", difference.path) is not None and str(difference.theirs) == ABSENT
+    )
 
 
 def _cluster_min_insync(difference: Difference) -> bool:
@@ -78,7 +80,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "a setting of this broker's own",
-        "settings named barnabas.* exist here only",
+        "settings named barnabas.* and nats.* exist here only",
         _own_setting,
     ),
     Allowed(
