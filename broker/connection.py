@@ -8,6 +8,8 @@ The rules:
   and reading pauses when that is full. That keeps answers in order without a queue. Except that produces which wait
   for other replicas let produces behind them on: they have appended, and their answers wait in line. (In Kafka a
   producer has one batch per round trip of the replicas under way, whatever max.in.flight says.)
+- A request that waits may ask what has arrived behind it, and end its waiting: a consumer's fetch does for a
+  ListOffsets, a follower's for whatever comes.
 - Small answers to the requests of one read leave together, large ones and those with regions at once. A
   connection that has served much ends its turn, so that the others come in between. While the socket does not take our answers, no further
   request is served: a client that sends and never reads costs a bounded amount.
@@ -130,7 +132,7 @@ class Connection(BufferedProtocol):
         self._closing = False
         self._abandoned: Callable[[], object] | None = None  # told when the client of a waiting request goes
         self._line: deque[_Waiting] | None = None  # answers in order, of which the first is not there yet
-        self._overtaken: Callable[[], object] | None = None  # told when more comes behind a waiting request
+        self._overtaken: Callable[[int], object] | None = None  # told when more comes while one waits
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -291,14 +293,16 @@ class Connection(BufferedProtocol):
         """Call back should the client go before the waiting request is answered."""
         self._abandoned = callback
 
-    def when_overtaken(self, callback: Callable[[], object]) -> None:
-        """Call back should more bytes arrive before the waiting request is answered. It must not answer at once."""
+    def when_overtaken(self, callback: Callable[[int], object]) -> None:
+        """Call back should more bytes arrive before the waiting request is answered, with the API key of the request
+        that they begin, -1 where it has not come yet. It must not answer at once."""
         self._overtaken = callback
 
     def _tell_overtaken(self) -> None:
         overtaken, self._overtaken = self._overtaken, None
         if overtaken is not None and self._pending:
-            overtaken()
+            behind = memoryview(self._buffer)[: self._filled] if self._buffer is not None else b""
+            overtaken(int.from_bytes(behind[4:6], "big") if len(behind) >= 6 else -1)
 
     def close(self, reason: str = "") -> None:
         """Close now. `reason` is logged, with the peer."""
@@ -453,6 +457,7 @@ class Connection(BufferedProtocol):
             self._end_turn()
         if remaining:
             self._make_room()
+            self._tell_overtaken()
         elif len(buffer) > KEPT_BUFFER_BYTES or len(buffer) <= SHARED_BUFFER_BYTES:
             self._buffer = None
         else:

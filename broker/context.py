@@ -23,7 +23,7 @@ class Reply(Protocol):
 
     def when_abandoned(self, callback: Callable[[], object]) -> None: ...
 
-    def when_overtaken(self, callback: Callable[[], object]) -> None: ...
+    def when_overtaken(self, callback: Callable[[int], object]) -> None: ...
 
     def let_produces_on(self, context: RequestContext) -> None: ...
 
@@ -61,9 +61,9 @@ class RequestContext(msgspec.Struct, gc=False):
         """Call back should the client go before this request is answered; at most once."""
         self.reply.when_abandoned(callback)
 
-    def when_overtaken(self, callback: Callable[[], object]) -> None:
-        """Call back should the client send more before this request is answered, at most once; the callback must not
-        answer in the same turn."""
+    def when_overtaken(self, callback: Callable[[int], object]) -> None:
+        """Call back should the client send more before this request is answered, at most once, with the API key of
+        what it sent (-1: not known); the callback must not answer in the same turn."""
         self.reply.when_overtaken(callback)
 
     def let_produces_on(self) -> None:

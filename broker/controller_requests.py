@@ -75,7 +75,7 @@ class LocalReply:
     def let_produces_on(self, context: RequestContext) -> None:
         """There are none."""
 
-    def when_overtaken(self, callback: Callable[[], object]) -> None:
+    def when_overtaken(self, callback: Callable[[int], object]) -> None:
         """Nothing comes behind it."""
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
 LEADERS_FROM: Final = 16  # the first version whose answers say where the leader is found
+LIST_OFFSETS: Final = 2  # its API key
 TRIES_MAX: Final = 16
 _ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
@@ -87,8 +88,7 @@ class Fetch:
         self._waiter = waiter = context.services.purgatory.wait(missing_bytes, max_wait_s, self._answer_late)
         waiter.committed = request.isolation_level == READ_COMMITTED
         context.when_abandoned(self._abandon)
-        if reader.follower_id >= 0:
-            context.when_overtaken(waiter.wake)  # it has something new to ask
+        context.when_overtaken(self._overtaken)
         self._watch(waiter)
         self._let_go()
         return PENDING
@@ -131,6 +131,17 @@ class Fetch:
             return
         self._unwatch(self._waiter)
         self._context.complete(self._response())
+
+    def _overtaken(self, api_key: int) -> None:
+        """A follower has something new to ask. A consumer that asks for offsets waits for them and not for records: Kafka
+        lets it wait for both, half a second in each partition that Spark reads to its end.
+
+        Nothing else ends a consumer's waiting. Above all no other fetch: a client with two of them under way would never
+        wait for anything.
+        """
+        assert self._waiter is not None
+        if self._reader.follower_id >= 0 or api_key == LIST_OFFSETS:
+            self._waiter.wake()
 
     def _abandon(self) -> None:
         assert self._waiter is not None

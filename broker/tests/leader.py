@@ -72,7 +72,7 @@ class Call:
     def let_produces_on(self, context: RequestContext) -> None:
         """There are none."""
 
-    def when_overtaken(self, callback: Callable[[], object]) -> None:
+    def when_overtaken(self, callback: Callable[[int], object]) -> None:
         """Nobody sends more meanwhile."""
 
     @property

@@ -36,7 +36,7 @@ class Reply:
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Nobody leaves here."""
 
-    def when_overtaken(self, callback: Callable[[], object]) -> None:
+    def when_overtaken(self, callback: Callable[[int], object]) -> None:
         """Nobody sends more meanwhile."""
 
     def let_produces_on(self, context: RequestContext) -> None:

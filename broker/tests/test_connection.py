@@ -17,13 +17,18 @@ from barnabas.controller.link.framing import PREFACE, FrameReader, encode_frame
 from barnabas.controller.link.messages import HELLO, REFUSED, Hello, Refused, decode, encode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.raw_client import RawClient
 from barnabas.testing.threaded_node import ThreadedNode
 
-PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
+PRODUCE, FETCH, LIST_OFFSETS, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 18, 19
 TOPIC = "connections"
 
 
@@ -81,6 +86,11 @@ def fetch_request(offset: int, max_wait_ms: int = 0, min_bytes: int = 1) -> Fetc
     )
 
 
+def end_request() -> ListOffsetsRequest:
+    asked = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    return ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=TOPIC, partitions=[asked])])
+
+
 def fetched(answer: Any) -> bytes:
     return bytes(answer.responses[0].partitions[0].records)
 
@@ -128,6 +138,36 @@ def test_requests_behind_a_waiting_fetch_are_answered_after_it(connect: Connect)
     assert correlation_id == 1
     assert b"wakes" in fetched(answer)
     assert [offset_of(client.receive(PRODUCE, 9)[1]) for _ in range(300)] == list(range(1, 301))
+
+
+@pytest.mark.parametrize(
+    "first", [10, None, 10_000], ids=["cut in the fetch", "cut behind it", "in one piece"]
+)
+def test_who_asks_for_offsets_waits_no_longer_for_records(connect: Connect, first: int | None) -> None:
+    client = connect()
+    assert offset_of(client.ask(PRODUCE, 9, produce_request(batch()))) == 0
+    for _ in range(3):
+        fetch = client.frame(FETCH, 12, fetch_request(1, max_wait_ms=3_600_000))
+        sent = fetch + client.frame(LIST_OFFSETS, 7, end_request())
+        cut = len(fetch) if first is None else first
+        client.socket.sendall(sent[:cut])
+        time.sleep(0.05)  # long enough, mostly, to be read by itself: the answers are the same either way
+        client.socket.sendall(sent[cut:])
+        assert fetched(client.receive(FETCH, 12)[1]) == b""
+        assert client.receive(LIST_OFFSETS, 7)[1].topics[0].partitions[0].offset == 1
+
+
+def test_a_fetch_waits_whatever_else_is_asked_behind_it(connect: Connect) -> None:
+    client, other = connect(), connect()
+    client.socket.sendall(client.frame(FETCH, 12, fetch_request(0, max_wait_ms=3_600_000)))
+    client.socket.sendall(client.frame(FETCH, 12, fetch_request(0)))
+    client.socket.sendall(client.frame(LIST_OFFSETS, 7, end_request()))  # is not next
+    for _ in range(20):
+        other.ask(LIST_OFFSETS, 7, end_request())
+    assert offset_of(other.ask(PRODUCE, 9, produce_request(batch(b"wakes")))) == 0
+    assert b"wakes" in fetched(client.receive(FETCH, 12)[1])
+    assert b"wakes" in fetched(client.receive(FETCH, 12)[1])
+    assert client.receive(LIST_OFFSETS, 7)[1].topics[0].partitions[0].offset == 1
 
 
 def test_a_fetch_waits_for_min_bytes_or_max_wait(connect: Connect) -> None:
