@@ -145,6 +145,7 @@ def test_requests_behind_a_waiting_fetch_are_answered_after_it(connect: Connect)
 )
 def test_who_asks_for_offsets_waits_no_longer_for_records(connect: Connect, first: int | None) -> None:
     client = connect()
+    client.socket.settimeout(60)
     assert offset_of(client.ask(PRODUCE, 9, produce_request(batch()))) == 0
     for _ in range(3):
         fetch = client.frame(FETCH, 12, fetch_request(1, max_wait_ms=3_600_000))
@@ -159,6 +160,7 @@ def test_who_asks_for_offsets_waits_no_longer_for_records(connect: Connect, firs
 
 def test_a_fetch_waits_whatever_else_is_asked_behind_it(connect: Connect) -> None:
     client, other = connect(), connect()
+    client.socket.settimeout(60)
     client.socket.sendall(client.frame(FETCH, 12, fetch_request(0, max_wait_ms=3_600_000)))
     client.socket.sendall(client.frame(FETCH, 12, fetch_request(0)))
     client.socket.sendall(client.frame(LIST_OFFSETS, 7, end_request()))  # is not next
