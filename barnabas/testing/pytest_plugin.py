@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator
 
     from barnabas.testing.pytest_backends import Backend, Backends
     from barnabas.testing.pytest_kafka import Kafka
 
-_OF_ONE_TEST = frozenset({"kafka_broker", "kafka_cluster"})  # fixtures that heed the mark
 _REPORTED = pytest.StashKey["list[Callable[[], list[tuple[str, str]]]]"]()
 
 
@@ -65,16 +64,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """See which tests heed the mark, before options leave some of them out."""
+    if any(item.get_closest_marker("kafka") for item in items):
+        from barnabas.testing.pytest_marks import note_heeding
+
+        note_heeding(session, items)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Refuse a mark of a test that has nothing to give it to; one of a class or a module may be about other tests."""
-    fixtures = set(getattr(item, "fixturenames", ()))
-    is_marked = any(mark.name == "kafka" for mark in item.own_markers)
-    if is_marked and fixtures & {"kafka", "kafka_session"} and not fixtures & _OF_ONE_TEST:
-        pytest.fail(
-            "@pytest.mark.kafka needs kafka_broker (or kafka_cluster), a broker of this test alone; properties of the session's "
-            "broker stand in the ini file, as kafka_properties",
-            pytrace=False,
-        )
+    """Refuse a mark of a test that has nothing to give it to."""
+    if item.get_closest_marker("kafka"):
+        from barnabas.testing.pytest_marks import refuse_unheeded
+
+        refuse_unheeded(item)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -187,20 +191,6 @@ def kafka_consumer(kafka: Kafka, kafka_topic: str) -> Any:
 
 
 def _marked_properties(request: pytest.FixtureRequest) -> dict[str, object]:
-    """Of all `kafka` marks around the test, the nearest first. pytest.fail where one has no names."""
-    properties: dict[str, object] = {}
-    for mark in request.node.iter_markers("kafka"):
-        given: dict[str, object] = {name.replace("_", "."): value for name, value in mark.kwargs.items()}
-        for mapping in mark.args:
-            given |= _mapping(mapping)
-        properties = {**given, **properties}
-    return properties
+    from barnabas.testing.pytest_marks import marked_properties
 
-
-def _mapping(given: object) -> Mapping[str, object]:
-    if not isinstance(given, dict):
-        pytest.fail(
-            f"@pytest.mark.kafka takes a mapping, such as {{'num.partitions': 3}}, and not {given!r}",
-            pytrace=False,
-        )
-    return given
+    return marked_properties(request.node)

@@ -296,6 +296,115 @@ def test_marks_that_can_t_be_heeded(pytester: pytest.Pytester) -> None:
     )
 
 
+def test_the_nearest_mark_counts(pytester: pytest.Pytester) -> None:
+    """Of each property: parameters before the function, that before its class, a class before its bases, then the module."""
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        pytestmark = pytest.mark.kafka({"num.partitions": 2, "message.max.bytes": 70_000})
+
+        def partitions(broker):
+            broker.create_topic("t")
+            assert broker.effective_config("t")["max.message.bytes"] == "70000"
+            return broker.topics()["t"]
+
+        @pytest.mark.kafka({"num.partitions": 3})
+        class Base: pass
+
+        @pytest.mark.kafka(num_partitions=4)
+        class TestDerived(Base):
+            def test_class(self, kafka_broker):
+                assert partitions(kafka_broker) == 4
+
+            @pytest.mark.kafka(num_partitions=5)
+            @pytest.mark.parametrize("count", [
+                pytest.param(6, marks=pytest.mark.kafka(num_partitions=6)), 5,
+            ])
+            def test_parameter(self, kafka_broker, count):
+                assert partitions(kafka_broker) == count
+
+            class TestInner:
+                def test_inner(self, kafka_cluster):
+                    assert partitions(kafka_cluster(1)) == 4
+
+        class TestInherited(Base):
+            def test_base(self, kafka_broker):
+                assert partitions(kafka_broker) == 3
+
+            @pytest.fixture
+            def broker(self, request):
+                return request.getfixturevalue("kafka_broker")
+
+            def test_by_another_fixture(self, broker):
+                assert partitions(broker) == 3
+
+        def test_module(kafka_broker):
+            assert partitions(kafka_broker) == 2
+        """,
+    )
+    result.assert_outcomes(passed=7)
+
+
+def test_a_mark_of_tests_that_all_share_a_broker_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_module="""
+        import pytest
+
+        pytestmark = pytest.mark.kafka({"num.partitions": 3})
+
+        def test_shared(kafka): pass
+        def test_without_kafka(): pass
+        """,
+        test_class="""
+        import pytest
+
+        @pytest.mark.kafka({"num.partitions": 3})
+        class TestShared:
+            def test_shared(self, kafka_topic): pass
+
+        def test_elsewhere(kafka_broker): pass
+        """,
+        test_both="""
+        import pytest
+
+        pytestmark = [pytest.mark.kafka({"num.partitions": 3})]
+
+        def test_shared(kafka): pass
+        class TestOwn:
+            def test_own(self, kafka_broker): pass
+        """,
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(passed=4, errors=2)
+    result.stdout.fnmatch_lines(["@pytest.mark.kafka on TestShared, none of whose tests *"])
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-k", "test_shared and test_both")
+    result.assert_outcomes(passed=1, deselected=5)
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_both.py::test_shared")
+    result.assert_outcomes(passed=1)
+
+
+def test_a_mark_without_properties_is_a_label(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+
+        @pytest.mark.kafka
+        def test_labelled(kafka): pass
+
+        @pytest.mark.kafka
+        def test_own(kafka_broker): pass
+
+        def test_other(): pass
+        """,
+        "-m",
+        "kafka",
+    )
+    result.assert_outcomes(passed=2, deselected=1)
+
+
 def test_a_passing_run_leaves_logging_as_it_was(pytester: pytest.Pytester) -> None:
     import logging
 
