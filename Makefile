@@ -84,7 +84,7 @@ cluster: $(INSTALLED)
 # One of spark_examples/: flights, exactly_once, enrichment, nats, backfill, failover.
 EXAMPLE ?= flights
 spark: $(INSTALLED) java
-	$(BIN)/python -m spark_examples.$(EXAMPLE) $(ARGS)
+	@$(BIN)/python -m spark_examples $(EXAMPLE) $(ARGS)
 
 demo:
 	@$(MAKE) --no-print-directory spark EXAMPLE=flights

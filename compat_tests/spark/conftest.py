@@ -13,8 +13,19 @@ from pyspark.sql import SparkSession
 
 from compat_tests.harness.broker import Broker
 from compat_tests.spark.streams import Job, JobFactory
+from compat_tests.spark.summary import SUMMARY
 from compat_tests.spark.topics import Topics
 from spark_examples.shared.spark_session import local_spark
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the examples said last: when they ended and how many checks they made."""
+    passed = terminalreporter.stats.get("passed", [])
+    lines = [text for report in passed for name, text in report.user_properties if name == SUMMARY]
+    if lines:
+        terminalreporter.section("Spark examples")
+        for line in lines:
+            terminalreporter.line(str(line))
 
 
 @pytest.fixture(scope="session")

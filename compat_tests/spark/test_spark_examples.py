@@ -1,38 +1,61 @@
 """The examples of spark_examples/ as programs, each from its start to its exit status.
 
-They take a while: `make test-spark` runs them. The two shortest are part of every run, in the Spark of the other tests.
+They take a while: `make test-spark` runs them, two of them against Apache Kafka as well, and ends with a line about each.
+The two shortest are part of every run, in the Spark of the other tests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServerFactory
+from compat_tests.spark.summary import SUMMARY
 from spark_examples.enrichment import __main__ as enrichment
 from spark_examples.flights.__main__ import PICTURE
 from spark_examples.nats.__main__ import circle
 from spark_examples.shared.flights import load_flights, totals_by_hour
 from spark_examples.shared.program import Checks, Run, verdict
+from spark_examples.shared.spark_session import connector
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ["backfill", "enrichment", "exactly_once", "failover", "flights", "nats"]
+
+Program = Callable[..., str]  # takes the example's name and its arguments
 
 
-def run_program(example: str, *arguments: str) -> str:
-    """What the example said; it has to end well."""
-    command = [sys.executable, "-m", f"spark_examples.{example}", *arguments]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=360, check=False)
-    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
-    return ended.stdout
+def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "spark_examples", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=560, check=False)
+
+
+@pytest.fixture
+def run_program(request: pytest.FixtureRequest) -> Program:
+    """Run an example to its end, which has to be a good one; what it said. Its last line stands in the summary."""
+
+    def run(example: str, *arguments: str) -> str:
+        process = ended(example, *arguments)
+        assert process.returncode == 0, process.stdout[-3000:] + process.stderr[-3000:]
+        assert "checks hold" in process.stdout
+        last = process.stdout.rstrip().splitlines()[-1]
+        request.node.user_properties.append((SUMMARY, f"{request.node.name:<40}{last}"))
+        return process.stdout
+
+    return run
 
 
 def test_enrichment_in_the_shared_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
@@ -54,21 +77,34 @@ def test_nats_in_the_shared_spark(
 
 @pytest.mark.long
 @pytest.mark.parametrize("example", ["exactly_once", "enrichment", "backfill"])
-def test_example(broker: Broker, example: str) -> None:
-    said = run_program(example, "--bootstrap-servers", broker.bootstrap)
-    assert "checks hold" in said
+def test_example(run_program: Program, broker: Broker, example: str) -> None:
+    run_program(example, "--bootstrap-servers", broker.bootstrap)
+
+
+@pytest.mark.long
+@pytest.mark.barnabas_only  # with --broker apache it is the test above
+@pytest.mark.parametrize("example", ["enrichment", "backfill"])
+def test_example_on_apache_kafka(
+    run_program: Program, java_tools: JavaTools, tmp_path: Path, example: str
+) -> None:
+    apache = ApacheBroker(tmp_path / "kafka", tools=java_tools)
+    apache.start()
+    try:
+        run_program(example, "--bootstrap-servers", apache.bootstrap)
+    finally:
+        apache.stop()
 
 
 @pytest.mark.long
 @pytest.mark.barnabas_only
-def test_failover() -> None:
+def test_failover(run_program: Program) -> None:
     said = run_program("failover")
     assert "kill -9 of node" in said
     assert "was restarted in good order" in said
 
 
 @pytest.mark.long
-def test_flights(broker: Broker) -> None:
+def test_flights(run_program: Program, broker: Broker) -> None:
     picture = ROOT / PICTURE
     picture.unlink(missing_ok=True)
     said = run_program("flights", "--bootstrap-servers", broker.bootstrap)
@@ -79,10 +115,42 @@ def test_flights(broker: Broker) -> None:
 
 @pytest.mark.long
 @pytest.mark.barnabas_only
-def test_nats() -> None:
+def test_nats(run_program: Program) -> None:
     said = run_program("nats", "--flights", "20000")
     assert "published 20,000 messages on flights.*.*" in said
     assert "nats-flights holds 20,000 records" in said
+
+
+@pytest.mark.parametrize("name", [[], ["flight"]])
+def test_who_names_no_example_reads_which_there_are(name: list[str]) -> None:
+    process = ended(*name)
+    assert process.returncode == 2
+    assert [line.split()[0] for line in process.stderr.splitlines()[1:]] == EXAMPLES
+
+
+def test_the_table_of_examples_has_them_all() -> None:
+    readme = (ROOT / "spark_examples" / "README.md").read_text()
+    assert sorted(re.findall(r"^\| \[(\w+)\]\(\1/README.md\)", readme, re.MULTILINE)) == EXAMPLES
+
+
+@pytest.mark.parametrize(
+    ("jar", "expected"),
+    [
+        ("spark-core_2.12-3.5.5.jar", "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.5"),
+        ("spark-core_2.13-4.1.0-preview1.jar", "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.0-preview1"),
+    ],
+)
+def test_the_connector_is_that_of_the_installed_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jar: str, expected: str
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert connector().endswith(f":{pyspark.__version__}")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(RuntimeError, match="holds no Spark"):
+        connector()
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / jar).touch()
+    assert connector() == expected
 
 
 def test_one_wrong_total_is_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -91,7 +92,8 @@ class Run:
 
 def arguments(description: str) -> argparse.ArgumentParser:
     """The options that every example has."""
-    parser = argparse.ArgumentParser(description=description)
+    name = Path(sys.argv[0]).parent.name
+    parser = argparse.ArgumentParser(prog=f"python -m spark_examples.{name}", description=description)
     parser.add_argument(
         "--bootstrap-servers",
         "--bootstrap",

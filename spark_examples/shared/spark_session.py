@@ -12,7 +12,6 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 # Jars are fetched once, about 60 MB, into this git-ignored folder.
 JAR_CACHE = Path(__file__).resolve().parents[2] / ".cache" / "spark-ivy"
 
@@ -20,6 +19,19 @@ JAR_CACHE = Path(__file__).resolve().parents[2] / ".cache" / "spark-ivy"
 # For programs that live for a minute: without the JIT's second stage and with a collector that has no threads of its
 # own, Spark starts in half of the processor time. Leave them away for work that lasts.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def connector() -> str:
+    """Where Maven has the connector of the installed Spark: of its version, and for its Scala.
+
+    Both are in the name of a jar: pyspark 3.5 brings Scala 2.12, pyspark 4 brings 2.13.
+    """
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    found = sorted((home / "jars").glob("spark-core_*.jar"))
+    if not found:
+        raise RuntimeError(f"{home} holds no Spark: there is no jars/spark-core_*.jar")
+    scala, _, version = found[0].stem.removeprefix("spark-core_").partition("-")
+    return f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{version}"
 
 
 @contextmanager
@@ -32,14 +44,12 @@ def local_spark(name: str, folder: Path, java_options: str = SHORT_LIVED) -> Ite
     if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise RuntimeError("Spark needs Java 17 or newer: install a JRE, or set JAVA_HOME")
     log = folder / "spark.log"
-    scratch = (
-        folder / "java"
-    )  # native libraries unpack themselves there; a killed Java would leave them in /tmp
+    scratch = folder / "java"  # where native libraries unpack themselves: a killed Java leaves them behind
     scratch.mkdir(exist_ok=True)
     builder = (
         SparkSession.builder.master("local[2]")
         .appName(name)
-        .config("spark.jars.packages", CONNECTOR)
+        .config("spark.jars.packages", connector())
         .config("spark.jars.ivy", str(JAR_CACHE))
         .config("spark.local.dir", str(folder / "spark"))
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
