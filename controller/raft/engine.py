@@ -57,7 +57,7 @@ from barnabas.storage.runtime import Runtime, Timer
 
 ATTENTION_S: Final = 0.05
 LOOK_S: Final = 0.04  # how often a follower looks at the clock
-START_WAIT_S: Final = 0.1  # at most, before the first question for support
+START_SPACING_S: Final = 0.01  # between the voters' first questions for support, in the order of their ids
 ALONE_LOOK_S: Final = 0.5
 HOUSEKEEPING_S: Final = 1.0  # the library has something to do once a second
 DISK_RETRY_S: Final = 1.0
@@ -152,9 +152,13 @@ class RaftEngine:
         self._looked_at = self._runtime.monotonic()
         with self.library:
             alone = not self.library.nodes
-            timeout = 0.0 if alone else START_WAIT_S * self._runtime.random.random()
-            self.library.elect_at(self._now + timeout - (1.0 if alone else 0.0))
+            self.library.elect_at(self._now + (-1.0 if alone else self._first_question_s()))
         self.wake()
+
+    def _first_question_s(self) -> float:
+        """Voters that start together do not ask together; the first gives the others time to listen."""
+        rank = sorted((self._node_id, *self.library.nodes)).index(self._node_id)
+        return START_SPACING_S * (rank + 0.5)
 
     def close(self) -> None:
         """Nothing is sent or applied any more. A job in its thread ends by itself."""
