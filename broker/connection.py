@@ -294,15 +294,18 @@ class Connection(BufferedProtocol):
         self._abandoned = callback
 
     def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        """Call back should more bytes arrive before the waiting request is answered, with the API key of the request
-        that they begin, -1 where it has not come yet. It must not answer at once."""
+        """Call back should another request begin to arrive before the waiting one is answered, with its API key. It must
+        not answer at once."""
         self._overtaken = callback
+        if not self._processing:  # it went to the disk first, and what is behind it may be here already
+            self._tell_overtaken()
 
     def _tell_overtaken(self) -> None:
+        if self._buffer is None or self._filled < 6:
+            return  # its API key, behind its size, is still to come
         overtaken, self._overtaken = self._overtaken, None
         if overtaken is not None and self._pending:
-            behind = memoryview(self._buffer)[: self._filled] if self._buffer is not None else b""
-            overtaken(int.from_bytes(behind[4:6], "big") if len(behind) >= 6 else -1)
+            overtaken(int.from_bytes(self._buffer[4:6], "big"))
 
     def close(self, reason: str = "") -> None:
         """Close now. `reason` is logged, with the peer."""

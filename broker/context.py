@@ -62,8 +62,8 @@ class RequestContext(msgspec.Struct, gc=False):
         self.reply.when_abandoned(callback)
 
     def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        """Call back should the client send more before this request is answered, at most once, with the API key of
-        what it sent (-1: not known); the callback must not answer in the same turn."""
+        """Call back should the client send another request before this one is answered, at most once, with the API key of
+        the other; the callback must not answer in the same turn."""
         self.reply.when_overtaken(callback)
 
     def let_produces_on(self) -> None:

@@ -6,6 +6,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from barnabas.wire.messages.list_offsets import (
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
 
+from barnabas.testing import Broker
 from barnabas.testing.raw_client import RawClient
 from barnabas.testing.threaded_node import ThreadedNode
 
@@ -141,21 +143,39 @@ def test_requests_behind_a_waiting_fetch_are_answered_after_it(connect: Connect)
 
 
 @pytest.mark.parametrize(
-    "first", [10, None, 10_000], ids=["cut in the fetch", "cut behind it", "in one piece"]
+    "cut",
+    [-10, 0, 3, 5, 10_000],
+    ids=["cut in the fetch", "behind it", "in the next size", "in the next key", "in one piece"],
 )
-def test_who_asks_for_offsets_waits_no_longer_for_records(connect: Connect, first: int | None) -> None:
+def test_who_asks_for_offsets_waits_no_longer_for_records(connect: Connect, cut: int) -> None:
     client = connect()
     client.socket.settimeout(60)
     assert offset_of(client.ask(PRODUCE, 9, produce_request(batch()))) == 0
     for _ in range(3):
         fetch = client.frame(FETCH, 12, fetch_request(1, max_wait_ms=3_600_000))
         sent = fetch + client.frame(LIST_OFFSETS, 7, end_request())
-        cut = len(fetch) if first is None else first
-        client.socket.sendall(sent[:cut])
+        client.socket.sendall(sent[: len(fetch) + cut])
         time.sleep(0.05)  # long enough, mostly, to be read by itself: the answers are the same either way
-        client.socket.sendall(sent[cut:])
+        client.socket.sendall(sent[len(fetch) + cut :])
         assert fetched(client.receive(FETCH, 12)[1]) == b""
         assert client.receive(LIST_OFFSETS, 7)[1].topics[0].partitions[0].offset == 1
+
+
+def test_who_asks_for_offsets_before_the_fetch_begins_to_wait() -> None:
+    """A fetch that goes to the disk first begins to wait late; here a delay does as much."""
+    with Broker() as broker:
+        broker.produce(TOPIC, b"value")
+        rule = broker.on("Fetch").hold()
+        client = RawClient(broker.port)
+        with closing(client.socket):
+            client.socket.sendall(
+                client.frame(FETCH, 12, fetch_request(1, max_wait_ms=3_600_000))
+                + client.frame(LIST_OFFSETS, 7, end_request())
+            )
+            rule.wait_held()
+            rule.release()
+            assert fetched(client.receive(FETCH, 12)[1]) == b""
+            assert client.receive(LIST_OFFSETS, 7)[1].topics[0].partitions[0].offset == 1
 
 
 def test_a_fetch_waits_whatever_else_is_asked_behind_it(connect: Connect) -> None:
@@ -197,7 +217,7 @@ def test_a_client_that_never_reads_does_not_disturb_the_others(connect: Connect)
         pass
     assert sent < 50_000_000
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 3
-    greedy.socket.settimeout(20)
+    greedy.socket.settimeout(60)
     for _ in range(20):
         assert len(fetched(greedy.receive(FETCH, 12)[1])) > 900_000
 
@@ -352,7 +372,7 @@ def test_an_answer_whose_file_has_shrunk_closes_its_connection(connect: Connect,
     client.socket.sendall(client.frame(FETCH, 12, request))
     time.sleep(0.3)  # the socket is full, the rest waits
     os.truncate(directory / f"{TOPIC}-0" / f"{0:020d}.log", 100)
-    client.socket.settimeout(5)
+    client.socket.settimeout(60)
     with pytest.raises((EOFError, ConnectionResetError)):
         client.receive_bytes(7_200_000)
 
