@@ -1,4 +1,5 @@
-"""What tests of brokers and of programs that use one need: `Broker` is a whole broker inside the test's process.
+"""What tests of brokers and of programs that use one need: `Broker` is a whole broker inside the test's process,
+`BrokerProcesses` one whose nodes are processes of their own.
 
 Importing this costs nothing; what is named here is loaded when it is first used (PEP 562).
 """
@@ -9,11 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from barnabas.testing.broker import Broker, BrokerFailed
+    from barnabas.testing.broker_processes import BrokerProcesses
 
-__all__ = ["Broker", "BrokerFailed"]
+__all__ = ["Broker", "BrokerFailed", "BrokerProcesses"]
 
 
 def __getattr__(name: str) -> object:
+    if name == "BrokerProcesses":
+        import barnabas.testing.broker_processes
+
+        return barnabas.testing.broker_processes.BrokerProcesses
     if name in __all__:
         import barnabas.testing.broker
 

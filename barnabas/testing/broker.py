@@ -63,7 +63,7 @@ class Broker(RunningBroker):
             raise ValueError(f"a broker has one node or more, not {nodes}")
         if as_version is not None and not isinstance(as_version, str):
             raise TypeError(f'as_version is a string, such as "2.8", and not {as_version!r}')
-        given = _texts(properties or {})
+        given = property_texts(properties or {})
         super().__init__(prefer_uvloop=given.get("barnabas.event.loop") == "uvloop")
         self.faults = Faults()
         self.faults.run_on_loop = self.call_if_running
@@ -109,7 +109,7 @@ class Broker(RunningBroker):
         directory = self._directory
         if directory is not None and not self._begins_alone:
             directory = directory / f"node-{node_id}"
-        own = _texts(properties)
+        own = property_texts(properties)
         node = BrokerNode(node_id, directory, {**self._properties, **own}, self.new_runtime)
         node.on_change = self.node_changed
         node.make_dispatcher = self.faults.dispatcher
@@ -260,7 +260,7 @@ class Broker(RunningBroker):
             node.start(self.loop)
 
 
-def _texts(properties: Mapping[str, object]) -> dict[str, str]:
+def property_texts(properties: Mapping[str, object]) -> dict[str, str]:
     """As server.properties has them. ConfigError (a ValueError) for one that there is not: here it is a slip."""
     check_names(properties)
     return {name: _text(value) for name, value in properties.items()}

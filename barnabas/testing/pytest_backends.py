@@ -71,7 +71,9 @@ class Backends(Protocol):
 
     def make_shared(self) -> Backend: ...
 
-    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend: ...
+    def make_fresh(
+        self, nodes: int, properties: Mapping[str, object], *, processes: bool = False
+    ) -> Backend: ...
 
     def close(self) -> None: ...
 
@@ -238,7 +240,11 @@ class InProcess:
     def make_shared(self) -> Backend:
         return self.make_fresh(1, {})
 
-    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend:
+    def make_fresh(self, nodes: int, properties: Mapping[str, object], *, processes: bool = False) -> Backend:
+        if processes:
+            from barnabas.testing.broker_processes import BrokerProcesses
+
+            return ProcessesBackend(BrokerProcesses({**self._properties, **properties}, nodes=nodes).start())
         from barnabas.testing.broker import Broker
 
         broker = Broker({**self._properties, **properties}, nodes=nodes).start()
@@ -249,11 +255,11 @@ class InProcess:
         self._log.detach()
 
 
-# -- Apache Kafka
+# -- processes
 
 
-class ApacheBackend(Backend):
-    """Processes of Apache Kafka."""
+class ProcessesBackend(Backend):
+    """Processes of Barnabas, or of Apache Kafka."""
 
     def __init__(self, broker: Any) -> None:
         super().__init__(broker)
@@ -281,12 +287,18 @@ class Apache:
     def make_shared(self) -> Backend:
         return self.make_fresh(1, {})
 
-    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend:
+    def make_fresh(
+        self,
+        nodes: int,
+        properties: Mapping[str, object],
+        *,
+        processes: bool = False,  # noqa: ARG002 - they are
+    ) -> Backend:
         from barnabas.testing.apache_kafka import ApacheKafka
 
         folder = self._folders.mktemp("kafka")
         kafka = ApacheKafka(self._home, folder, {**self._properties, **properties}, nodes=nodes)
-        return ApacheBackend(kafka.start())
+        return ProcessesBackend(kafka.start())
 
     def close(self) -> None:
         """Each has been stopped."""
@@ -315,7 +327,13 @@ class Elsewhere:
 
         return ElsewhereBackend(RemoteKafka(self._address))
 
-    def make_fresh(self, nodes: int, properties: Mapping[str, object]) -> Backend:  # noqa: ARG002
+    def make_fresh(
+        self,
+        nodes: int,  # noqa: ARG002
+        properties: Mapping[str, object],  # noqa: ARG002
+        *,
+        processes: bool = False,  # noqa: ARG002
+    ) -> Backend:
         pytest.skip(f"needs a broker of its own; --kafka {self._address} is one that runs already")
 
     def close(self) -> None:

@@ -159,11 +159,14 @@ def kafka_broker(request: pytest.FixtureRequest, _kafka_backends: Backends) -> I
 
 @pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest, _kafka_backends: Backends) -> Iterator[Callable[..., Any]]:
-    """`kafka_cluster(3, properties)` starts a cluster of this test alone, as `kafka_broker` does a single node."""
+    """`kafka_cluster(3, properties)` starts a cluster of this test alone, as `kafka_broker` does a single node;
+    `kafka_cluster(3, processes=True)` one whose nodes are processes, a `barnabas.testing.BrokerProcesses`."""
     ending = ExitStack()
 
-    def make(nodes: int = 3, properties: dict[str, object] | None = None) -> Any:
-        backend = _kafka_backends.make_fresh(nodes, {**_marked_properties(request), **(properties or {})})
+    def make(nodes: int = 3, properties: dict[str, object] | None = None, *, processes: bool = False) -> Any:
+        backend = _kafka_backends.make_fresh(
+            nodes, {**_marked_properties(request), **(properties or {})}, processes=processes
+        )
         ending.callback(backend.stop)
         _report_with(request, backend)
         return backend.broker

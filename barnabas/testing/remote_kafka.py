@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.testing.contents import StoredRecord, UnknownTopic
 from barnabas.testing.operations import CREATE_TOPICS, DELETE_TOPICS, RequestFailed
 from barnabas.testing.raw_client import RawClient
+from barnabas.testing.steering.steering import Finished
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Mapping, Sequence
 
     from barnabas.testing.seeding import Seed
 
@@ -51,7 +52,7 @@ class RemoteKafka:
         *,
         replication_factor: int | None = None,
         configs: Mapping[str, object] | None = None,
-    ) -> None:
+    ) -> Awaitable[None]:
         """Ready to be written to on return. RequestFailed; TimeoutError where it gets no leader."""
         topic = CreatableTopic(
             name=name,
@@ -64,8 +65,9 @@ class RemoteKafka:
         answer = self._ask(CREATE_TOPICS, _CREATE_VERSION, CreateTopicsRequest(topics=[topic]))
         self._check(answer.topics)
         self._wait(lambda: self._is_led(name), f"{name} has no leader")
+        return Finished()
 
-    def delete_topics(self, *names: str) -> None:
+    def delete_topics(self, *names: str) -> Awaitable[None]:
         """Those that exist. RequestFailed."""
         wanted = sorted(set(names) & set(self.topics()))
         if wanted:
@@ -73,12 +75,14 @@ class RemoteKafka:
                 DELETE_TOPICS, _DELETE_VERSION, DeleteTopicsRequest(topic_names=wanted, timeout_ms=30_000)
             )
             self._check(answer.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return Finished()
 
-    def seed(self, topic: str, records: object) -> None:
+    def seed(self, topic: str, records: object) -> Awaitable[None]:
         """As `Broker.seed`: append records, committed on return. A topic that does not exist is made. RequestFailed."""
         from barnabas.testing import seeding
 
         self._append(topic, seeding.read_seeds(records))
+        return Finished()
 
     def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
         """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition. RequestFailed."""
@@ -97,14 +101,19 @@ class RemoteKafka:
         if partition is not None and not 0 <= partition < count:
             raise UnknownTopic(f"there is no partition {partition} of {topic!r}")
         indexes = range(count) if partition is None else [partition]
-        return remote_records.read(self.bootstrap_servers, topic, indexes)
+        return remote_records.read(self.reachable_servers(topic), topic, indexes)
+
+    def reachable_servers(self, topic: str | None = None) -> str:  # noqa: ARG002 - some have to wait for its leaders
+        """Where a client finds the cluster, and this topic."""
+        return self.bootstrap_servers
 
     def _append(self, topic: str, seeds: Sequence[Seed]) -> list[StoredRecord]:
         from barnabas.testing import remote_records
 
         if topic not in self.topics():
             self.create_topic(topic)
-        return remote_records.append(self.bootstrap_servers, topic, self.topics()[topic], seeds)
+        servers = self.reachable_servers(topic)
+        return remote_records.append(servers, topic, self.topics()[topic], seeds)
 
     if not TYPE_CHECKING:  # to mypy they are not there
 
@@ -160,7 +169,7 @@ class RemoteKafka:
 
     def _connect(self) -> RawClient:
         failure: OSError | None = None
-        for address in self.bootstrap_servers.split(","):
+        for address in self.reachable_servers().split(","):
             host, _, port = address.strip().rpartition(":")
             try:
                 return RawClient(int(port), host.strip("[]"))

@@ -495,3 +495,32 @@ def test_nothing_is_loaded_where_nothing_is_used(pytester: pytest.Pytester) -> N
         """
     )
     pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider").assert_outcomes(passed=1)
+
+
+def test_a_cluster_of_processes_ends_with_its_test_and_its_log_is_shown(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import os
+
+        seen = []
+
+        def test_dies(kafka_cluster):
+            broker = kafka_cluster(1, {"num.partitions": 3}, processes=True)
+            seen.append(broker.nodes[0].pid)
+            assert seen[0] != os.getpid()
+            broker.kill_node(1)
+            broker.start_node(1)
+            broker.create_topic("orders")
+            seen.append(broker.nodes[0].pid)
+            assert broker.topics() == {"orders": 4}
+
+        def test_ends():
+            assert len(seen) == 2
+            assert not [pid for pid in seen if os.path.exists(f"/proc/{pid}")]
+        """,
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*{'orders': 3} == {'orders': 4}*", "*- Kafka broker's log -*", "*running on*"]
+    )
