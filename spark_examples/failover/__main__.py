@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_examples.failover.nodes import Nodes, local_cluster
+from barnabas.testing import BrokerProcesses
 from spark_examples.shared.flights import flight_records, load_flights, totals_by
 from spark_examples.shared.measures import collected, parsed
 from spark_examples.shared.program import Run, arguments, say, verdict
@@ -88,8 +88,8 @@ class Followed:
             time.sleep(0.1)
 
 
-def run(at: Run, nodes: Nodes | None) -> None:
-    """The whole example; `nodes` are ours to kill."""
+def run(at: Run, cluster: BrokerProcesses | None) -> None:
+    """The whole example; the nodes of `cluster` are ours to kill."""
     flights = load_flights(at.flights or FLIGHTS)
     create_topics(at.bootstrap, {FLIGHTS_TOPIC: FOREVER}, partitions=2)
     spark, files = at.spark(), at.folder / "files"
@@ -104,10 +104,10 @@ def run(at: Run, nodes: Nodes | None) -> None:
     source.start()
     try:
         query.await_rows(1)
-        if nodes is None:
+        if cluster is None:
             say("flights run: now is the time to kill a node of your cluster")
         else:
-            fail_over(nodes, query)
+            fail_over(cluster, query)
         source.is_over.set()
         source.join(_PATIENCE_S)
         say(f"{source.acknowledged:,} flights are acknowledged{source.failure}")
@@ -125,23 +125,33 @@ def run(at: Run, nodes: Nodes | None) -> None:
     at.checks.same("a batch over the topic finds the same", collected(whole, "carrier"), expected)
 
 
-def fail_over(nodes: Nodes, stream: Followed) -> None:
+def fail_over(cluster: BrokerProcesses, stream: Followed) -> None:
     """What happens to the cluster while flights run."""
-    leader = nodes.leader(FLIGHTS_TOPIC)
-    nodes.kill(leader)
+    leader = cluster.partition(FLIGHTS_TOPIC).leader
+    cluster.kill_node(leader)
     say(f"kill -9 of node {leader}, which led {FLIGHTS_TOPIC}-0, after {stream.rows():,} flights")
     killed = time.monotonic()
-    new = nodes.new_leader(FLIGHTS_TOPIC, leader)
+    new = new_leader(cluster, leader)
     say(f"node {new} leads, {time.monotonic() - killed:.1f} s later")
     stream.await_rows(stream.rows() + 2 * PER_SECOND)  # more than a batch that was under way can bring
     say(f"Spark goes on, after {stream.rows():,} flights")
-    nodes.start(leader)
-    nodes.wait_until_in_sync(FLIGHTS_TOPIC)
+    cluster.start_node(leader)
+    cluster.wait_until_in_sync(FLIGHTS_TOPIC)
     say(f"node {leader} is back, and its replicas are in sync")
-    other = nodes.leader(FLIGHTS_TOPIC)
-    nodes.restart(other)
-    nodes.wait_until_in_sync(FLIGHTS_TOPIC)
+    other = cluster.partition(FLIGHTS_TOPIC).leader
+    cluster.restart_node(other)
+    cluster.wait_until_in_sync(FLIGHTS_TOPIC)
     say(f"node {other} was restarted in good order, after {stream.rows():,} flights")
+
+
+def new_leader(cluster: BrokerProcesses, dead: int) -> int:
+    """Who leads partition 0 after a node has died, awaited."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while (leader := cluster.partition(FLIGHTS_TOPIC).leader) in (dead, -1):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no new leader of {FLIGHTS_TOPIC} after {_PATIENCE_S} s")
+        time.sleep(0.05)
+    return leader
 
 
 def main() -> int:
@@ -149,14 +159,14 @@ def main() -> int:
     options = arguments("A Spark stream, while a cluster fails over.").parse_args()
     with tempfile.TemporaryDirectory(prefix="spark-example-") as name, ExitStack() as running:
         folder = Path(name)
-        nodes = None
+        cluster = None
         bootstrap = options.bootstrap_servers
         if not bootstrap:
-            nodes = running.enter_context(local_cluster(folder))
-            bootstrap = nodes.bootstrap
+            cluster = running.enter_context(BrokerProcesses(nodes=3))
+            bootstrap = cluster.bootstrap_servers
             say(f"three nodes are at {bootstrap}")
         at = Run(bootstrap, folder, options.flights, running=running)
-        run(at, nodes)
+        run(at, cluster)
     return verdict(at.checks)
 
 
