@@ -10,83 +10,49 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+from barnabas.testing.node_process import NodeProcess, cluster_properties, properties_text, stop_processes
+
 _POLL_S = 0.05
-_STOP_S = 30
-_LAST_WORDS = 1500  # letters of its log
 _CONTROLLER_PORTS = 100  # after those for clients
 
 
 def properties(node: int, ports: list[int], controller_ports: list[int], folder: Path) -> str:
     """server.properties of one of the nodes (numbered from 1)."""
-    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controller_ports, 1))
     replicas = min(3, len(ports))
-    return f"""\
-process.roles=broker,controller
-node.id={node}
-controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{ports[node - 1]},CONTROLLER://127.0.0.1:{controller_ports[node - 1]}
-advertised.listeners=PLAINTEXT://127.0.0.1:{ports[node - 1]}
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-log.dirs={folder / "data"}
-default.replication.factor={replicas}
-min.insync.replicas={min(2, replicas)}
-offsets.topic.replication.factor={replicas}
-group.initial.rebalance.delay.ms=0
-"""
+    return properties_text(
+        {
+            **cluster_properties(node, ports, controller_ports, folder),
+            "default.replication.factor": str(replicas),
+            "min.insync.replicas": str(min(2, replicas)),
+            "offsets.topic.replication.factor": str(replicas),
+            "group.initial.rebalance.delay.ms": "0",
+        }
+    )
 
 
-class LocalNode:
-    """One node's process."""
+class LocalNode(NodeProcess):
+    """One node's process, and what there is to say of it."""
 
-    def __init__(self, node: int, folder: Path, text: str) -> None:
-        self.node = node
-        self.log = folder / "log"
-        self.properties = folder / "server.properties"
-        self.is_announced = False  # that it has ended
-        self._ready = folder / "ready"
-        folder.mkdir(parents=True, exist_ok=True)
-        self.properties.write_text(text)
-        self._log_begin = self.log.stat().st_size if self.log.exists() else 0  # of this run's part
-        command = [sys.executable, "-m", "barnabas.cli", "start", str(self.properties)]
-        with self._ready.open("wb") as ready, self.log.open("ab") as log:
-            # a session of its own: Ctrl-C is for us, who stop the nodes
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=ready, stderr=log, start_new_session=True
-            )
-
-    def is_ready(self) -> bool:
-        """Whether it serves."""
-        return self._ready.read_bytes().startswith(b"ready ")
+    is_announced = False  # that it has ended
 
     def first_words(self) -> str:
         """Where it is."""
-        return f"node {self.node} is process {self.process.pid}; its log is {_short(self.log)}"
+        return f"node {self.node_id} is process {self.process.pid}; its log is {_short(self.log)}"
 
     def last_words(self) -> str:
         """Why it has ended, or how to have it again."""
         code = self.process.returncode
         if code > 0:
             return (
-                f"node {self.node} has ended with {code}; the end of {_short(self.log)}:\n{self._log_end()}"
+                f"node {self.node_id} has ended with {code}; the end of {_short(self.log)}:\n{self.log_end()}"
             )
         why = f"was killed (signal {-code})" if code else "was stopped"
         barnabas = _short(Path(sys.executable).with_name("barnabas"))
-        return f"node {self.node} {why}; start it again with: {barnabas} start {_short(self.properties)}"
-
-    def _log_end(self) -> str:
-        """Whole lines of this run."""
-        end = self.log.read_bytes()[self._log_begin :].decode(errors="replace").rstrip()
-        if len(end) <= _LAST_WORDS:
-            return end
-        end = end[-_LAST_WORDS:]
-        return end.partition("\n")[2] or end
+        return f"node {self.node_id} {why}; start it again with: {barnabas} start {_short(self.properties)}"
 
 
 def _short(path: Path) -> str:
@@ -95,19 +61,12 @@ def _short(path: Path) -> str:
 
 def stop(nodes: list[LocalNode]) -> int:
     """SIGTERM to all, SIGKILL to who does not listen; 0 when all that had not ended before ended well."""
+    stop_processes(nodes)
     status = 0
     for one in nodes:
-        if one.process.poll() is None:
-            one.process.terminate()
-    for one in nodes:
-        try:
-            code = one.process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            one.process.kill()
-            code = one.process.wait()
-        if code and not one.is_announced:
+        if one.process.returncode and not one.is_announced:
             status = 1
-            say(f"node {one.node} ended with {code}; its log is {one.log}")
+            say(f"node {one.node_id} ended with {one.process.returncode}; its log is {one.log}")
     return status
 
 
