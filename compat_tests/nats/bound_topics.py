@@ -32,16 +32,42 @@ def bind(
 ) -> None:
     """Create the topic with these configs; where it exists, set them."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    if topic not in admin.list_topics(timeout=10).topics:
+    if topic not in admin.list_topics(timeout=30).topics:
         created = admin.create_topics([NewTopic(topic, partitions, replicas, config=dict(configs))])
-        created[topic].result(15)
+        created[topic].result(30)
         return
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(15)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def await_taken(url: str, topic: str, partitions: int = 1) -> None:
+    """Until brokers say that they take what is published for each partition: what comes before is nobody's. `url` is the
+    server's, with a user who may ask them."""
+    asyncio.run(_await_taken(url, topic, set(range(partitions))))
+
+
+async def _await_taken(url: str, topic: str, wanted: set[int]) -> None:
+    client = await nats.connect(url)
+    inbox = client.new_inbox()
+    answers = await client.subscribe(inbox)
+    taken: set[int] = set()
+    deadline = time.monotonic() + 60
+    while not wanted <= taken:
+        assert time.monotonic() < deadline, taken
+        await client.publish("$BARNABAS.BINDINGS", b"", reply=inbox)
+        try:
+            while True:
+                told = json.loads((await answers.next_msg(timeout=0.1)).data)
+                for each in told["bindings"]:
+                    if each["topic"] == topic and each["state"] == "running":
+                        taken.update(each["partitions"])
+        except nats.errors.TimeoutError:
+            continue
+    await client.close()
 
 
 def await_running(cluster: Cluster, *topics: str) -> None:
@@ -54,7 +80,7 @@ async def _await_running(cluster: Cluster, topics: set[str]) -> None:
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
     ready: dict[int, set[str]] = {}
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not all(topics <= ready.get(node, set()) for node in cluster.nodes):
         assert time.monotonic() < deadline, ready
         await client.publish("$BARNABAS.BINDINGS", b"", reply=inbox)

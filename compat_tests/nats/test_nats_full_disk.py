@@ -12,7 +12,7 @@ from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServerFactory
 from compat_tests.harness.topics import eventually
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.streams import Streams, read_all
 
 pytestmark = pytest.mark.barnabas_only
@@ -35,6 +35,7 @@ def test_other_topics_go_on(fresh_broker: BrokerFactory, nats_server: NatsServer
     broker.start()
     bind(broker, "full", {"nats.subjects": "full.>", "nats.buffer.bytes": "262144"})
     bind(broker, "other", {"nats.subjects": "other.>"})
+    await_taken(server.url, "other")
     with Streams(server) as streams:
 
         async def publish(subject: str, first: int, count: int) -> None:
@@ -43,7 +44,7 @@ def test_other_topics_go_on(fresh_broker: BrokerFactory, nats_server: NatsServer
             await streams.client.flush(30)
 
         async def told() -> dict[str, Any]:
-            answer = await streams.client.request("$BARNABAS.BINDINGS", b"", timeout=5)
+            answer = await streams.client.request("$BARNABAS.BINDINGS", b"", timeout=30)
             ways = {each["topic"]: each["ways"][0] for each in json.loads(answer.data)["bindings"]}
             return dict(ways["full"])
 
@@ -74,6 +75,7 @@ def test_what_comes_meanwhile_is_there_afterwards(
     broker.preexec = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, UNLIMITED))
     broker.start()
     bind(broker, "core", {"nats.subjects": "core.>", "nats.buffer.bytes": "262144"})
+    await_taken(server.url, "core")
     with Streams(server) as streams:
         streams.add("S", "stream.>")
         bind(broker, "stream", {"nats.subjects": "stream.>", "nats.mode": "jetstream"})
@@ -85,7 +87,7 @@ def test_what_comes_meanwhile_is_there_afterwards(
             await streams.client.flush(30)
 
         async def state() -> str:
-            told = await streams.client.request("$BARNABAS.BINDINGS", b"core.x", timeout=5)
+            told = await streams.client.request("$BARNABAS.BINDINGS", b"core.x", timeout=30)
             return str(json.loads(told.data)["bindings"][0]["state"])
 
         streams.run(publish())

@@ -16,7 +16,7 @@ from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.received import by_subject
 from compat_tests.nats.streams import read_all
 
@@ -60,7 +60,7 @@ def _count(broker: Broker, topic: str, count: int) -> None:
 
 def test_every_kind_of_binding(server: NatsServer, fresh_broker: BrokerFactory) -> None:
     async def prepare(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         await stream.add_stream(name="EVENTS", subjects=["events.>"])
         await stream.publish("events.1", b"1")
         bucket = await stream.create_key_value(bucket="stock")
@@ -69,9 +69,9 @@ def test_every_kind_of_binding(server: NatsServer, fresh_broker: BrokerFactory) 
     async def use(client: NatsClient) -> tuple[bytes, bytes, list[str]]:
         copies = await client.subscribe("copies.*")
         await client.flush()
-        answer = await client.request("orders.1", b"x", headers={"Kafka-Ack": "all"}, timeout=5)
-        copy = await copies.next_msg(timeout=10)
-        told = await client.request("$BARNABAS.BINDINGS", b"", timeout=5)
+        answer = await client.request("orders.1", b"x", headers={"Kafka-Ack": "all"}, timeout=30)
+        copy = await copies.next_msg(timeout=30)
+        told = await client.request("$BARNABAS.BINDINGS", b"", timeout=30)
         states = [f"{each['topic']} {each['state']}" for each in json.loads(told.data)["bindings"]]
         return answer.data, copy.data, states
 
@@ -88,7 +88,7 @@ def test_every_kind_of_binding(server: NatsServer, fresh_broker: BrokerFactory) 
 
     async def pears(client: NatsClient) -> bytes | None:
         try:
-            return (await (await client.jetstream().key_value("stock")).get("pears")).value
+            return (await (await client.jetstream(timeout=30).key_value("stock")).get("pears")).value
         except nats.js.errors.KeyNotFoundError:
             return None
 
@@ -106,7 +106,7 @@ def test_what_is_not_allowed_is_said(server: NatsServer, fresh_broker: BrokerFac
     bind(broker, "secrets", {"nats.subjects": "secrets.>"})
 
     async def state(client: NatsClient) -> str:
-        told = await client.request("$BARNABAS.BINDINGS", b"", timeout=5)
+        told = await client.request("$BARNABAS.BINDINGS", b"", timeout=30)
         return str(json.loads(told.data)["bindings"][0]["state"])
 
     eventually(lambda: "blocked: the server refuses the subscription" in _with_people(server, state))
@@ -115,7 +115,7 @@ def test_what_is_not_allowed_is_said(server: NatsServer, fresh_broker: BrokerFac
 def test_a_cluster(server: NatsServer, fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(settings={"nats.servers": _url(server, "broker")})
     bind(cluster, "orders", {"nats.subjects": "orders.>", "min.insync.replicas": "2"}, replicas=3)
-    cluster.wait_until_known()
+    await_taken(_url(server, "people"), "orders")
 
     async def publish(client: NatsClient) -> None:
         for number in range(200):

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import Sent, SteadyPublisher, settled
 from compat_tests.nats.received import by_subject, check
@@ -53,18 +53,19 @@ def test_members_share(server: NatsServer, broker: Broker) -> None:
         await member.drain()
 
     asyncio.run(run())
-    found = by_subject(broker.bootstrap, "jobs", 3, COUNT - len(theirs), timeout=20)
+    found = by_subject(broker.bootstrap, "jobs", 3, COUNT - len(theirs))
     ours = [value for values in found.values() for value in values]
     assert ours  # the server chooses, and not always evenly
     assert theirs
     assert sorted(map(int, [*ours, *theirs])) == list(range(COUNT))
 
 
-def make_members(cluster: Cluster, replicas: int, **configs: str) -> None:
+def make_members(server: NatsServer, cluster: Cluster, replicas: int, **configs: str) -> None:
     """Have all of its brokers in the group."""
     named = {name.replace("_", "."): value for name, value in configs.items()}
     bind(cluster, TOPIC, {**GROUP, **named}, partitions=PARTITIONS, replicas=replicas)
     cluster.wait_until_whole()
+    await_taken(server.url, TOPIC, PARTITIONS)
 
 
 def in_any_order(found: Sent) -> Sent:
@@ -76,13 +77,13 @@ def in_any_order(found: Sent) -> Sent:
 def test_members_of_a_cluster_produce_for_each_other(
     server: NatsServer, cluster: Cluster, replicas: int
 ) -> None:
-    make_members(cluster, replicas, nats_acks="reply")
+    make_members(server, cluster, replicas, nats_acks="reply")
 
     sent: Sent = {}
 
     async def run() -> None:
         client = await nats.connect(server.url)
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         for number in range(300):
             subject, payload = f"jobs.{number % 17}", b"%d" % number
             await stream.publish(subject, payload, timeout=10)
@@ -95,7 +96,7 @@ def test_members_of_a_cluster_produce_for_each_other(
 
 
 def test_leaders_that_move_lose_nothing(server: NatsServer, cluster: Cluster) -> None:
-    make_members(cluster, 3, min_insync_replicas="2")
+    make_members(server, cluster, 3, min_insync_replicas="2")
     publisher = SteadyPublisher(server, lambda number: f"jobs.{number % 40}")
     publisher.await_more(1000)
     for number in range(10):
@@ -108,7 +109,7 @@ def test_leaders_that_move_lose_nothing(server: NatsServer, cluster: Cluster) ->
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_brokers_that_are_restarted_lose_nothing(server: NatsServer, cluster: Cluster, replicas: int) -> None:
-    make_members(cluster, replicas)
+    make_members(server, cluster, replicas)
     publisher = SteadyPublisher(server, lambda number: f"jobs.{number % 40}")
     publisher.await_more(1000)
     restarted = sorted(cluster.nodes) if replicas == 1 or ROUNDS > 1 else [cluster.leader(TOPIC, 0)]
@@ -140,7 +141,7 @@ async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[t
     victim = await asyncio.to_thread(cluster.leader, TOPIC, 0)
     await asyncio.to_thread(cluster.kill, victim)
     for _ in range(2):  # while the others don't know yet, and after it
-        deadline, wanted = time.monotonic() + 40, len(acknowledged) + 500
+        deadline, wanted = time.monotonic() + 60, len(acknowledged) + 500
         while len(acknowledged) < wanted:
             assert time.monotonic() < deadline, "nobody is answered any more"
             await asyncio.sleep(0.05)
@@ -150,9 +151,8 @@ async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[t
     return acknowledged
 
 
-@pytest.mark.timeout(120)
 def test_what_is_acknowledged_is_there(server: NatsServer, cluster: Cluster) -> None:
-    make_members(cluster, 3, nats_acks="reply", min_insync_replicas="2")
+    make_members(server, cluster, 3, nats_acks="reply", min_insync_replicas="2")
     acknowledged = asyncio.run(publish_while_one_dies(server, cluster))
     found = {
         (record.partition(), record.offset()): record.value()
