@@ -50,18 +50,18 @@ def _code(raised: pytest.ExceptionInfo[KafkaException]) -> int:
 def test_create_describe_delete_topic(admin: AdminClient, unique: UniqueName) -> None:
     name = unique("topic")
     new = NewTopic(name, num_partitions=3, replication_factor=1, config={"retention.ms": "1234567"})
-    admin.create_topics([new])[name].result(15)
-    described = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(15)
+    admin.create_topics([new])[name].result(30)
+    described = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(30)
     assert len(described.partitions) == 3
     assert described.topic_id is not None
     assert [len(one.isr) for one in described.partitions] == [1, 1, 1]
     with pytest.raises(KafkaException) as raised:
-        admin.create_topics([new])[name].result(15)
+        admin.create_topics([new])[name].result(30)
     assert _code(raised) == ERRORS.TOPIC_ALREADY_EXISTS
-    admin.delete_topics([name])[name].result(15)
-    eventually(lambda: name not in admin.list_topics(timeout=10).topics)
+    admin.delete_topics([name])[name].result(30)
+    eventually(lambda: name not in admin.list_topics(timeout=30).topics)
     with pytest.raises(KafkaException) as raised:
-        admin.delete_topics([name])[name].result(15)
+        admin.delete_topics([name])[name].result(30)
     assert _code(raised) == ERRORS.UNKNOWN_TOPIC_OR_PART
 
 
@@ -79,46 +79,46 @@ def test_create_describe_delete_topic(admin: AdminClient, unique: UniqueName) ->
 )
 def test_create_topic_refused(admin: AdminClient, bad: NewTopic, code: int) -> None:
     with pytest.raises(KafkaException) as raised:
-        admin.create_topics([bad])[bad.topic].result(15)
+        admin.create_topics([bad])[bad.topic].result(30)
     assert _code(raised) == code
 
 
 def test_names_that_collide_are_refused(admin: AdminClient, unique: UniqueName) -> None:
     name = unique("col.lision")
-    admin.create_topics([NewTopic(name, 1, 1)])[name].result(15)
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     other = name.replace(".", "_")
     with pytest.raises(KafkaException) as raised:
-        admin.create_topics([NewTopic(other, 1, 1)])[other].result(15)
+        admin.create_topics([NewTopic(other, 1, 1)])[other].result(30)
     assert _code(raised) == ERRORS.TOPIC_EXCEPTION
 
 
 def test_create_topic_validate_only(admin: AdminClient, unique: UniqueName) -> None:
     name = unique("topic")
-    admin.create_topics([NewTopic(name, 1, 1)], validate_only=True)[name].result(15)
-    assert name not in admin.list_topics(timeout=10).topics
+    admin.create_topics([NewTopic(name, 1, 1)], validate_only=True)[name].result(30)
+    assert name not in admin.list_topics(timeout=30).topics
 
 
 def test_deleted_topic_comes_back_empty(admin: AdminClient, broker: Broker, topic: TopicFactory) -> None:
     name = topic()
     CLIENTS[2].produce(broker.bootstrap, name, [Sample(b"k", b"old")] * 3)
-    first = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(15).topic_id
-    admin.delete_topics([name])[name].result(15)
-    eventually(lambda: name not in admin.list_topics(timeout=10).topics)
-    admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result(15)
-    eventually(lambda: name in admin.list_topics(timeout=10).topics)
+    first = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(30).topic_id
+    admin.delete_topics([name])[name].result(30)
+    eventually(lambda: name not in admin.list_topics(timeout=30).topics)
+    admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result(30)
+    eventually(lambda: name in admin.list_topics(timeout=30).topics)
     assert CLIENTS[2].produce(broker.bootstrap, name, [Sample(b"k", b"new")]) == [0]
-    second = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(15).topic_id
+    second = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(30).topic_id
     assert str(first) != str(second)
     assert [one.sample.value for one in CLIENTS[0].consume(broker.bootstrap, name, 1)] == [b"new"]
 
 
 def test_create_partitions(admin: AdminClient, topic: TopicFactory) -> None:
     name = topic(partitions=2)
-    admin.create_partitions([NewPartitions(name, 5)])[name].result(15)
-    eventually(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == 5)
+    admin.create_partitions([NewPartitions(name, 5)])[name].result(30)
+    eventually(lambda: len(admin.list_topics(name, timeout=30).topics[name].partitions) == 5)
     for count in (5, 1):
         with pytest.raises(KafkaException) as raised:
-            admin.create_partitions([NewPartitions(name, count)])[name].result(15)
+            admin.create_partitions([NewPartitions(name, count)])[name].result(30)
         assert _code(raised) == ERRORS.INVALID_PARTITIONS
 
 
@@ -127,12 +127,12 @@ def test_configs_incrementally(admin: AdminClient, topic: TopicFactory) -> None:
 
     def config() -> dict[str, ConfigEntry]:
         resource = ConfigResource(ResourceType.TOPIC, name)
-        return dict(admin.describe_configs([resource])[resource].result(15))
+        return dict(admin.describe_configs([resource])[resource].result(30))
 
     def alter(operation: AlterConfigOpType, key: str, value: str) -> None:
         entry = ConfigEntry(key, value, incremental_operation=operation)
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(15)
+        admin.incremental_alter_configs([resource])[resource].result(30)
 
     assert config()["max.message.bytes"].is_default
     alter(AlterConfigOpType.SET, "max.message.bytes", "5000")
@@ -150,9 +150,9 @@ def test_configs_incrementally(admin: AdminClient, topic: TopicFactory) -> None:
 
 
 def test_broker_configs(admin: AdminClient) -> None:
-    broker_id = next(iter(admin.list_topics(timeout=10).brokers))
+    broker_id = next(iter(admin.list_topics(timeout=30).brokers))
     resource = ConfigResource(ResourceType.BROKER, str(broker_id))
-    configs = admin.describe_configs([resource])[resource].result(15)
+    configs = admin.describe_configs([resource])[resource].result(30)
     assert configs["log.segment.bytes"].value == "1073741824"
     assert configs["node.id"].is_read_only
 
@@ -161,14 +161,14 @@ def test_delete_records(admin: AdminClient, broker: Broker, topic: TopicFactory)
     name = topic()
     CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"%d" % n) for n in range(10)])
     where = confluent_kafka.TopicPartition(name, 0, 4)
-    result = admin.delete_records([where])[where].result(15)
+    result = admin.delete_records([where])[where].result(30)
     assert result.low_watermark == 4
     assert CLIENTS[0].consume(broker.bootstrap, name, 1, offset=4)[0].offset == 4
     latest = confluent_kafka.TopicPartition(name, 0, -1)
-    assert admin.delete_records([latest])[latest].result(15).low_watermark == 10
+    assert admin.delete_records([latest])[latest].result(30).low_watermark == 10
     beyond = confluent_kafka.TopicPartition(name, 0, 11)
     with pytest.raises(KafkaException) as raised:
-        admin.delete_records([beyond])[beyond].result(15)
+        admin.delete_records([beyond])[beyond].result(30)
     assert _code(raised) == ERRORS.OFFSET_OUT_OF_RANGE
 
 
@@ -180,7 +180,7 @@ def test_list_offsets(admin: AdminClient, broker: Broker, topic: TopicFactory) -
     where = confluent_kafka.TopicPartition(name, 0)
 
     def offset(spec: OffsetSpec) -> tuple[int, int]:
-        found = admin.list_offsets({where: spec})[where].result(15)
+        found = admin.list_offsets({where: spec})[where].result(30)
         return found.offset, found.timestamp
 
     assert offset(OffsetSpec.earliest())[0] == 0
@@ -199,7 +199,7 @@ def test_timestamp_lookup_inside_a_compressed_batch(
     samples = [Sample(None, b"v", timestamp=10_000 + number) for number in range(50)]
     CLIENTS[2].produce(broker.bootstrap, name, samples, "zstd")
     where = confluent_kafka.TopicPartition(name, 0)
-    found = admin.list_offsets({where: OffsetSpec.for_timestamp(10_033)})[where].result(15)
+    found = admin.list_offsets({where: OffsetSpec.for_timestamp(10_033)})[where].result(30)
     assert (found.offset, found.timestamp) == (33, 10_033)
 
 
@@ -209,9 +209,9 @@ def test_groups_through_confluent(
     name, group = topic(partitions=2), unique("group")
     member = ConfluentMember(broker.bootstrap, group, [name])
     await_balance([member], 2)
-    listed = {one.group_id: one for one in admin.list_consumer_groups().result(15).valid}
+    listed = {one.group_id: one for one in admin.list_consumer_groups().result(30).valid}
     assert listed[group].state == confluent_kafka.ConsumerGroupState.STABLE
-    described = admin.describe_consumer_groups([group])[group].result(15)
+    described = admin.describe_consumer_groups([group])[group].result(30)
     assert described.state == confluent_kafka.ConsumerGroupState.STABLE
     assert described.partition_assignor == "range"
     [one] = described.members
@@ -220,7 +220,7 @@ def test_groups_through_confluent(
         (name, 1),
     }
     with pytest.raises(KafkaException) as raised:
-        admin.delete_consumer_groups([group])[group].result(15)
+        admin.delete_consumer_groups([group])[group].result(30)
     assert _code(raised) == ERRORS.NON_EMPTY_GROUP
     member.leave()
     wanted = confluent_kafka.ConsumerGroupTopicPartitions(
@@ -228,17 +228,17 @@ def test_groups_through_confluent(
     )
     eventually(
         lambda: (
-            admin.describe_consumer_groups([group])[group].result(15).state
+            admin.describe_consumer_groups([group])[group].result(30).state
             == confluent_kafka.ConsumerGroupState.EMPTY
         )
     )
-    admin.alter_consumer_group_offsets([wanted])[group].result(15)
+    admin.alter_consumer_group_offsets([wanted])[group].result(30)
     asked = confluent_kafka.ConsumerGroupTopicPartitions(group)
-    offsets = admin.list_consumer_group_offsets([asked])[group].result(15).topic_partitions
+    offsets = admin.list_consumer_group_offsets([asked])[group].result(30).topic_partitions
     assert {(one.partition, one.offset) for one in offsets} == {(0, 7), (1, 9)}
-    admin.delete_consumer_groups([group])[group].result(15)
+    admin.delete_consumer_groups([group])[group].result(30)
     with pytest.raises(KafkaException) as raised:
-        admin.delete_consumer_groups([group])[group].result(15)
+        admin.delete_consumer_groups([group])[group].result(30)
     assert _code(raised) == ERRORS.GROUP_ID_NOT_FOUND
 
 
@@ -296,4 +296,4 @@ def test_many_partitions_in_one_topic(admin: AdminClient, broker: Broker, topic:
             seen.add(message.partition() or 0)
     consumer.close()
     assert len(seen) == 200
-    admin.delete_topics([name])[name].result(15)
+    admin.delete_topics([name])[name].result(30)

@@ -50,7 +50,7 @@ def framed(payload: bytes) -> bytes:
 
 def connect(broker: Broker, count: int) -> list[socket.socket]:
     host, port = broker.bootstrap.rsplit(":", 1)
-    return [socket.create_connection((host, int(port)), timeout=10) for _ in range(count)]
+    return [socket.create_connection((host, int(port)), timeout=30) for _ in range(count)]
 
 
 def push(client: socket.socket, data: bytes, limit: int) -> int:

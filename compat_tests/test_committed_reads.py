@@ -50,20 +50,20 @@ def test_consumers_get_the_committed_records(transactions: Broker) -> None:
     reader = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "c", "isolation.level": "read_committed"}
     )
-    assert reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=10) == (0, LAST_STABLE_OFFSET)
+    assert reader.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=30) == (0, LAST_STABLE_OFFSET)
     reader.assign([TopicPartition(TOPIC, 0, 0)])
-    offsets = [message.offset() for message in reader.consume(len(COMMITTED), 20)]
+    offsets = [message.offset() for message in reader.consume(len(COMMITTED), 30)]
     assert offsets == COMMITTED
     assert reader.consume(1, 0.3) == []
     reader.close()
 
     python = KafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level="read_committed", consumer_timeout_ms=2000
+        bootstrap_servers=bootstrap, isolation_level="read_committed", consumer_timeout_ms=30_000
     )
     partition = PythonPartition(TOPIC, 0)
     python.assign([partition])
     python.seek(partition, 0)
-    assert [record.offset for record in python] == COMMITTED
+    assert [next(python).offset for _ in COMMITTED] == COMMITTED
     assert python.end_offsets([partition]) == {partition: LAST_STABLE_OFFSET}
     python.close()
 
@@ -73,7 +73,7 @@ def test_consumers_get_the_committed_records(transactions: Broker) -> None:
         )
         await consumer.start()
         try:
-            return [(await asyncio.wait_for(consumer.getone(), 20)).offset for _ in COMMITTED]
+            return [(await asyncio.wait_for(consumer.getone(), 30)).offset for _ in COMMITTED]
         finally:
             await consumer.stop()
 

@@ -41,7 +41,7 @@ def bytes_in(folder: Path) -> int:
 
 def read_offsets(broker: Broker, topic: str, start: int = 0) -> list[int]:
     """Offsets of every record from `start` on, up to the end of the partition."""
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, consumer_timeout_ms=10_000)
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, consumer_timeout_ms=30_000)
     partition = PythonTopicPartition(topic, 0)
     consumer.assign([partition])
     consumer.seek(partition, start)
@@ -112,21 +112,21 @@ def test_committed_offsets_live_through_the_compaction_of_their_topic(eager_brok
         )
     ]
     resource = ConfigResource(ResourceType.TOPIC, "__consumer_offsets", incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(30)
     for number in range(40):
         for name, consumer in consumers.items():
             consumer.commit(
                 offsets=[TopicPartition(topic, 0, number + (name == "second"))], asynchronous=False
             )
         time.sleep(0.03)
-    admin.delete_consumer_groups(["second"])["second"].result(10)
+    admin.delete_consumer_groups(["second"])["second"].result(30)
     consumers["first"].commit(offsets=[TopicPartition(topic, 0, 77)], asynchronous=False)
     segments = broker.log_dir / "__consumer_offsets-0"
     eventually(lambda: bytes_in(segments) < 3000)
     broker.restart()
     consumer = Consumer({**settings, "group.id": "first", "bootstrap.servers": broker.bootstrap})
     assert consumer.committed([TopicPartition(topic, 0)])[0].offset == 77
-    groups = admin.list_consumer_groups().result(10).valid
+    groups = admin.list_consumer_groups().result(30).valid
     assert "second" not in [group.group_id for group in groups]
     for one in (*consumers.values(), consumer):
         one.close()

@@ -108,7 +108,7 @@ class Kafka:
         """Let the cleaner clean everything below the active segment."""
         active = max(int(path.stem) for path in self.partition.glob("*.log"))
         self._configure("min.cleanable.dirty.ratio", "0.0")
-        eventually(lambda: self._clean_up_to() >= active, 20)
+        eventually(lambda: self._clean_up_to() >= active)
         eventually(lambda: not list(self.partition.glob("*.swap")))
         self._configure("min.cleanable.dirty.ratio", "1.0")
 
@@ -120,7 +120,7 @@ class Kafka:
     def _configure(self, name: str, value: str) -> None:
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
-        self._admin.incremental_alter_configs([resource])[resource].result(10)
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 @pytest.fixture

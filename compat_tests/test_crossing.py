@@ -110,7 +110,7 @@ def read_on(broker: Broker, count: int, protocol: str = "classic", group: str = 
     consumer.subscribe(["plain"])
     values: list[str] = []
     while len(values) < count:
-        message = consumer.poll(20)
+        message = consumer.poll(30)
         assert message is not None, f"{len(values)} of {count}"
         assert message.error() is None, message.error()
         values.append((message.value() or b"").decode().split(" ")[0])
@@ -125,7 +125,7 @@ def set_config(broker: Broker, kind: ResourceType, name: str, key: str, value: s
     resource.add_incremental_config(ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+        future.result(30)
 
 
 def in_transactions(broker: Broker) -> None:
@@ -140,7 +140,7 @@ def in_transactions(broker: Broker) -> None:
         producer.begin_transaction()
         for partition in range(2):
             producer.produce("empty", value, partition=partition)
-        assert producer.flush(20) == 0
+        assert producer.flush(30) == 0
         position = TopicPartition("plain", 0, offset)
         producer.send_offsets_to_transaction([position], consumer.consumer_group_metadata(), 20)
         end(20)
@@ -151,12 +151,12 @@ def secure(broker: Broker) -> None:
     """What this broker keeps and does not act on."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_acls([ACL]).values():
-        future.result(20)
+        future.result(30)
     credential = UserScramCredentialUpsertion(
         "olga", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"pw"
     )
     for future in admin.alter_user_scram_credentials([credential]).values():
-        future.result(20)
+        future.result(30)
 
 
 ACL = AclBinding(
@@ -190,7 +190,7 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
     assert set(read_on(kafka, 60, "consumer", "new-protocol")) == {"k1"}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     for future in admin.delete_records([TopicPartition("plain", 2, 7)]).values():
-        future.result(20)
+        future.result(30)
     groups = (GROUP, "new-protocol", "sent-in-transactions")
     before = look(kafka.bootstrap, TOPICS, groups)
     intruder = BarnabasBroker(kafka.directory / "intruder", {"log.dirs": kafka.settings["log.dirs"]})
@@ -215,9 +215,9 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
     assert set(read_on(back, 60)) == {"k2"}
     assert set(read_on(back, 120, "consumer", "new-protocol")) == {"b1", "k2"}
     admin = AdminClient({"bootstrap.servers": back.bootstrap})
-    assert admin.describe_acls(EVERY_ACL).result(20) == [ACL]
+    assert admin.describe_acls(EVERY_ACL).result(30) == [ACL]
     users: Any = admin.describe_user_scram_credentials()
-    assert list(users.result(20)) == ["olga"]
+    assert list(users.result(30)) == ["olga"]
     assert not list(Path(back.directory).rglob("*-stray"))
 
 
@@ -251,7 +251,7 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     produce(kafka, "k1")
     assert set(read_on(kafka, 60)) == {"k1"}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics(["empty"])["empty"].result(20)
+    admin.delete_topics(["empty"])["empty"].result(30)
     topics = [name for name in TOPICS if name != "empty"]
     between = look(kafka.bootstrap, topics, [GROUP])
     assert not list(kafka.log_dir.glob("*-stray"))
@@ -259,7 +259,7 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     home = travel("barnabas")
     assert look(home.bootstrap, topics, [GROUP]) == between
     admin = AdminClient({"bootstrap.servers": home.bootstrap})
-    assert "empty" not in admin.list_topics(timeout=20).topics
+    assert "empty" not in admin.list_topics(timeout=30).topics
     produce(home, "b2")
     assert set(read_on(home, 60)) == {"b2"}
 

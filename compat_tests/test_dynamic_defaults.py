@@ -21,7 +21,7 @@ def test_a_changed_default_is_in_force_for_old_topics(fresh_broker: BrokerFactor
         "log.message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET
     )
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(30)
     now = time.time() * 1000
     for topic, stamped in (("old", True), ("own", False)):
         CLIENTS[2].produce(broker.bootstrap, topic, [Sample(b"k", b"v", timestamp=1_700_000_000_000)])

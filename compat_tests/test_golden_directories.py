@@ -11,11 +11,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Producer, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.company.read import read_all
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.fixture_types import BrokerFactory
 
@@ -49,14 +50,13 @@ def test_starts_with_everything_it_held(
 
 def _check(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    assert set(admin.list_topics(timeout=10).topics) == {"orders", "__consumer_offsets"}
-    topic_id = str(admin.describe_topics(TopicCollection(["orders"]))["orders"].result(10).topic_id)
+    assert set(admin.list_topics(timeout=30).topics) == {"orders", "__consumer_offsets"}
+    topic_id = str(admin.describe_topics(TopicCollection(["orders"]))["orders"].result(30).topic_id)
     assert topic_id.translate(str.maketrans("+/", "-_")) == _topic_id(broker)
     resource = ConfigResource(ResourceType.TOPIC, "orders")
-    assert admin.describe_configs([resource])[resource].result(10)["max.message.bytes"].value == "54321"
+    assert admin.describe_configs([resource])[resource].result(30)["max.message.bytes"].value == "54321"
     assert read_all(broker.bootstrap, "orders") == RECORDS
-    wanted = ConsumerGroupTopicPartitions("readers", [TopicPartition("orders", 0)])
-    (found,) = admin.list_consumer_group_offsets([wanted])["readers"].result(10).topic_partitions
+    (found,) = committed(admin, "readers")
     assert found.offset == 3
 
 

@@ -125,10 +125,10 @@ def test_java_group_members_join_and_leave(
             json.loads(line)["count"] for line in text.splitlines() if '"name":"records_consumed"' in line
         )
 
-    eventually(lambda: consumed() == 200, 30)
+    eventually(lambda: consumed() == 200)
     second.stop()
     second.wait()
-    eventually(lambda: owned(first.stdout) == {0, 1, 2, 3}, 30)
+    eventually(lambda: owned(first.stdout) == {0, 1, 2, 3})
     first.stop()
     first.wait()
     listed = java_tools.run("kafka-consumer-groups", *_server(broker), "--describe", "--group", group)

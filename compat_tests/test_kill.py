@@ -10,11 +10,11 @@ import random
 import time
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.committed import committed as committed_by
 from compat_tests.harness.dumped_logs import LogJudge
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.java_tools import JavaTools
@@ -109,7 +109,7 @@ def _await_progress(loads: list[Load]) -> None:
     def all_did() -> bool:
         return all(len(load.acknowledged) > before[id(load)] + 20 for load in loads)
 
-    eventually(all_did, 40)
+    eventually(all_did)
 
 
 def _check(reader: Reader, load: Load, acknowledged: list[int]) -> None:
@@ -126,16 +126,7 @@ def _check(reader: Reader, load: Load, acknowledged: list[int]) -> None:
 def _check_commits(broker: Broker, committed: list[int]) -> None:
     """Each partition's committed offset is the last one that was acknowledged, or one sent since."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    asked = confluent_kafka.ConsumerGroupTopicPartitions(GROUP)
-
-    def found() -> dict[int, int]:
-        try:
-            answer = admin.list_consumer_group_offsets([asked])[GROUP].result(15).topic_partitions or ()
-        except confluent_kafka.KafkaException:
-            return {}
-        return {one.partition: one.offset for one in answer}
-
-    offsets = eventually(found, 20)
+    offsets = {one.partition: one.offset for one in committed_by(admin, GROUP)}
     for offset in committed:
         assert offsets.get(offset % PARTITIONS, -1) >= offset, f"committed {committed}, found {offsets}"
 

@@ -35,7 +35,7 @@ def test_records_up_to_the_limit_and_above(broker: Broker, topic: TopicFactory) 
     outcome: list[KafkaError | None] = []
     for size in (1_999_900, 2_000_100, 10):
         producer.produce(name, os.urandom(size), on_delivery=lambda error, _: outcome.append(error))
-        assert producer.flush(20) == 0
+        assert producer.flush(30) == 0
     assert outcome[0] is None
     assert outcome[1] is not None
     assert outcome[1].code() == KafkaError.MSG_SIZE_TOO_LARGE
@@ -50,7 +50,7 @@ def test_a_record_above_the_brokers_default_limit(broker: Broker, topic: TopicFa
     name = topic()
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, max_request_size=10_000_000)
     with pytest.raises(MessageSizeTooLargeError):
-        producer.send(name, b"x" * 1_100_000).get(15)
+        producer.send(name, b"x" * 1_100_000).get(30)
     producer.close()
 
 
@@ -58,7 +58,7 @@ def test_a_record_larger_than_the_fetch_limits_is_read(broker: Broker, topic: To
     name = topic(configs={"max.message.bytes": "6000000"})
     value = os.urandom(5_000_000)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, max_request_size=10_000_000)
-    producer.send(name, value).get(15)
+    producer.send(name, value).get(30)
     producer.close()
     consumer = KafkaConsumer(
         name,
@@ -66,7 +66,7 @@ def test_a_record_larger_than_the_fetch_limits_is_read(broker: Broker, topic: To
         auto_offset_reset="earliest",
         max_partition_fetch_bytes=1000,
         fetch_max_bytes=1000,
-        consumer_timeout_ms=15_000,
+        consumer_timeout_ms=30_000,
     )
     assert next(consumer).value == value
     consumer.close()
@@ -120,10 +120,10 @@ def test_metadata_creates_a_topic_only_if_the_client_allows_it(broker: Broker, u
         with RawConnection(broker.bootstrap) as connection:
             connection.ask(raw.request(3, 4, body))
         if allow:
-            eventually(lambda name=name: name in admin.list_topics(timeout=5).topics)
+            eventually(lambda name=name: name in admin.list_topics(timeout=30).topics)
         else:
             time.sleep(0.5)
-            assert name not in admin.list_topics(timeout=5).topics
+            assert name not in admin.list_topics(timeout=30).topics
 
 
 def test_auto_creation_switched_off(fresh_broker: BrokerFactory) -> None:
@@ -131,12 +131,12 @@ def test_auto_creation_switched_off(fresh_broker: BrokerFactory) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "message.timeout.ms": 2000})
     outcome: list[KafkaError | None] = []
     producer.produce("missing", b"v", on_delivery=lambda error, _: outcome.append(error))
-    producer.flush(10)
+    producer.flush(30)
     assert outcome[0] is not None
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    assert "missing" not in admin.list_topics(timeout=5).topics
+    assert "missing" not in admin.list_topics(timeout=30).topics
     with pytest.raises(KafkaException):
-        admin.create_topics([NewTopic("a b", 1, 1)])["a b"].result(10)
+        admin.create_topics([NewTopic("a b", 1, 1)])["a b"].result(30)
 
 
 def test_listeners_answer_with_their_own_addresses(fresh_broker: BrokerFactory) -> None:
@@ -155,7 +155,7 @@ def test_listeners_answer_with_their_own_addresses(fresh_broker: BrokerFactory) 
         f"127.0.0.1:{outside}": ("localhost", outside),
     }
     for number, (address, advertised) in enumerate(expected.items()):
-        brokers = AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).brokers.values()
+        brokers = AdminClient({"bootstrap.servers": address}).list_topics(timeout=30).brokers.values()
         assert [(one.host, one.port) for one in brokers] == [advertised]
         assert CLIENTS[0].produce(address, "topic", [Sample(None, b"%d" % number)]) == [number]
     for address in expected:

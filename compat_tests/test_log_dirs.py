@@ -256,7 +256,7 @@ def test_a_partition_moves_while_it_serves(
         incremental_operation=AlterConfigOpType.SET,
     )
     resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[rate])
-    admin.incremental_alter_configs([resource])[resource].result(15)
+    admin.incremental_alter_configs([resource])[resource].result(30)
     sent = 0
 
     def send(connection: RawConnection, size: int) -> None:

@@ -61,7 +61,7 @@ def test_log_append_time_replaces_the_clients_time(broker: Broker, topic: TopicF
         CLIENTS[2].produce(broker.bootstrap, name, [Sample(b"k", b"v", timestamp=1_000)], codec)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
     consumer.assign([confluent_kafka.TopicPartition(name, 0, 0)])
-    messages = [consumer.poll(15), consumer.poll(15)]
+    messages = [consumer.poll(30), consumer.poll(30)]
     consumer.close()
     for message in messages:
         assert message is not None
@@ -76,7 +76,7 @@ def test_acks(broker: Broker, topic: TopicFactory, acks: int | str) -> None:
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, acks=acks, enable_idempotence=False)
     for number in range(10):
         producer.send(name, b"%d" % number)
-    producer.flush(20)
+    producer.flush(30)
     producer.close()
     found = CLIENTS[0].consume(broker.bootstrap, name, 10)
     assert [one.sample.value for one in found] == [b"%d" % number for number in range(10)]
@@ -91,7 +91,7 @@ def test_ten_thousand_records_in_order_over_partitions(broker: Broker, topic: To
         producer.produce(name, b"%d" % number, partition=number % 4)
         producer.poll(0)
     assert producer.flush(30) == 0
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, consumer_timeout_ms=15_000)
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, consumer_timeout_ms=30_000)
     consumer.assign([TopicPartition(name, partition) for partition in range(4)])
     consumer.seek_to_beginning()
     seen: dict[int, list[int]] = {partition: [] for partition in range(4)}

@@ -40,7 +40,7 @@ def test_retention_moves_the_logs_start(fresh_broker: BrokerFactory) -> None:
 
     def earliest() -> int:
         wanted = TopicPartition("t", 0)
-        return int(admin.list_offsets({wanted: OffsetSpec.earliest()})[wanted].result(10).offset)
+        return int(admin.list_offsets({wanted: OffsetSpec.earliest()})[wanted].result(30).offset)
 
     now_ms = int(time.time() * 1000)
     value = bytes(MEGABYTE // 4)  # three to a segment
@@ -64,7 +64,7 @@ def test_retention_moves_the_logs_start(fresh_broker: BrokerFactory) -> None:
 
         entry = ConfigEntry("retention.ms", "1800000", incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, "t", incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(15)
+        admin.incremental_alter_configs([resource])[resource].result(30)
         eventually(lambda: earliest() == 24)  # the segments with records of an hour ago
 
     folder = Path(broker.log_dir) / "t-0"
@@ -79,9 +79,9 @@ def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: Broker
     answers: list[tuple[int, float]] = []
 
     def wait() -> None:
-        with RawConnection(broker.bootstrap, timeout=30) as connection:
+        with RawConnection(broker.bootstrap) as connection:
             began = time.monotonic()
-            error, _, _ = raw.fetch(connection, "t", 0, min_bytes=1 << 20, max_wait_ms=8000)
+            error, _, _ = raw.fetch(connection, "t", 0, min_bytes=1 << 20, max_wait_ms=20_000)
             answers.append((error, time.monotonic() - began))
 
     with RawConnection(broker.bootstrap) as connection:
@@ -91,9 +91,9 @@ def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: Broker
     waiting.start()
     time.sleep(0.5)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(10)
-    waiting.join(30)
+    admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(30)
+    waiting.join(60)
     ((error, seconds),) = answers
     if broker.kind == "barnabas":  # Kafka lets it wait to its end
         assert error == OFFSET_OUT_OF_RANGE
-        assert seconds < 5
+        assert seconds < 15

@@ -15,10 +15,10 @@ from compat_tests.harness.fixture_types import TopicFactory
 def test_kafka_python(broker: Broker, topic: TopicFactory) -> None:
     name = topic()
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
-    assert producer.send(name, b"hello", key=b"k").get(10).offset == 0
+    assert producer.send(name, b"hello", key=b"k").get(30).offset == 0
     producer.close()
     consumer = KafkaConsumer(
-        name, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=10_000
+        name, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", consumer_timeout_ms=30_000
     )
     record = next(iter(consumer))
     consumer.close()
@@ -29,12 +29,12 @@ def test_confluent(broker: Broker, topic: TopicFactory) -> None:
     name = topic()
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce(name, b"hello", b"k")
-    assert producer.flush(10) == 0
+    assert producer.flush(30) == 0
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": name, "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([name])
-    message = consumer.poll(15)
+    message = consumer.poll(30)
     consumer.close()
     assert message is not None
     assert (message.offset(), message.key(), message.value()) == (0, b"k", b"hello")
@@ -50,7 +50,7 @@ def test_aiokafka(broker: Broker, topic: TopicFactory) -> None:
         await producer.stop()
         consumer = AIOKafkaConsumer(name, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")
         await consumer.start()
-        record = await asyncio.wait_for(consumer.getone(), 10)
+        record = await asyncio.wait_for(consumer.getone(), 30)
         await consumer.stop()
         return record.offset, record.key, record.value
 

@@ -30,7 +30,7 @@ def _start_expecting_failure(
         command,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
         cwd="/",
         env={**os.environ, **(environment or {})},
@@ -53,7 +53,7 @@ def test_a_signal_right_behind_the_ready_line_ends_it(tmp_path: Path) -> None:
             assert process.stdout.readline().startswith(b"ready ")
             process.send_signal(signal.SIGTERM)
             try:
-                assert process.wait(10) == 0
+                assert process.wait(60) == 0
             finally:
                 process.kill()
 
@@ -70,7 +70,7 @@ def test_ready_line_and_clean_end(fresh_broker: BrokerFactory, number: signal.Si
     assert broker.process is not None
     CLIENTS[2].produce(broker.bootstrap, "topic", [Sample(None, b"v")])
     broker.process.send_signal(number)
-    assert broker.process.wait(10) == 0
+    assert broker.process.wait(60) == 0
     assert broker.stdout_text().splitlines() == [line]
     assert "Traceback" not in broker.log_text()
 
@@ -148,7 +148,7 @@ def test_an_option_that_is_none_shows_the_subcommand_and_the_way() -> None:
         [sys.executable, "-m", "barnabas.cli", "start", "--port", "9093"],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 2

@@ -54,7 +54,7 @@ def _fill(cluster: Cluster, count: int, size: int) -> list[bytes]:
     acknowledged = []
     for number in range(count):
         value = b"%06d" % number + os.urandom(size)
-        if eventually(lambda value=value: _produce(cluster, value), 40):
+        if eventually(lambda value=value: _produce(cluster, value)):
             acknowledged.append(value)
     return acknowledged
 

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.company.read import read_all
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.golden import GOLDEN, SETTINGS
 from compat_tests.harness.topics import eventually
@@ -41,7 +42,7 @@ def test_a_cluster_goes_on_and_is_restarted_node_by_node(name: str, tmp_path: Pa
         _produce(cluster)
         cluster.kill(*cluster.nodes)
         cluster.start()
-        assert eventually(lambda: read_all(cluster.bootstrap, "orders") == [*RECORDS, (b"new", b"new")], 30)
+        assert eventually(lambda: read_all(cluster.bootstrap, "orders") == [*RECORDS, (b"new", b"new")])
     finally:
         cluster.close()
 
@@ -87,15 +88,14 @@ def test_a_voter_whose_disk_is_lost_is_replaced_by_a_new_quorum(tmp_path: Path) 
 def _produce(cluster: Cluster) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
     producer.produce("orders", b"new", key=b"new", partition=1)
-    assert producer.flush(20) == 0
+    assert producer.flush(30) == 0
 
 
 def _check(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    assert set(admin.list_topics(timeout=10).topics) == {"orders", "__consumer_offsets"}
+    assert set(admin.list_topics(timeout=30).topics) == {"orders", "__consumer_offsets"}
     resource = ConfigResource(ResourceType.TOPIC, "orders")
-    assert admin.describe_configs([resource])[resource].result(10)["max.message.bytes"].value == "54321"
+    assert admin.describe_configs([resource])[resource].result(30)["max.message.bytes"].value == "54321"
     assert read_all(cluster.bootstrap, "orders") == RECORDS
-    wanted = ConsumerGroupTopicPartitions("readers", [TopicPartition("orders", 0)])
-    (found,) = admin.list_consumer_group_offsets([wanted])["readers"].result(10).topic_partitions
+    (found,) = committed(admin, "readers")
     assert found.offset == 3

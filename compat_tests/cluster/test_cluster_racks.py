@@ -50,12 +50,12 @@ def test_a_consumer_reads_in_its_own_rack(fresh_cluster: ClusterFactory) -> None
         values.extend(message.value() for message in consumer.consume(100, 0.2) if message.error() is None)
         return len(values) >= count and seen_at[-1:] == [1]
 
-    eventually(lambda: read(10), 20)
+    eventually(lambda: read(10))
     CLIENTS[2].produce(cluster.bootstrap, "near", [Sample(None, b"10")])
-    eventually(lambda: read(11), 20)
+    eventually(lambda: read(11))
     assert values == [b"%d" % number for number in range(11)]
     cluster.kill(1)
     CLIENTS[2].produce(cluster.bootstrap, "near", [Sample(None, b"11")])
-    eventually(lambda: len(values) >= 12 or read(12), 40)
+    eventually(lambda: len(values) >= 12 or read(12))
     consumer.close()
     assert values[11] == b"11", "the leader serves those whose rack has nobody"

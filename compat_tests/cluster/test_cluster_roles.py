@@ -101,7 +101,7 @@ def test_two_of_three_start_again(fresh_cluster: ClusterFactory) -> None:
     create_topic(cluster, "topic")
     cluster.kill(1)
     CLIENTS[2].produce(cluster.bootstrap, "topic", SAMPLES)
-    eventually(lambda: sorted(cluster.partition("topic", 0).isr) == [2, 3], 30)
+    eventually(lambda: sorted(cluster.partition("topic", 0).isr) == [2, 3])
     cluster.kill(2, 3)
     cluster.start(2, 3)
     assert cluster.leader("topic") in (2, 3)

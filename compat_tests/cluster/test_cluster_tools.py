@@ -97,7 +97,7 @@ def test_kafka_reassign_partitions(cluster: Cluster, java_tools: JavaTools, tmp_
             java_tools.run("kafka-reassign-partitions", *chosen, "--verify", "--preserve-throttles").stdout
         )
 
-    eventually(complete, 40, pause=0.3)
+    eventually(complete, pause=0.3)
     verified = java_tools.run("kafka-reassign-partitions", *chosen, "--verify").stdout
     assert verified.count("is completed") == 2
     assert "Clearing broker-level throttles" in verified
@@ -106,7 +106,7 @@ def test_kafka_reassign_partitions(cluster: Cluster, java_tools: JavaTools, tmp_
     cluster.wait_until_whole()
     assert {cluster.partition("moved", number).replicas for number in (0, 1)} <= {(2, 3), (3, 2)}
     assert compare_replicas(cluster, "moved") > 0
-    eventually(lambda: not list(cluster.nodes[1].log_dir.glob("moved-[01]")), 30)
+    eventually(lambda: not list(cluster.nodes[1].log_dir.glob("moved-[01]")))
     assert [one.sample for one in CLIENTS[2].consume(cluster.bootstrap, "moved", 1000)] == samples
     listed = java_tools.run("kafka-reassign-partitions", *where, "--list").stdout
     assert "No partition reassignments found." in listed

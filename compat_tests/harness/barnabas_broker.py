@@ -45,7 +45,7 @@ class BarnabasBroker(Broker):
             command += ["--set", f"{name}={value}"]
         return command
 
-    def start(self, timeout: float = 30) -> None:
+    def start(self, timeout: float = 60) -> None:
         """Start and wait for the ready line; from then on the ports are fixed."""
         environment = {"BARNABAS_LOOP": self.loop} if self.loop else {}
         started = time.monotonic()

@@ -68,7 +68,7 @@ class Broker:
         """Start and wait until it serves."""
         raise NotImplementedError
 
-    def stop(self, timeout: float = 30) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """Stop cleanly (SIGTERM); the exit code."""
         return self._end(signal.SIGTERM, timeout)
 
@@ -170,9 +170,9 @@ class ExternalBroker(Broker):
 
     def start(self) -> None:
         """Only check that it answers."""
-        self.wait_until_accepting(10)
+        self.wait_until_accepting(60)
 
-    def stop(self, timeout: float = 30) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """Leave it running."""
         return 0
 

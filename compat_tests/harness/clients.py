@@ -57,7 +57,7 @@ class Client(Protocol):
     def consume(
         self, bootstrap: str, topic: str, count: int, partition: int = 0, offset: int = 0
     ) -> list[Read]:
-        """Read `count` records from an offset; fewer after 15 seconds without any."""
+        """Read `count` records from an offset; fewer after 30 seconds without any."""
 
 
 class KafkaPython:
@@ -83,7 +83,7 @@ class KafkaPython:
             )
             for one in samples
         ]
-        offsets = [future.get(20).offset for future in futures]
+        offsets = [future.get(30).offset for future in futures]
         producer.close()
         return offsets
 
@@ -91,7 +91,7 @@ class KafkaPython:
         self, bootstrap: str, topic: str, count: int, partition: int = 0, offset: int = 0
     ) -> list[Read]:
         """See Client.consume."""
-        consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=15_000)
+        consumer = KafkaConsumer(bootstrap_servers=bootstrap, consumer_timeout_ms=30_000)
         where = TopicPartition(topic, partition)
         consumer.assign([where])
         consumer.seek(where, offset)
@@ -136,7 +136,7 @@ class AioKafka:
                     )
                     for one in samples
                 ]
-                return [(await asyncio.wait_for(future, 20)).offset for future in sent]
+                return [(await asyncio.wait_for(future, 30)).offset for future in sent]
             finally:
                 await producer.stop()
 
@@ -156,7 +156,7 @@ class AioKafka:
             found: list[Read] = []
             try:
                 while len(found) < count:
-                    batches = await consumer.getmany(timeout_ms=15_000, max_records=count - len(found))
+                    batches = await consumer.getmany(timeout_ms=30_000, max_records=count - len(found))
                     if not batches:
                         break
                     for record in batches[where]:
@@ -207,7 +207,7 @@ class Confluent:
                 partition=partition,
                 on_delivery=delivered,
             )
-        assert producer.flush(20) == 0
+        assert producer.flush(30) == 0
         assert not errors, errors
         return offsets
 
@@ -220,14 +220,14 @@ class Confluent:
         )
         consumer.assign([confluent_kafka.TopicPartition(topic, partition, offset)])
         found: list[Read] = []
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 30
         while len(found) < count and time.monotonic() < deadline:
             for message in consumer.consume(count - len(found), timeout=0.5):
                 assert message.error() is None, message.error()
                 headers = _headers(message.headers())
                 sample = Sample(message.key(), message.value(), headers, message.timestamp()[1])
                 found.append(Read(message.offset() or 0, sample))
-                deadline = time.monotonic() + 15
+                deadline = time.monotonic() + 30
         consumer.close()
         return found
 

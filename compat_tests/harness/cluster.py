@@ -117,7 +117,7 @@ class Cluster:
         if whole:
             self.wait_until_known()
 
-    def stop(self, *nodes: int, timeout: float = 40) -> None:
+    def stop(self, *nodes: int, timeout: float = 60) -> None:
         """SIGTERM to all (or these), all at once; BrokerFailed when one does not end in time or ends badly."""
         chosen = [self.nodes[node] for node in nodes or self.nodes if self.nodes[node].alive()]
         for one in chosen:
@@ -171,7 +171,7 @@ class Cluster:
         """A partition's state, from whichever node answers."""
         return self.metadata().partitions[topic, partition]
 
-    def leader(self, topic: str, partition: int = 0, timeout: float = 40) -> int:
+    def leader(self, topic: str, partition: int = 0, timeout: float = 60) -> int:
         """The node that leads a partition and runs, awaited."""
 
         def found() -> int:
@@ -191,7 +191,7 @@ class Cluster:
                 return found
         return None
 
-    def active_controller(self, timeout: float = 40) -> int:
+    def active_controller(self, timeout: float = 60) -> int:
         """The node that leads the metadata quorum and runs, awaited."""
 
         def found() -> int:
@@ -243,7 +243,7 @@ class Cluster:
         except (OSError, EOFError):
             return ()
 
-    def _first_answer(self, timeout: float = 20) -> MetadataView:
+    def _first_answer(self, timeout: float = 60) -> MetadataView:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             for node in self.live:

@@ -34,9 +34,9 @@ def high_watermarks(bootstrap: str, topic: str) -> dict[int, int]:
     """Where each partition ends for a consumer."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 0})
     try:
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         return {
-            one: consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=20)[1]
+            one: consumer.get_watermark_offsets(TopicPartition(topic, one), timeout=30)[1]
             for one in partitions
         }
     finally:

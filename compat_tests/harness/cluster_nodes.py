@@ -36,13 +36,13 @@ class BarnabasNode(BarnabasBroker):
         self.launched_at = time.monotonic()
         self._spawn(self.command(), environment, self.preexec)
 
-    def wait(self, timeout: float = 30) -> None:
+    def wait(self, timeout: float = 60) -> None:
         """Wait for the ready line."""
         ready = self._await_ready_line(time.monotonic() + timeout)
         self.start_seconds = time.monotonic() - self.launched_at
         self.cluster_id = ready["cluster"]
 
-    def start(self, timeout: float = 30) -> None:
+    def start(self, timeout: float = 60) -> None:
         """Start and wait for the ready line."""
         self.launch()
         self.wait(timeout)

@@ -42,7 +42,7 @@ class Network:
             self._servers.append(server)
             return int(server.sockets[0].getsockname()[1])
 
-        return asyncio.run_coroutine_threadsafe(listen(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(listen(), self._loop).result(30)
 
     def cut(self, one: int, other: int) -> None:
         """Nothing passes between the two."""
@@ -71,7 +71,7 @@ class Network:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(stop(), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -86,7 +86,7 @@ class Network:
             done.set_result(None)
 
         self._loop.call_soon_threadsafe(change)
-        done.result(10)
+        done.result(30)
 
     async def _passable(self, sender: int, receiver: int) -> None:
         while (sender, receiver) in self._cut:

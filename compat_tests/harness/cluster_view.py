@@ -89,7 +89,7 @@ class _Reader:
         assert self.uvarint() == 0, "tagged fields where none are known"
 
 
-def metadata(address: str, timeout: float = 5) -> MetadataView:
+def metadata(address: str, timeout: float = 30) -> MetadataView:
     """All topics, as the node at host:port sees them; OSError or EOFError when it does not answer."""
     with RawConnection(address, timeout) as connection:
         answer = _Reader(connection.ask(raw.request(_METADATA, 7, struct.pack(">i?", -1, False))))

@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
+from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.loads import PARTITIONS, Load, Make, Reader, group_commits, kafka_python, librdkafka
 from compat_tests.harness.members import AioKafkaMember, ConfluentMember, Member
@@ -64,7 +64,7 @@ def create_topic(
             (name, number) in view and view[name, number].whole for view in views for number in range(count)
         )
 
-    eventually(whole, 40)
+    eventually(whole)
     return name
 
 
@@ -140,16 +140,14 @@ class Work:
     def _check_members(self) -> None:
         wanted = {b"%d" % number for number in self.loads[next(iter(self.loads))].acknowledged}
         for member in self.members:
-            member.await_values(lambda values: wanted <= set(values), 40)
+            member.await_values(lambda values: wanted <= set(values))
             member.leave()
 
     def _check_commits(self) -> None:
         """Each partition's committed offset is the last one that was acknowledged, or one sent since."""
         group = f"{self.group}-commits"
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, **QUIET})
-        asked = confluent_kafka.ConsumerGroupTopicPartitions(group)
-        answer = admin.list_consumer_group_offsets([asked])[group].result(20).topic_partitions or ()
-        found = {one.partition: one.offset for one in answer}
+        found = {one.partition: one.offset for one in committed(admin, group)}
         for offset in self.commits.acknowledged[-PARTITIONS:]:
             assert found.get(offset % PARTITIONS, -1) >= offset, f"committed {offset}, found {found}"
 

@@ -10,13 +10,13 @@ from typing import Any
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
+from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import ConfigResource, ConfigSource, ResourceType
 
 ReadRecord = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
@@ -37,7 +37,7 @@ def look(bootstrap: str, topics: Collection[str], groups: Collection[str]) -> Co
     """What the broker serves of these topics and groups; records as a read_committed consumer sees them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     described = {
-        name: future.result(20)
+        name: future.result(30)
         for name, future in admin.describe_topics(TopicCollection(list(topics))).items()
     }
     partitions = [(name, each.id) for name, topic in described.items() for each in topic.partitions]
@@ -60,7 +60,7 @@ def _configs(admin: AdminClient, topics: Collection[str]) -> dict[tuple[str, str
     }
     found: dict[tuple[str, str], dict[str, str]] = {}
     for resource, future in admin.describe_configs(resources).items():
-        entries: dict[str, Any] = future.result(20)
+        entries: dict[str, Any] = future.result(30)
         found[resource.restype.name, resource.name] = {
             name: entry.value for name, entry in sorted(entries.items()) if entry.source in dynamic
         }
@@ -84,7 +84,7 @@ def _records(
     found: dict[tuple[str, int], list[ReadRecord]] = {each: [] for each in partitions}
     unfinished = set(found)
     while unfinished:
-        message = consumer.poll(20)
+        message = consumer.poll(30)
         assert message is not None, f"no end of {unfinished}"
         place = (str(message.topic()), int(message.partition() or 0))
         error = message.error()
@@ -103,8 +103,6 @@ def _records(
 def _offsets(admin: AdminClient, groups: Collection[str]) -> dict[tuple[str, str, int], int]:
     found: dict[tuple[str, str, int], int] = {}
     for group in groups:
-        request = [ConsumerGroupTopicPartitions(group)]
-        result = admin.list_consumer_group_offsets(request)[group].result(20)
-        for each in result.topic_partitions:
+        for each in committed(admin, group):
             found[group, each.topic, each.partition] = each.offset
     return found

@@ -24,7 +24,7 @@ def fill(bootstrap: str, replication_factor: int) -> None:
     """Ten records in two partitions of `orders`, and the group `readers` at offset 3 of the first."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topic = NewTopic("orders", 2, replication_factor, config={"max.message.bytes": "54321"})
-    admin.create_topics([topic])["orders"].result(10)
+    admin.create_topics([topic])["orders"].result(30)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for number in range(10):
         producer.produce("orders", b"value %d" % number, key=b"key %d" % number, partition=number % 2)

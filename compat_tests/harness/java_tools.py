@@ -203,7 +203,7 @@ class JavaTools:
         assert self._process.stdin is not None
         try:
             self._process.stdin.close()
-            self._process.wait(10)
+            self._process.wait(30)
         except (OSError, subprocess.TimeoutExpired):
             self._process.kill()
             self._process.wait()

@@ -178,7 +178,7 @@ class Reader:
         deadline = time.monotonic() + timeout
         for partition in range(PARTITIONS):
             where = confluent_kafka.TopicPartition(self.topic, partition, self._positions[partition])
-            _, end = consumer.get_watermark_offsets(where, timeout=20)
+            _, end = consumer.get_watermark_offsets(where, timeout=30)
             assert end >= self._positions[partition], f"{self.topic}-{partition} has become shorter"
             consumer.assign([where])
             while self._positions[partition] < end and time.monotonic() < deadline:

@@ -35,12 +35,14 @@ class Member:
         *,
         instance_id: str | None = None,
         cooperative: bool = False,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> None:
         self.bootstrap = bootstrap
         self.group = group
         self.topics = list(topics)
         self.instance_id = instance_id
         self.cooperative = cooperative
+        self.session_timeout_ms = session_timeout_ms
         self.values: list[bytes] = []
         self.assigned: frozenset[tuple[str, int]] = frozenset()
         self.rebalances = 0
@@ -57,7 +59,7 @@ class Member:
         if self.failure is not None:
             raise self.failure
 
-    def await_values(self, enough: Callable[[list[bytes]], bool], timeout: float = 20) -> None:
+    def await_values(self, enough: Callable[[list[bytes]], bool], timeout: float = 60) -> None:
         """Wait until what was read satisfies `enough`; a failure of the member's thread is raised here."""
 
         def check() -> bool:
@@ -97,7 +99,7 @@ class KafkaPythonMember(Member):
             group_id=self.group,
             group_instance_id=self.instance_id,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self.session_timeout_ms,
             heartbeat_interval_ms=200,
             auto_commit_interval_ms=200,
             metadata_max_age_ms=1_000,
@@ -136,7 +138,7 @@ class AioKafkaMember(Member):
             group_id=self.group,
             group_instance_id=self.instance_id,
             auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=self.session_timeout_ms,
             heartbeat_interval_ms=200,
             auto_commit_interval_ms=200,
             metadata_max_age_ms=1_000,
@@ -162,7 +164,7 @@ class ConfluentMember(Member):
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "session.timeout.ms": self.session_timeout_ms,
             "heartbeat.interval.ms": 200,
             "auto.commit.interval.ms": 200,
             "topic.metadata.refresh.interval.ms": 1_000,
@@ -183,7 +185,7 @@ class ConfluentMember(Member):
 LIBRARIES: tuple[type[Member], ...] = (KafkaPythonMember, AioKafkaMember, ConfluentMember)
 
 
-def await_balance(members: Sequence[Member], partitions: int, timeout: float = 25) -> None:
+def await_balance(members: Sequence[Member], partitions: int, timeout: float = 60) -> None:
     """Wait until the members share all `partitions`, none twice and each member at least one."""
 
     def balanced() -> bool:

@@ -96,7 +96,7 @@ def good_batch(*values: bytes) -> bytes:
 class RawConnection:
     """A socket that speaks frames; `ask` returns the body behind the correlation id."""
 
-    def __init__(self, address: str, timeout: float = 15) -> None:
+    def __init__(self, address: str, timeout: float = 60) -> None:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=timeout)
 
@@ -124,7 +124,7 @@ class RawConnection:
         assert answer[:4] == payload[4:8], "the correlation id comes back"
         return answer[4:]
 
-    def is_closed(self, timeout: float = 15) -> bool:
+    def is_closed(self, timeout: float = 60) -> bool:
         """Whether the broker closes the connection within the time, answering nothing before."""
         self.socket.settimeout(timeout)
         try:

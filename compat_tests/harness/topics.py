@@ -27,7 +27,7 @@ def create_topic(
     def leaders_serve() -> bool:
         # Metadata alone may be ahead of the partitions' own state
         try:
-            return all(one.result(10).offset == 0 for one in admin.list_offsets(ends).values())
+            return all(one.result(30).offset == 0 for one in admin.list_offsets(ends).values())
         except KafkaException:
             return False
 
@@ -35,7 +35,7 @@ def create_topic(
     return name
 
 
-def eventually(check: Callable[..., Value], timeout: float = 15, pause: float = 0.05) -> Value:
+def eventually(check: Callable[..., Value], timeout: float = 60, pause: float = 0.05) -> Value:
     """Call `check` until it is truthy; its value. AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:

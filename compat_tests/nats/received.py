@@ -36,7 +36,7 @@ def read(broker: Broker | Cluster, topic: str, count: int, partitions: int = 1) 
     consumer.assign([kafka.TopicPartition(topic, index) for index in range(partitions)])
     consumer.seek_to_beginning()
     records: list[ConsumerRecord] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(records) < count and time.monotonic() < deadline:
         for found in consumer.poll(timeout_ms=200).values():
             records += found

@@ -159,7 +159,7 @@ class Kitchen:
     def _create(self, options: dict[str, str]) -> None:
         configs = dict(_CONFIG.findall(options.get("--config", "")))
         new = NewTopic(options["--topic"], int(options["--partitions"]), 1, config=configs)
-        self._admin.create_topics([new])[options["--topic"]].result(15)
+        self._admin.create_topics([new])[options["--topic"]].result(30)
 
     def _alter(self, options: dict[str, str]) -> None:
         entries = [
@@ -173,7 +173,7 @@ class Kitchen:
             ]
         assert entries, options
         resource = ConfigResource(ResourceType.TOPIC, options["--topic"], incremental_configs=entries)
-        self._admin.incremental_alter_configs([resource])[resource].result(15)
+        self._admin.incremental_alter_configs([resource])[resource].result(30)
 
     def _has_no_lag(self, group: str) -> None:
         """The group is at the end of every partition that it has a position in, of one at least."""
@@ -182,7 +182,7 @@ class Kitchen:
         def is_at_end() -> bool:
             found = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[
                 group
-            ].result(15)
+            ].result(30)
             positions = [each for each in found.topic_partitions if each.topic == topic]
             return bool(positions) and all(
                 each.offset == self.end(topic, each.partition) for each in positions
@@ -192,7 +192,7 @@ class Kitchen:
 
     def end(self, topic: str, partition: int) -> int:
         place = TopicPartition(topic, partition)
-        return int(self._admin.list_offsets({place: OffsetSpec.latest()})[place].result(15).offset)
+        return int(self._admin.list_offsets({place: OffsetSpec.latest()})[place].result(30).offset)
 
     def _nats_server(self, options: list[str]) -> str:
         assert options == ["-js"]

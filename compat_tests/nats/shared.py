@@ -92,20 +92,20 @@ def _delete_all(bootstrap: str, addresses: Iterable[str]) -> None:
     topics = _topics(admin)
     if topics:
         for topic in admin.delete_topics(topics).values():
-            topic.result(15)
+            topic.result(30)
         for address in addresses:
             one = AdminClient({"bootstrap.servers": address})
-            eventually(lambda one=one: not _topics(one), 30, 0.02)
-    groups = [group.group_id for group in admin.list_consumer_groups().result(15).valid]
+            eventually(lambda one=one: not _topics(one), pause=0.02)
+    groups = [group.group_id for group in admin.list_consumer_groups().result(30).valid]
     for group in admin.delete_consumer_groups(groups).values() if groups else ():
         try:
-            group.result(15)
+            group.result(30)
         except KafkaException:
             pass  # one that its topics were all of
 
 
 def _topics(admin: AdminClient) -> list[str]:
-    return [name for name in admin.list_topics(timeout=15).topics if not name.startswith("__")]
+    return [name for name in admin.list_topics(timeout=30).topics if not name.startswith("__")]
 
 
 def _empty_log(broker: Broker) -> None:
@@ -114,7 +114,7 @@ def _empty_log(broker: Broker) -> None:
 
 async def _delete_streams(server: NatsServer) -> None:
     client = await nats.connect(server.url)
-    jetstream = client.jetstream(timeout=15)
+    jetstream = client.jetstream(timeout=30)
     for stream in await jetstream.streams_info():
         await jetstream.delete_stream(stream.config.name or "")
     await client.close()

@@ -31,7 +31,7 @@ class Streams:
     def __enter__(self) -> Streams:
         self._thread.start()
         self.client = self.run(nats.connect(self._server.url))
-        self.jetstream = self.client.jetstream(timeout=15)
+        self.jetstream = self.client.jetstream(timeout=30)
         return self
 
     def __exit__(
@@ -78,11 +78,11 @@ class Streams:
     async def _ordered(self, stream: str) -> list[Any]:
         count = (await self.jetstream.stream_info(stream)).state.messages
         subscription = await self.jetstream.subscribe("", stream=stream, ordered_consumer=True)
-        found = [await subscription.next_msg(timeout=15) for _ in range(count)]
+        found = [await subscription.next_msg(timeout=30) for _ in range(count)]
         await subscription.unsubscribe()
         return found
 
-    def acknowledged(self, stream: str, consumer: str, seconds: float = 10) -> Any:
+    def acknowledged(self, stream: str, consumer: str, seconds: float = 60) -> Any:
         """What the server says of a consumer, once nothing is pending for it."""
         deadline = time.monotonic() + seconds
         while True:
@@ -105,7 +105,7 @@ def read_all(
             "auto.offset.reset": "earliest",
         }
     )
-    partitions = consumer.list_topics(topic, timeout=15).topics[topic].partitions
+    partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
     consumer.assign([TopicPartition(topic, index, 0) for index in sorted(partitions)])
     found: list[Any] = []
     deadline = time.monotonic() + seconds

@@ -29,7 +29,7 @@ def test_a_stock_jetstream_publisher_takes_the_topic_for_a_stream(server: NatsSe
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
 
     async def work(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         ack = await stream.publish("orders.a", b"0", stream="orders")
         assert (ack.stream, ack.seq, ack.duplicate) == ("orders", 1, None)
         futures = [await stream.publish_async("orders.b", b"%d" % number) for number in range(1, 500)]
@@ -51,10 +51,10 @@ def test_each_partition_counts_for_itself(server: NatsServer, broker: Broker) ->
     )
 
     async def work(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         sequences = [(await stream.publish(f"orders.{number % 3}", b"x")).seq for number in range(6)]
         assert sequences == [1, 1, 1, 2, 2, 2]
-        answer = await client.request("orders.2", b"x", timeout=5)
+        answer = await client.request("orders.2", b"x", timeout=30)
         assert answer.data == b'{"stream":"orders","partition":2,"seq":3}'
 
     publish(server, work)
@@ -64,7 +64,7 @@ def test_what_comes_again_is_stored_once_also_after_a_kill(server: NatsServer, b
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
 
     async def first(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         for number in range(20):
             ack = await stream.publish("orders.a", b"x", headers={"Nats-Msg-Id": f"id-{number}"})
             assert (ack.seq, ack.duplicate) == (number + 1, None)
@@ -72,7 +72,7 @@ def test_what_comes_again_is_stored_once_also_after_a_kill(server: NatsServer, b
         assert (ack.seq, ack.duplicate) == (8, True)
 
     async def again(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         for number in (19, 0, 7):
             ack = await publish_until_answered(stream, "orders.a", {"Nats-Msg-Id": f"id-{number}"})
             assert (ack.seq, ack.duplicate) == (number + 1, True)
@@ -97,14 +97,16 @@ async def publish_until_answered(stream: Any, subject: str, headers: dict[str, s
 
 
 def test_a_window_ends(server: NatsServer, broker: Broker) -> None:
-    bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply", "nats.dedup.window.ms": "300"})
+    bind(
+        broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply", "nats.dedup.window.ms": "2000"}
+    )
     bind(broker, "all", {"nats.subjects": "all.>", "nats.acks": "reply", "nats.dedup.window.ms": "0"})
 
     async def work(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         headers = {"Nats-Msg-Id": "a"}
         answers = [await stream.publish("orders.a", b"x", headers=headers) for _ in range(2)]
-        await asyncio.sleep(0.35)
+        await asyncio.sleep(2.1)
         answers.append(await stream.publish("orders.a", b"x", headers=headers))
         assert [(each.seq, each.duplicate) for each in answers] == [(1, None), (1, True), (2, None)]
         answers = [await stream.publish("all.a", b"x", headers=headers) for _ in range(2)]
@@ -117,7 +119,7 @@ def test_expectations_are_met_or_refused(server: NatsServer, broker: Broker) -> 
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
 
     async def work(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
 
         async def expecting(name: str, value: str) -> int:
             return (await stream.publish("orders.a", b"x", headers={name: value})).seq
@@ -143,7 +145,7 @@ def test_optimistic_writers_never_overwrite_each_other(server: NatsServer, broke
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
 
     async def work(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
 
         stored: list[int] = []
 
@@ -170,7 +172,7 @@ def test_a_message_that_is_too_large_is_told_so(server: NatsServer, broker: Brok
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply", "max.message.bytes": "2000"})
 
     async def work(client: NatsClient) -> None:
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         with refused(10054, "MESSAGE_TOO_LARGE"):
             await stream.publish("orders.a", b"x" * 3000, headers={"Nats-Msg-Id": "a"})
         assert (await stream.publish("orders.a", b"x", headers={"Nats-Msg-Id": "a"})).seq == 1
@@ -189,13 +191,13 @@ def test_without_being_asked_nobody_is_answered(server: NatsServer, broker: Brok
             await message.respond(b"the service")
 
         await client.subscribe("orders.service", cb=serve)
-        assert (await client.request("orders.service", b"x", timeout=5)).data == b"the service"
-        answer = await client.request("orders.a", b"x", timeout=5, headers={"Kafka-Ack": "all"})
+        assert (await client.request("orders.service", b"x", timeout=30)).data == b"the service"
+        answer = await client.request("orders.a", b"x", timeout=30, headers={"Kafka-Ack": "all"})
         assert answer.data == b'{"stream":"orders","partition":0,"seq":2}'
         with pytest.raises(nats.errors.TimeoutError):
             await client.request("orders.a", b"x", timeout=0.3)
 
-        stream = client.jetstream()
+        stream = client.jetstream(timeout=30)
         await stream.add_stream(name="KEPT", subjects=["beside.>"])
         for number in range(3):
             headers = {"Nats-Expected-Stream": "KEPT", "Nats-Expected-Last-Sequence": str(number)}
@@ -225,7 +227,7 @@ def test_publishers_are_told_how_many_answers_to_expect(server: NatsServer, brok
     bind(broker, "all", {"nats.subjects": ">"})
 
     async def work(client: NatsClient) -> None:
-        answer = json.loads((await client.request("$BARNABAS.BINDINGS", b"orders.a", timeout=5)).data)
+        answer = json.loads((await client.request("$BARNABAS.BINDINGS", b"orders.a", timeout=30)).data)
         assert answer["broker"] == 1
         told = {each["topic"]: (each["partitions"], each["expected_acks"]) for each in answer["bindings"]}
         assert told == {"all": ([0], 1), "orders": ([0, 1], 1)}
@@ -234,7 +236,7 @@ def test_publishers_are_told_how_many_answers_to_expect(server: NatsServer, brok
         inbox = client.new_inbox()
         answers = await client.subscribe(inbox, max_msgs=2)
         await client.publish("orders.a", b"x", reply=inbox, headers={"Kafka-Ack": "all"})
-        acks = [json.loads((await answers.next_msg(timeout=5)).data) for _ in range(2)]
+        acks = [json.loads((await answers.next_msg(timeout=30)).data) for _ in range(2)]
         assert sorted(each["stream"] for each in acks) == ["all", "orders"]
 
     publish(server, work)

@@ -39,7 +39,7 @@ async def store(stream: JetStreamContext, identity: str) -> int:
 async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, int]:
     """The sequences by id."""
     client = await nats.connect(server.url)
-    stream = client.jetstream()
+    stream = client.jetstream(timeout=30)
     sequences: dict[str, int] = {}
     is_over = False
 
@@ -67,7 +67,6 @@ async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, i
     return sequences
 
 
-@pytest.mark.timeout(120)
 def test_what_is_tried_again_is_stored_once(server: NatsServer, cluster: Cluster) -> None:
     configs = {"nats.subjects": "a.>", "nats.acks": "reply", "min.insync.replicas": "2"}
     bind(cluster, TOPIC, configs, replicas=3)

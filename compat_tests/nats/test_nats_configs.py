@@ -56,12 +56,12 @@ def _set(admin: AdminClient, topic: str, *, validate_only: bool = False, **confi
         for name, text in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource], validate_only=validate_only)[resource].result(15)
+    admin.incremental_alter_configs([resource], validate_only=validate_only)[resource].result(30)
 
 
 def _described(admin: AdminClient, kind: object, name: str) -> dict[str, ConfigEntry]:
     resource = ConfigResource(kind, name)
-    found: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(15)
+    found: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(30)
     return found
 
 
@@ -79,13 +79,13 @@ def test_bindings_are_made_shown_and_refused(bound: Broker) -> None:
 
     def create(**configs: str) -> None:
         wanted = {f"nats.{name.replace('_', '.')}": text for name, text in configs.items()}
-        admin.create_topics([NewTopic("new", 1, 1, config=wanted)])["new"].result(15)
+        admin.create_topics([NewTopic("new", 1, 1, config=wanted)])["new"].result(30)
 
     assert '"a..b" is no subject of NATS' in _refusal(lambda: create(subjects="a..b"))
     assert "come back for ever" in _refusal(lambda: create(subjects="a.>", publish_subject="a.b"))
     assert "nats.connection.south.servers" in _refusal(lambda: create(subjects="a", connection="south"))
     assert "cleanup.policy=compact" in _refusal(lambda: create(mode="kv", bucket="b"))
-    assert "new" not in admin.list_topics(timeout=10).topics
+    assert "new" not in admin.list_topics(timeout=30).topics
     assert "murmur2, fnv1a or token:N" in _refusal(lambda: _set(admin, "orders", partitioner="crc"))
     assert "circle" in _refusal(lambda: _circle(admin, bound))
     _set(admin, "orders", validate_only=True, key="none")

@@ -112,11 +112,11 @@ def test_records_that_retention_removed_do_not_come_again(broker: Broker, server
             found = [group.committed(each, metadata=True) for each in wanted]
             return [each.metadata for each in found if each is not None]
 
-        eventually(lambda: [each.split(" ")[:2] for each in committed()] == [["ORDERS", "1000"]] * 3, 30)
+        eventually(lambda: [each.split(" ")[:2] for each in committed()] == [["ORDERS", "1000"]] * 3)
         group.close()
         everything = [TopicPartition("orders", index, -1) for index in range(3)]
         for future in admin.delete_records(everything).values():
-            future.result(15)
+            future.result(30)
         broker.kill()
         broker.start()
         streams.publish(numbered(1000, 10))
@@ -148,7 +148,7 @@ def test_partitions_that_are_added_take_what_comes_then(broker: Broker, server: 
         bind(broker, "orders", BINDING, partitions=2)
         assert len(read_all(broker, "orders", 300)) == 300
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        admin.create_partitions([NewPartitions("orders", 5)])["orders"].result(15)
+        admin.create_partitions([NewPartitions("orders", 5)])["orders"].result(30)
         more = numbered(300, 300)
         streams.publish(more)
     found = read_all(broker, "orders", 600)

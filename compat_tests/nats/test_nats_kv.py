@@ -31,7 +31,7 @@ def with_bucket(server: NatsServer, work: Callable[[KeyValue], Awaitable[Any]]) 
 
     async def run() -> Any:
         client = await nats.connect(server.url)
-        jetstream = client.jetstream()
+        jetstream = client.jetstream(timeout=30)
         try:
             bucket = await jetstream.key_value("stock")
         except nats.js.errors.BucketNotFoundError:
@@ -52,7 +52,7 @@ def records(broker: Broker, count: int, partitions: int = 1) -> list[Any]:
     consumer.assign([TopicPartition("stock", index) for index in range(partitions)])
     consumer.seek_to_beginning()
     found: list[Any] = []
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         for several in consumer.poll(timeout_ms=100).values():
             found += several
@@ -67,7 +67,7 @@ def has(server: NatsServer, expected: dict[str, bytes]) -> None:
     """The bucket comes to hold these keys and values, and no others."""
 
     async def work(bucket: KeyValue) -> dict[str, bytes]:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while True:
             found: dict[str, bytes] = {}
             try:
@@ -226,7 +226,7 @@ def test_writers_on_both_sides_end_with_the_same_values(
                 await bucket.put(key, b"nats-%d" % number)
 
     with_bucket(server, work)
-    assert producer.flush(20) == 0
+    assert producer.flush(30) == 0
     if kills:
         broker.kill()
         with_bucket(server, lambda bucket: bucket.put("k1", b"meanwhile"))
@@ -242,7 +242,7 @@ def test_writers_on_both_sides_end_with_the_same_values(
 def test_values_that_have_outlived_their_time_are_no_obstacle(server: NatsServer, broker: Broker) -> None:
     async def make() -> None:
         client = await nats.connect(server.url)
-        await client.jetstream().create_key_value(bucket="stock", ttl=1)
+        await client.jetstream(timeout=30).create_key_value(bucket="stock", ttl=4)
         await client.close()
 
     asyncio.run(make())
@@ -251,7 +251,7 @@ def test_values_that_have_outlived_their_time_are_no_obstacle(server: NatsServer
     records(broker, 1)
     CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"2")])
     has(server, {"a": b"2"})
-    eventually(lambda: _is_empty(server), timeout=15)
+    eventually(lambda: _is_empty(server))
     CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"3")])
     has(server, {"a": b"3"})
 
@@ -298,7 +298,9 @@ def test_values_whose_time_is_up_are_tombstones(server: NatsServer, broker: Brok
 
     async def put() -> None:
         client = await nats.connect(server.url)
-        bucket = await client.jetstream().create_key_value(bucket="stock", ttl=1, limit_marker_ttl=60)
+        bucket = await client.jetstream(timeout=30).create_key_value(
+            bucket="stock", ttl=1, limit_marker_ttl=60
+        )
         await bucket.put("a", b"1")
         await client.close()
 

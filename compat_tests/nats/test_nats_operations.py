@@ -34,7 +34,7 @@ Metrics = dict[
 
 def page(broker: Broker) -> str:
     port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         return str(answer.read().decode())
 
@@ -66,7 +66,7 @@ def state(broker: Broker, topic: str) -> str:
 
 
 async def bindings(client: NatsClient, subject: bytes = b"") -> dict[str, Any]:
-    answer = json.loads((await client.request("$BARNABAS.BINDINGS", subject, timeout=5)).data)
+    answer = json.loads((await client.request("$BARNABAS.BINDINGS", subject, timeout=30)).data)
     return {each["topic"]: each for each in answer["bindings"]}
 
 
@@ -74,14 +74,14 @@ def check_kafka_works(broker: Broker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     failures: list[object] = []
     producer.produce("plain", b"x", on_delivery=lambda error, _: failures.append(error) if error else None)
-    assert producer.flush(10) == 0
+    assert producer.flush(30) == 0
     assert not failures
 
 
 def check_secret_is_not_shown(broker: Broker) -> None:
     resource = ConfigResource(ResourceType.BROKER, "1")
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    shown = admin.describe_configs([resource])[resource].result(15)
+    shown = admin.describe_configs([resource])[resource].result(30)
     assert shown["nats.password"].is_sensitive
     assert SECRET not in repr({name: entry.value for name, entry in shown.items()})
     assert SECRET not in page(broker)
@@ -107,7 +107,7 @@ def test_what_is_told(fresh_broker: BrokerFactory, nats_server: NatsServerFactor
     async def work(client: NatsClient) -> None:
         for number in range(20):
             headers = {"Nats-Msg-Id": str(number // 2)}
-            await client.request(f"orders.{number}", b"x" * 100, timeout=5, headers=headers)
+            await client.request(f"orders.{number}", b"x" * 100, timeout=30, headers=headers)
         told = await bindings(client)
         states = {topic: (each["state"], each["expected_acks"]) for topic, each in told.items()}
         assert states == {"orders": ("running", 1), "outward": ("running", 0), "paused": ("paused", 0)}
@@ -166,7 +166,7 @@ def test_a_wrong_password(fresh_broker: BrokerFactory, nats_server: NatsServerFa
     said = [line for line in broker.log_text().splitlines() if "Authorization Violation" in line]
     assert 1 <= len(said) <= 4, said  # once a connection, and in the gap; not at each attempt
     server.reload(server_with(SECRET))
-    eventually(lambda: state(broker, "orders") == "running", 20)
+    eventually(lambda: state(broker, "orders") == "running")
     assert metrics(broker)["barnabas_nats_gap_open", "orders"] == 0
     asyncio.run(publish_as_app(server))
     read(broker, "orders", 1)
@@ -194,7 +194,7 @@ def test_a_refused_subscription(fresh_broker: BrokerFactory, nats_server: NatsSe
     asyncio.run(told())
     check_kafka_works(broker)
     server.reload(server_with(SECRET))
-    eventually(lambda: state(broker, "orders") == "running", 20)
+    eventually(lambda: state(broker, "orders") == "running")
     eventually(lambda: metrics(broker)["barnabas_nats_gap_open", "orders"] == 0)
     assert broker.log_text().count("has refused something") == 1  # though it was asked for again
     asyncio.run(publish_as_app(server))
@@ -211,7 +211,7 @@ def test_a_server_that_is_not_there(fresh_broker: BrokerFactory, nats_server: Na
     check_kafka_works(broker)
     assert metrics(broker)["barnabas_nats_connection_connected", "in"] == 0
     server.start()
-    eventually(lambda: state(broker, "orders") == "running", 20)
+    eventually(lambda: state(broker, "orders") == "running")
     asyncio.run(publish_as_app(server))
     read(broker, "orders", 1)
     gap = next(line for line in broker.log_text().splitlines() if "s) may be missing" in line)

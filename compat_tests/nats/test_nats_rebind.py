@@ -64,7 +64,7 @@ def test_partitions_are_added(server: NatsServer, broker: Broker) -> None:
     publisher.await_more(500)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for count in (2, 3, 7, 20):
-        admin.create_partitions([NewPartitions(TOPIC, count)])[TOPIC].result(15)
+        admin.create_partitions([NewPartitions(TOPIC, count)])[TOPIC].result(30)
         publisher.await_more(300)
     sent = publisher.finish()
     found = by_subject(broker.bootstrap, TOPIC, 20, publisher.count)
@@ -89,11 +89,11 @@ def test_the_brokers_of_a_cluster_change_over_together(server: NatsServer, clust
     bind(cluster, "made", {"nats.key": "token:2"})
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for topic, count in ((TOPIC, 4), ("c", 3), (TOPIC, 9), ("c", 6)):
-        admin.create_partitions([NewPartitions(topic, count)])[topic].result(15)
+        admin.create_partitions([NewPartitions(topic, count)])[topic].result(30)
         publisher.await_more(1500)
     sent = publisher.finish()
     for topic, count in ((TOPIC, 9), ("c", 6)):
-        found = by_subject(cluster.bootstrap, topic, count, publisher.count, timeout=20)
+        found = by_subject(cluster.bootstrap, topic, count, publisher.count)
         wrong: Counter[bytes] = Counter()
         for subject, values in sent.items():
             theirs, ours = Counter(values), Counter(found.get(subject, []))

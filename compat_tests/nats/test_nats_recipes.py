@@ -82,14 +82,14 @@ def _ticks_of_nats_kafka(kitchen: Kitchen) -> None:
     """What nats-kafka leaves: three messages of a stream in the topic, acknowledged, and two that it has not taken."""
 
     async def work(client: NatsClient) -> None:
-        jetstream = client.jetstream()
+        jetstream = client.jetstream(timeout=30)
         await jetstream.add_stream(name="TICKS", subjects=["ticks.>"])
         for number in range(1, 6):
             await jetstream.publish(f"ticks.{number}", b"%d" % number)
         subscription = await jetstream.pull_subscribe("ticks.>", durable="nats-kafka", stream="TICKS")
-        for message in await subscription.fetch(3, timeout=5):
+        for message in await subscription.fetch(3, timeout=30):
             await message.ack_sync()
-            producer.send("ticks", message.data).get(timeout=10)
+            producer.send("ticks", message.data).get(timeout=30)
 
     kitchen.run(
         Block(
@@ -108,7 +108,7 @@ def _killed_and_once(kitchen: Kitchen) -> None:
 
     async def more(client: NatsClient) -> None:
         for number in range(200):
-            await client.jetstream().publish("shop.more", b"%d" % number)
+            await client.jetstream(timeout=30).publish("shop.more", b"%d" % number)
 
     kitchen.names["with_nats"](more)
     kitchen.broker.restart(kill=True)

@@ -37,7 +37,7 @@ def samples(first: int, count: int) -> list[Sample]:
 def stream_of(server: NatsServer, *subjects: str) -> None:
     async def run() -> None:
         client = await nats.connect(server.url)
-        await client.jetstream().add_stream(name="OUT", subjects=list(subjects))
+        await client.jetstream(timeout=30).add_stream(name="OUT", subjects=list(subjects))
         await client.close()
 
     asyncio.run(run())
@@ -48,13 +48,13 @@ def stored(server: NatsServer) -> list[tuple[str, bytes]]:
 
     async def run() -> list[tuple[str, bytes]]:
         client = await nats.connect(server.url)
-        jetstream = client.jetstream()
+        jetstream = client.jetstream(timeout=30)
         count = (await jetstream.stream_info("OUT")).state.messages
         found = []
         if count:
             subscription = await jetstream.subscribe(">", stream="OUT", ordered_consumer=True)
             for _ in range(count):
-                message = await subscription.next_msg(timeout=15)
+                message = await subscription.next_msg(timeout=30)
                 found.append((message.subject, message.data))
         await client.close()
         return found
@@ -67,7 +67,7 @@ def stored_count(server: NatsServer) -> int:
 
     async def run() -> int:
         client = await nats.connect(server.url)
-        count = (await client.jetstream().stream_info("OUT")).state.messages
+        count = (await client.jetstream(timeout=30).stream_info("OUT")).state.messages
         await client.close()
         return count
 
@@ -83,7 +83,7 @@ def subscribed(server: NatsServer, subject: str, count: int, meanwhile: Callable
         await client.flush()  # lets PING overtake what waits:
         await client.flush()  # ... so once more
         await asyncio.get_running_loop().run_in_executor(None, meanwhile)
-        found = [await subscription.next_msg(timeout=15) for _ in range(count)]
+        found = [await subscription.next_msg(timeout=30) for _ in range(count)]
         await client.close()
         return found
 
@@ -163,7 +163,7 @@ def test_a_broker_that_is_killed_publishes_each_record_once_to_a_stream(
         if round_number == 1:
             server.restart(kill=True)
         broker.start()
-    eventually(lambda: stored_count(server) >= 8000, timeout=30)
+    eventually(lambda: stored_count(server) >= 8000)
     assert [data for _, data in stored(server)] == [b"%d" % number for number in range(8000)]
 
 
@@ -220,7 +220,7 @@ def test_subjects_to_topics_to_subjects(server: NatsServer, broker: Broker) -> N
         subscription = await client.subscribe("c.>")
         for number in range(50):
             await client.publish(f"a.{number}", b"%d" % number, headers={"n": str(number)})
-        found = [await subscription.next_msg(timeout=15) for _ in range(50)]
+        found = [await subscription.next_msg(timeout=30) for _ in range(50)]
         await client.close()
         return found
 
@@ -241,7 +241,7 @@ def test_many_records_over_many_subjects_of_a_stream(server: NatsServer, broker:
 
     async def run() -> None:
         client = await nats.connect(server.url)
-        subscription = await client.jetstream().subscribe(">", stream="OUT", ordered_consumer=True)
+        subscription = await client.jetstream(timeout=30).subscribe(">", stream="OUT", ordered_consumer=True)
         producing = asyncio.get_running_loop().run_in_executor(None, produce_many, broker.bootstrap)
         for _ in range(TOTAL):
             message = await subscription.next_msg(timeout=30)

@@ -48,7 +48,7 @@ def check_all(bootstrap: str, expected: dict[str, Sent], partitions: int) -> Non
 def configs_of(admin: AdminClient, topic: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     return {
-        name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(10).items()
+        name: entry.value for name, entry in admin.describe_configs([resource])[resource].result(30).items()
     }
 
 
@@ -65,7 +65,7 @@ def test_subjects_make_topics(server: NatsServer, broker: Broker) -> None:
     expected = of_topics(sent, lambda subject: ".".join(subject.split(".")[:2]).replace("_", "__5F"))
     check_all(broker.bootstrap, {"made": {}, **expected}, 3)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    listed = admin.list_topics(timeout=10).topics
+    listed = admin.list_topics(timeout=30).topics
     assert {name for name in listed if name.startswith("m.")} == {
         *(f"m.t{n}" for n in range(6)),
         "m.al__5Fike",
@@ -83,7 +83,7 @@ def test_topics_come_back_and_are_known_after_a_restart(server: NatsServer, brok
     bind(broker, "made", {"nats.subjects": "m.>", "nats.topic.template": "{2}", "nats.acks": "reply"})
 
     async def ask(client: NatsClient, subject: str, identity: str) -> Any:
-        answer = await client.request(subject, b"x", timeout=10, headers={"Nats-Msg-Id": identity})
+        answer = await client.request(subject, b"x", timeout=30, headers={"Nats-Msg-Id": identity})
         told = json.loads(answer.data)
         return told["stream"], told["seq"], told.get("duplicate", False)
 
@@ -107,7 +107,7 @@ def test_topics_come_back_and_are_known_after_a_restart(server: NatsServer, brok
 
     publish(server, second)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_topics(["one"])["one"].result(10)
+    admin.delete_topics(["one"])["one"].result(30)
 
     async def third(client: NatsClient) -> None:
         assert await ask(client, "m.one", "b") == ("one", 1, False)
@@ -137,7 +137,7 @@ def test_no_more_topics_than_allowed(server: NatsServer, broker: Broker) -> None
             await client.publish(f"t{number % 30}.x", b"%d" % number)
         await client.flush()
         for subject in ("payments", "made", "t99"):
-            answer = await client.request(subject, b"injected", timeout=10)
+            answer = await client.request(subject, b"injected", timeout=30)
             answers.append(json.loads(answer.data))
 
     publish(server, work)
@@ -147,7 +147,7 @@ def test_no_more_topics_than_allowed(server: NatsServer, broker: Broker) -> None
     assert descriptions[2].startswith("POLICY_VIOLATION: topic t99 would be one more than nats.topic.max=5")
     assert all(description.endswith("it is in topic dead") for description in descriptions)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    made = {name for name in admin.list_topics(timeout=10).topics if name.startswith("t")}
+    made = {name for name in admin.list_topics(timeout=30).topics if name.startswith("t")}
     assert len(made) == 5
     for topic, found in by_topic(broker.bootstrap, dict.fromkeys(made, 1), 50).items():
         assert found == {f"{topic}.x": [b"%d" % number for number in range(int(topic[1:]), 300, 30)]}
@@ -165,7 +165,7 @@ def test_no_more_topics_than_allowed(server: NatsServer, broker: Broker) -> None
     bind(broker, "payments", {"nats.template.of": "made"})
 
     async def more(client: NatsClient) -> None:
-        answer = await client.request("payments", b"asked for", timeout=10)
+        answer = await client.request("payments", b"asked for", timeout=30)
         assert json.loads(answer.data)["stream"] == "payments"
 
     publish(server, more)
@@ -194,7 +194,7 @@ def test_what_a_partition_does_not_take(server: NatsServer, broker: Broker) -> N
             ("p.huge", b"4" * 5000, {"Color": "green"}),
             ("p.fine", b"5", {"Kafka-Partition": "1"}),
         ):
-            answer = await client.request(subject, payload, timeout=10, headers=headers)
+            answer = await client.request(subject, payload, timeout=30, headers=headers)
             answers.append(json.loads(answer.data).get("error", {}).get("description", ""))
         await client.publish("p.fine", b"6", headers={"Kafka-Partition": "0"})
 
@@ -221,7 +221,7 @@ def test_what_a_partition_does_not_take(server: NatsServer, broker: Broker) -> N
     bind(broker, "taken", {"nats.dead.letter.topic": ""})
 
     async def again(client: NatsClient) -> None:
-        answer = await client.request("p.far", b"1", timeout=10, headers={"Kafka-Partition": "7"})
+        answer = await client.request("p.far", b"1", timeout=30, headers={"Kafka-Partition": "7"})
         assert json.loads(answer.data)["error"]["description"].endswith("2 partitions")
 
     publish(server, again)
@@ -319,7 +319,7 @@ def test_brokers_agree_on_which_topics_there_are(server: NatsServer, cluster: Cl
         for subject, values in publisher.finish().items():
             sent.setdefault(subject, []).extend(values)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    made = sorted(name for name in admin.list_topics(timeout=10).topics if name.startswith("m-"))
+    made = sorted(name for name in admin.list_topics(timeout=30).topics if name.startswith("m-"))
     assert len(made) == 7
     count = sum(map(len, sent.values()))
     found = by_topic(cluster.bootstrap, {"dead": 2, "made": 3, **dict.fromkeys(made, 3)}, count)

@@ -29,7 +29,7 @@ def seeds() -> range:
     return range(int(first or 0), int(last))
 
 
-@pytest.mark.timeout(0 if "BARNABAS_RAFT_SEEDS" in os.environ else 120)
+@pytest.mark.timeout(0 if "BARNABAS_RAFT_SEEDS" in os.environ else 300)
 def test_nothing_committed_is_lost_whatever_happens() -> None:
     counters: Counter[str] = Counter()
     for seed in seeds():

@@ -1,0 +1,32 @@
+"""What a group has committed, also while its coordinator comes up: librdkafka's admin client tells its caller of that at
+once, where its consumers ask again."""
+
+from __future__ import annotations
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.harness.topics import eventually
+
+_NOT_YET = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+
+
+def committed(admin: AdminClient, group: str) -> list[TopicPartition]:
+    """Each partition with an offset; KafkaException for what is no matter of time."""
+
+    def answer() -> tuple[list[TopicPartition]] | None:
+        try:
+            found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
+        except KafkaException as error:
+            if error.args[0].code() in _NOT_YET:
+                return None
+            raise
+        return (list(found.topic_partitions or ()),)
+
+    answered = eventually(answer)
+    assert answered is not None
+    return answered[0]
