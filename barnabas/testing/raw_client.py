@@ -14,7 +14,7 @@ class RawClient:
     """A blocking socket that speaks frames."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self.socket = socket.create_connection((host, port), timeout=20)
+        self.socket = socket.create_connection((host, port), timeout=60)
         self._correlation_id = 0
 
     def frame(self, key: int, version: int, message: Any) -> bytes:

@@ -63,7 +63,7 @@ def test_ready_line_and_clean_stop(tmp_path: Path, loop: str, stop_signal: signa
         assert ready[2] == str(tmp_path / "logs")
         with socket.create_connection(("127.0.0.1", int(ready[1])), timeout=5):
             broker.send_signal(stop_signal)
-            rest, log = broker.communicate(timeout=20)
+            rest, log = broker.communicate(timeout=60)
     assert broker.returncode == 0
     assert rest == ""
     assert f"running on {loop}" in log

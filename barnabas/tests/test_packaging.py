@@ -99,7 +99,7 @@ def test_an_installed_wheel_starts_outside_the_repository(wheel: Path, tmp_path:
         assert broker.stdout is not None
         ready = broker.stdout.readline()
         broker.terminate()
-        _, log = broker.communicate(timeout=20)
+        _, log = broker.communicate(timeout=60)
     assert ready.startswith("ready PLAINTEXT://127.0.0.1:"), log
     assert broker.returncode == 0
     # In a clone the folder barnabas/ hides what is installed: then all of it is the clone's.

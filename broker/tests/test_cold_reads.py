@@ -127,7 +127,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         assert produce(client, bytes([number]) * BATCH_BYTES) == number
     partition = broker.node.services.partitions.get(TOPIC, 0)
     assert partition is not None
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while partition.log.recovery_point < BATCHES_IN_SEGMENT:  # from then on its index is on the disk alone
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -114,7 +114,7 @@ def produce(client: RawClient, topic: str, value: bytes) -> int:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)

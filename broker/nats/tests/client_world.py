@@ -59,7 +59,7 @@ class ClientWorld:
         self.runtime = runtime
         self.clients: list[NatsClient] = []
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 120) -> T:
         return self.runtime.loop.run_until_complete(asyncio.wait_for(work, timeout_s))
 
     def client(self, *urls: str, **options: Any) -> tuple[NatsClient, Events]:
@@ -83,7 +83,7 @@ class ClientWorld:
         self.runtime.close()
 
 
-async def until(reached: Callable[[], object], timeout_s: float = 15) -> None:
+async def until(reached: Callable[[], object], timeout_s: float = 60) -> None:
     """Wait for it."""
     for _ in range(round(timeout_s / 0.005)):
         if reached():
@@ -107,7 +107,7 @@ async def outcome(call: Callable[[Callable[..., object]], object]) -> tuple[Any,
     """What `call(done)` gives to `done`."""
     future: asyncio.Future[tuple[Any, ...]] = asyncio.get_running_loop().create_future()
     call(lambda *result: future.set_result(result))
-    return await asyncio.wait_for(future, 20)
+    return await asyncio.wait_for(future, 60)
 
 
 def into(messages: list[tuple[bytes, bytes, bytes, bytes]]) -> Sink:

@@ -99,10 +99,10 @@ class StreamWorld:
         self.client.start()
         self.carriers: list[ExactlyOnce] = []
         self.peer: Any = self.run(nats.connect(server.url))
-        self.jetstream: Any = self.peer.jetstream(timeout=10)
+        self.jetstream: Any = self.peer.jetstream(timeout=30)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runtime.loop.run_until_complete(asyncio.wait_for(work, 60))
+        return self.runtime.loop.run_until_complete(asyncio.wait_for(work, 120))
 
     def _close(self) -> None:
         for closer in self.closers:
@@ -137,7 +137,7 @@ class StreamWorld:
 
         self.run(run())
 
-    def until(self, reached: Callable[[], object], timeout_s: float = 15) -> None:
+    def until(self, reached: Callable[[], object], timeout_s: float = 60) -> None:
         async def run() -> None:
             for _ in range(round(timeout_s / 0.005)):
                 if reached():

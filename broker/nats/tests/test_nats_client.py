@@ -66,7 +66,7 @@ def test_messages_come_and_go_as_they_are(both_loops: ClientWorld, shared_nats_s
         ours.publish(b"go.a", b"")
         ours.publish(b"go.b", large, reply=b"back")
         ours.publish(b"go.c", b"c", headers=b"NATS/1.0\r\nName: value\r\n\r\n")
-        there = [await heard.next_msg(5) for _ in range(3)]
+        there = [await heard.next_msg(30) for _ in range(3)]
         assert [(one.subject, one.reply, one.data) for one in there] == [
             ("go.a", "", b""),
             ("go.b", "back", large),
@@ -396,7 +396,7 @@ def test_who_reads_too_slowly_is_told_why_the_connection_ended(world: ClientWorl
             await asyncio.sleep(0)
         await flushed(sender)
         await until(lambda: events.pauses)
-        assert 1.9 < events.pauses[0] < 10
+        assert events.pauses[0] > 1.9
         ours.resume()
         await until(lambda: events.causes)
         assert events.causes[0].kind == SLOW_CONSUMER
@@ -433,13 +433,11 @@ def test_a_pause_outlives_the_connection(world: ClientWorld, nats_server: Any) -
 def test_a_server_that_stands_still_is_left(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         server, other = nats_server(), nats_server()
-        ours, events = await world.connected(server.url, ping_interval_s=0.1)
-        await asyncio.sleep(0.5)  # pings are answered
+        ours, events = await world.connected(server.url, ping_interval_s=0.4)
+        await asyncio.sleep(1)  # pings are answered
         assert events.causes == []
         ours.stop()
-        ours, events = await world.connected(
-            server.url, other.url, ping_interval_s=0.1, connect_timeout_s=0.5
-        )
+        ours, events = await world.connected(server.url, other.url, ping_interval_s=0.4, connect_timeout_s=1)
         still, left = (server, other) if ours.server.endswith(str(server.port)) else (other, server)
         still.send_signal(signal.SIGSTOP)
         await until(lambda: events.causes)
@@ -573,7 +571,7 @@ def test_stopped_is_stopped_and_can_start_again(world: ClientWorld, shared_nats_
             ours.publish(b"stop", b"x" * 1000)
         ours.stop()  # what was published is still written
         for _ in range(100):
-            await heard.next_msg(5)
+            await heard.next_msg(30)
         assert not ours.is_connected
         assert events.names == ["connected", "disconnected"]
         await asyncio.sleep(0.05)

@@ -37,7 +37,7 @@ class Asker:
     def _wait(self, start: Callable[[Callable[..., Any]], object]) -> Any:
         found: list[Any] = []
         self.node.runtime.loop.call_soon_threadsafe(lambda: start(lambda *answer: found.append(answer)))
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + 60
         while not found:
             assert time.monotonic() < deadline, "no answer"
             time.sleep(0.005)
@@ -169,7 +169,7 @@ def _believe(asker: Asker, port: int) -> None:
     asker.node.runtime.loop.call_soon_threadsafe(
         lambda: controller.run(lambda _: Decision(list(records), None), done.append)
     )
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while not done:
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -206,7 +206,7 @@ def test_held_and_released_in_order(faults: Faults, client: RawClient) -> None:
     client.socket.settimeout(0.05)
     with pytest.raises(TimeoutError):
         client.socket.recv(1)
-    client.socket.settimeout(20)
+    client.socket.settimeout(60)
     rule.release()
     assert codes(client.receive(PRODUCE, 9)[1]) == {("a", 0): 0}
     assert client.receive(HEARTBEAT, 4)[1].error_code == NOT_COORDINATOR
