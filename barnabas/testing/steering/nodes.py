@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.testing.broker_node import BrokerNode
+from barnabas.testing.contents import awake_services_of
 from barnabas.testing.operations import RequestFailed, awake_services, when
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -133,6 +134,12 @@ def remove(nodes: list[BrokerNode], node_id: int, done: Done) -> None:
 
     def answered(response: Any, error: ErrorCode) -> None:
         code = error or ErrorCode.of(response.error_code)
-        done(RequestFailed(code, f"node {node_id} is not forgotten") if code else None)
+        if code:
+            done(RequestFailed(code, f"node {node_id} is not forgotten"))
+        else:
+            when(nodes, is_forgotten, lambda: done(None))
+
+    def is_forgotten() -> bool:
+        return not any(node_id in services.controller.image.brokers for services in awake_services_of(nodes))
 
     stop(nodes, node_id, stopped)
