@@ -54,7 +54,7 @@ def test_a_seed_replays_exactly_whatever_the_hashes_of_strings() -> None:
         command = [sys.executable, "-m", "compat_tests.simulation", "--seed", "5"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False
         )
         (found,) = [each for each in done.stdout.splitlines() if "trace" in each]
         return found.rpartition(",")[0]
