@@ -83,14 +83,14 @@ def test_example(run_program: Program, broker: Broker, example: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.barnabas_only  # with --broker apache it is the test above
-@pytest.mark.parametrize("example", ["enrichment", "backfill"])
+@pytest.mark.parametrize(("example", "flights"), [("enrichment", 10_000), ("backfill", 40_000)])
 def test_example_on_apache_kafka(
-    run_program: Program, java_tools: JavaTools, tmp_path: Path, example: str
+    run_program: Program, java_tools: JavaTools, tmp_path: Path, example: str, flights: int
 ) -> None:
     apache = ApacheBroker(tmp_path / "kafka", tools=java_tools)
     apache.start()
     try:
-        run_program(example, "--bootstrap-servers", apache.bootstrap)
+        run_program(example, "--bootstrap-servers", apache.bootstrap, "--flights", str(flights))
     finally:
         apache.stop()
 
