@@ -78,6 +78,7 @@ class ClusterMember:
         self._feed: MetadataFeed | None = None
         self._voters: list[Voter] = []  # of the quorum that has formed
         self.secret: bytes | None = None  # of a test's cluster; others have a file
+        self.first_question_s: float | None = None  # of a test's cluster, whose nodes start together
         self.on_fatal: Callable[[str], object] = lambda _: (
             None
         )  # the node can't be a member and must be stopped
@@ -111,6 +112,7 @@ class ClusterMember:
         raft = RaftMetadataLog(
             self._disk, self._directory, self._runtime, self._config.node_id, state.voter_ids, self._links
         )
+        raft.first_question_s = self.first_question_s
         raft.on_error = lambda error: self.on_fatal(why_it_ends(error, self._directory))
         self._raft = raft
         ControllerWatch(self._runtime, self._links)

@@ -94,6 +94,7 @@ class Node:
         self.on_ready: Callable[[], object] = lambda: None  # it serves
         self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher  # a test's stands between
         self.controller_secret: bytes | None = None  # of a test's cluster, which has no file with one
+        self.first_question_s: float | None = None  # of a test's cluster, whose nodes start together
         self.services: Services
         self._metadata: tuple[MetadataLog, Controller] | None = None  # once started
         self._member: ClusterMember | None = None
@@ -175,6 +176,7 @@ class Node:
         )
         self._member = member
         member.secret = self.controller_secret
+        member.first_question_s = self.first_question_s
         member.on_fatal = lambda why: self.on_fatal(why)
         member.start(self._metadata_found)
 

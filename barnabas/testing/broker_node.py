@@ -30,6 +30,7 @@ log = logging.getLogger("barnabas.testing")
 
 HOST = "127.0.0.1"
 PORT_TRIES = 20
+QUESTION_SPACING_S = 0.006  # a cluster's nodes start together, and ask for support one after the other
 _OF_LISTENING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 _MEMORY_LOG_DIR = "/barnabas"
 
@@ -96,6 +97,7 @@ class BrokerNode:
         self.node = Node(config, self.runtime, self.disk)
         self.node.make_dispatcher = self.make_dispatcher
         self.node.controller_secret = self.secret
+        self.node.first_question_s = QUESTION_SPACING_S * self.node_id
         self.node.on_fatal = self._failed
         self.node.on_ready = self._ready
         try:

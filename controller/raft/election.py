@@ -44,8 +44,6 @@ class Election:
 
     def connected(self, node_id: int) -> None:
         self._connected.add(node_id)
-        if self._term == self._library.term + 1:  # support is being asked for
-            self._ask(node_id)
 
     def disconnected(self, node_id: int, now: float) -> None:
         self._connected.discard(node_id)
@@ -72,12 +70,9 @@ class Election:
         self._round += 1
         self._term = library.term + 1
         self._supporters = {self._node_id}
+        _, last_index, last_term = library.journal.entries[-1]
         for node_id in library.nodes:
-            self._ask(node_id)
-
-    def _ask(self, node_id: int) -> None:
-        _, last_index, last_term = self._library.journal.entries[-1]
-        self._send(node_id, AskSupport(self._term, last_index, last_term, self._round))
+            self._send(node_id, AskSupport(self._term, last_index, last_term, self._round))
 
     def asked(self, node_id: int, message: AskSupport, now: float) -> None:
         granted = self._supports(node_id, message, now)

@@ -57,7 +57,7 @@ from barnabas.storage.runtime import Runtime, Timer
 
 ATTENTION_S: Final = 0.05
 LOOK_S: Final = 0.04  # how often a follower looks at the clock
-START_SPACING_S: Final = 0.01  # between the voters' first questions for support, in the order of their ids
+START_WAIT_S: Final = 0.1  # at most, before the first question for support
 ALONE_LOOK_S: Final = 0.5
 HOUSEKEEPING_S: Final = 1.0  # the library has something to do once a second
 DISK_RETRY_S: Final = 1.0
@@ -87,6 +87,7 @@ class RaftEngine:
         self.journal_bytes_min = journal_bytes_min
         self.after_step: Callable[[], object] = lambda: None
         self.first_command: Callable[[int], bytes] = lambda _: b""  # of a leader, by its term
+        self.first_question_s: float | None = None  # before the first question for support; None: by chance
         self.first_command_term = 0  # the term in which it was entered, 0 where this node does not lead
         self.on_error: Callable[[Exception], object] = lambda _: None
         self.on_progress: Callable[[int], object] = lambda _: None
@@ -152,13 +153,13 @@ class RaftEngine:
         self._looked_at = self._runtime.monotonic()
         with self.library:
             alone = not self.library.nodes
-            self.library.elect_at(self._now + (-1.0 if alone else self._first_question_s()))
+            self.library.elect_at(self._now + (-1.0 if alone else self._start_wait_s()))
         self.wake()
 
-    def _first_question_s(self) -> float:
-        """Voters that start together do not ask together; the first gives the others time to listen."""
-        rank = sorted((self._node_id, *self.library.nodes)).index(self._node_id)
-        return START_SPACING_S * (rank + 0.5)
+    def _start_wait_s(self) -> float:
+        if self.first_question_s is not None:
+            return self.first_question_s
+        return START_WAIT_S * self._runtime.random.random()
 
     def close(self) -> None:
         """Nothing is sent or applied any more. A job in its thread ends by itself."""

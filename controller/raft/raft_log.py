@@ -67,6 +67,7 @@ class RaftMetadataLog:
     ) -> None:
         assert node_id in voters
         self.on_error: Callable[[Exception], object] = lambda _: None  # hears why this node has fallen silent
+        self.first_question_s: float | None = None  # before the first question for support; None: by chance
         self._disk = disk
         self._directory = directory
         self._runtime = runtime
@@ -142,6 +143,7 @@ class RaftMetadataLog:
             self._install,
             self._journal_bytes_min,
         )
+        engine.first_question_s = self.first_question_s
         engine.after_step = self._after_step
         engine.first_command = self._barrier
         engine.on_error = lambda error: self.on_error(error)

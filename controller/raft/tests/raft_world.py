@@ -39,7 +39,7 @@ class Voter:
     def send(self, node_id: int, message: bytes) -> bool:
         return self.world.carry(self.node_id, node_id, message)
 
-    def start(self) -> None:
+    def start(self, *, first_question_s: float | None = None) -> None:
         self.starts += 1
         self.is_serving = False
         self.runtime = VirtualRuntime(
@@ -58,6 +58,7 @@ class Voter:
             self.world.genesis,
             journal_bytes_min=self.world.journal_bytes_min,
         )
+        self.log.first_question_s = first_question_s
         self.groups, self.offset = [], -1
         self.log.on_leadership(lambda leads, term: self.leaderships.append((leads, term)))
         self.log.on_error = self.errors.append

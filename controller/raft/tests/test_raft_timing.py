@@ -17,21 +17,14 @@ def others(world: RaftWorld, one: Voter) -> list[Voter]:
     return [voter for voter in world.voters.values() if voter is not one]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_of_voters_that_start_together_the_one_with_the_lowest_id_leads_soon(seed: int) -> None:
-    world = RaftWorld((3, 1, 2), seed)
-    assert world.run_until(lambda: world.leaders) < 0.02
-    assert [leader.node_id for leader in world.leaders] == [1]
-    assert terms(world) == {1}
-
-
-def test_who_connects_while_support_is_asked_for_is_asked_too() -> None:
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_of_voters_that_are_told_when_to_ask_the_first_to_ask_leads(first: int) -> None:
     world = RaftWorld(start=False)
-    world.voters[1].start()
-    world.run(0.01)  # it has asked, and nobody was there
-    world.voters[2].start()
-    assert world.run_until(lambda: world.leaders) < 0.01
-    assert [leader.node_id for leader in world.leaders] == [1]
+    for node_id, voter in world.voters.items():
+        voter.start(first_question_s=0.01 if node_id == first else 0.05)
+    assert world.run_until(lambda: world.leaders) < 0.02
+    assert [leader.node_id for leader in world.leaders] == [first]
+    assert terms(world) == {1}
 
 
 @pytest.mark.parametrize("busy_s", [0.04, 0.1, 0.2])
