@@ -62,6 +62,8 @@ class Call:
         self.rule: Rule | None = None
         self.recorded: Recorded | None = None
         self.change: Callable[[Any], Any] | None = None  # what a fault does to the broker's answer
+        self.as_release: Callable[[Any], bool] | None = None  # likewise an older release: whether anything
+        self.is_as_sent = True  # `data` is
         self._services = services
         self._completed = completed
 
@@ -83,10 +85,16 @@ class Call:
 
     # -- what it is about
 
-    @cached_property
+    @property
     def is_internal(self) -> bool:
-        """Whether another broker has sent it: a follower, which says so in the request."""
-        if self.client_id is None or re.fullmatch(_FOLLOWER, self.client_id) is None:
+        """Whether another broker has sent it."""
+        client_id = self.client_id
+        return client_id is not None and client_id.startswith("broker-") and self._is_of_follower
+
+    @cached_property
+    def _is_of_follower(self) -> bool:
+        """A follower says so in the request, too."""
+        if re.fullmatch(_FOLLOWER, self.client_id or "") is None:
             return False
         try:
             request = self.request
@@ -151,6 +159,12 @@ class Call:
         """The frame with another request in place of its own."""
         body = b"".join(map(_bytes, request_type(self.api_key).encode(self.version, request)))
         return self.data[: self.body_start] + body
+
+    def replace(self, request: Any) -> None:
+        """Have another request served in place of its own."""
+        self.data = self.with_request(request)
+        self.request = request
+        self.is_as_sent = False
 
     # -- what the handler sees in place of the connection
 

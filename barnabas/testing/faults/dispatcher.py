@@ -41,6 +41,8 @@ class FaultingDispatcher(Dispatcher):
         super().__init__(services)
         self.services = services
         self._faults = faults
+        self._time_ms = services.runtime.time_ms
+        self._names = self._name_of  # bound once
         self._outboxes: dict[Any, Outbox] = {}
         self._doomed: set[Any] = set()  # connections that will be closed when what waits has been sent
 
@@ -53,13 +55,20 @@ class FaultingDispatcher(Dispatcher):
             call = Call(connection, self.services, bytes(buffer[start:end]), self._completed)
         except DecodeError:
             return super().dispatch(connection, buffer, start, end)
+        if self._faults.is_idle and not self._outboxes:
+            return self._pass_by(call, buffer, start, end)
         if not call.is_internal:
             self._record(call)
         refused = None if call.is_internal else self._faults.refuse(call)
         if refused is not None:
             return self._leave(call, refused)
         rule = call.rule = self._faults.match(call)
-        if rule is None and self._faults.is_plain(call) and not self._outboxes.get(connection):
+        if (
+            rule is None
+            and call.is_as_sent
+            and self._faults.is_plain(call)
+            and not self._outboxes.get(connection)
+        ):
             return self._served(call, super().dispatch(call, buffer, start, end))
         if rule is not None:
             if call.recorded is not None:
@@ -77,23 +86,48 @@ class FaultingDispatcher(Dispatcher):
             return response.frame
         return super().encode(context, response)
 
+    # -- where nothing can happen to it, as in most tests
+
+    def _pass_by(self, call: Call, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
+        """Serve it and record it, at once where there is an answer at once."""
+        requests = self._faults.requests
+        if not requests.is_recording or call.is_internal:
+            return super().dispatch(call, buffer, start, end)
+        recorded = call.recorded = self._recorded(call)
+        try:
+            answer = super().dispatch(call, buffer, start, end)
+        except Exception:  # the connection is closed for it
+            recorded.outcome, recorded.answered_ms = "closed", self._time_ms()
+            requests.add(recorded)
+            raise
+        if type(answer) is bytes:
+            recorded.outcome, recorded.answered_ms = "answered", self._time_ms()
+            recorded.answer_bytes, recorded.answer_size = answer, len(answer)
+            requests.add(recorded)
+            return answer
+        requests.add(recorded)
+        return self._served(call, answer)
+
     # -- before it is served
 
     def _record(self, call: Call) -> None:
         requests = self._faults.requests
         if requests.is_recording:
-            call.recorded = Recorded(
-                call.node,
-                call.api_key,
-                call.version,
-                call.correlation_id,
-                call.client_id,
-                call.client_host,
-                self.services.runtime.time_ms(),
-                call.data,
-                self._name_of,
-            )
+            call.recorded = self._recorded(call)
             requests.add(call.recorded)
+
+    def _recorded(self, call: Call) -> Recorded:
+        return Recorded(
+            call.node,
+            call.api_key,
+            call.version,
+            call.correlation_id,
+            call.client_id,
+            call.client_host,
+            self._time_ms(),
+            call.data,
+            self._names,
+        )
 
     def _name_of(self, topic: Topic) -> str | None:
         """The name of what is known by name or id."""
@@ -174,11 +208,17 @@ class FaultingDispatcher(Dispatcher):
         return self._served(call, super().dispatch(call, memoryview(data), 0, len(data)))
 
     def _served(self, call: Call, answer: Answer | Outcome) -> Answer | Outcome:
-        return answer if answer is Outcome.PENDING else self._leave(call, answer)
+        if isinstance(answer, Outcome):
+            return answer if answer is Outcome.PENDING else self._leave(call, answer)
+        return self._leave(call, self._changed(call, answer))
 
     def _completed(self, call: Call, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
         """The broker's answer to a request that had to wait."""
-        answer = response if isinstance(response, Outcome) else super().encode(context, response)
+        answer: Answer | Outcome
+        if isinstance(response, Outcome):
+            answer = response
+        else:
+            answer = self._changed(call, super().encode(context, response))
         self._give(call, context, self._leave(call, answer))
 
     # -- the answer leaves
@@ -186,8 +226,8 @@ class FaultingDispatcher(Dispatcher):
     def _leave(self, call: Call, answer: Answer | Outcome) -> Answer | Outcome:
         """What the connection is told: the answer, or NO_RESPONSE while it waits in the outbox, or never comes."""
         rule = call.rule
-        if not isinstance(answer, Outcome):
-            answer = self._changed(call, answer)
+        if not isinstance(answer, Outcome) and rule is not None and rule.rewriting is not None:
+            answer = call.encode(rule.rewriting(call, call.decode(answer)))
         if answer is Outcome.CLOSE or (rule is not None and rule.closes):
             return self._close(call)
         now = self.services.runtime.monotonic()
@@ -235,17 +275,17 @@ class FaultingDispatcher(Dispatcher):
         self._doomed.add(call.connection)
         return Outcome.NO_RESPONSE
 
-    def _changed(self, call: Call, answer: Answer) -> Answer:
-        """The broker's answer as the rule has it, or the release that it passes for."""
-        rule = call.rule
-        if call.change is None and (rule is None or rule.rewriting is None):
+    @staticmethod
+    def _changed(call: Call, answer: Answer) -> Answer:
+        """The broker's answer as the release has it that it passes for, and then a rule."""
+        if call.as_release is None and call.change is None:
             return answer
         message = call.decode(answer)
+        is_changed = call.as_release is not None and call.as_release(message)
         if call.change is not None:
             message = call.change(message)
-        if rule is not None and rule.rewriting is not None:
-            message = rule.rewriting(call, message)
-        return call.encode(message)
+            is_changed = True
+        return call.encode(message) if is_changed else answer
 
     def _let_go(self, call: Call, waiting: Waiting) -> None:
         waiting.due = self.services.runtime.monotonic()
@@ -273,7 +313,7 @@ class FaultingDispatcher(Dispatcher):
                 kept = whole(answer)
         if outcome != "answered":
             kept = None
-        self._faults.requests.answered(recorded, outcome, self.services.runtime.time_ms(), kept, size)
+        self._faults.requests.answered(recorded, outcome, self._time_ms(), kept, size)
 
 
 def _nothing() -> None:

@@ -224,6 +224,11 @@ class Faults:
 
     # -- the dispatchers' side
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing happens to any request."""
+        return not self._rules and not self._links and self._served is None
+
     def refuse(self, call: Call) -> Answer | Outcome | None:
         """The answer to a request that is not served in its version."""
         return None if self._served is None else self._served(call)

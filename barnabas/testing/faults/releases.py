@@ -2,8 +2,8 @@
 
 A broker that passes for one tells clients of these maxima with its own minima, and closes the connection of who asks for
 more, as that release does; an API whose versions all came later than ours begin is not there at all. A topic that Metadata
-has made is not there yet in that answer, under the error of the release. What else a release did otherwise within the
-same version of an API is not imitated.
+has made is not there yet in that answer, under the error of the release. Other errors that differ within the same version of
+an API are in release_errors.py.
 
 Source: `validVersions` in clients/src/main/resources/common/message of each release's tag (ApiKeys.java before 2.1), and
 the KIPs that brought the versions. ZooKeeper brokers up to 3.2, KRaft's since.
@@ -15,10 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.registry import Outcome
+from barnabas.testing.faults.release_errors import LAST_CODES, refuse_later_ways, translate
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from barnabas.wire.messages.metadata import MetadataResponseTopic
+from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import response_type
 
 if TYPE_CHECKING:
@@ -152,6 +154,7 @@ class ServedVersions:
             if index >= RELEASES.index(UNKNOWN_WHEN_MADE_SINCE)
             else ErrorCode.LEADER_NOT_AVAILABLE
         )
+        self._last_code = LAST_CODES[self.release]
         self._tells_range = index >= RELEASES.index(RANGE_SINCE)
 
     def limit(self, api_key: int, highest: int | None) -> None:
@@ -163,23 +166,37 @@ class ServedVersions:
         if call.api_key == API_VERSIONS:
             if call.version > highest:
                 return unsupported(call, highest if self._tells_range else None)
-            call.change = self._told
+            call.as_release = self._told
             return None
-        if call.api_key == METADATA and self._is_older:
-            call.change = partial(self._not_there_yet, call.topics_known())
-        return None if call.version <= highest else Outcome.CLOSE
+        if call.version > highest:
+            return Outcome.CLOSE
+        if not self._is_older:
+            return None
+        known = call.topics_known() if call.api_key == METADATA else None
+        call.as_release = partial(self._in_its_words, known)
+        try:
+            return refuse_later_ways(call, self.release)
+        except DecodeError:
+            return None  # the broker closes the connection for it
 
-    def _not_there_yet(self, known: frozenset[str], answer: Any) -> Any:
-        """The answer to Metadata without the topics that it has had made."""
+    def _in_its_words(self, known: frozenset[str] | None, answer: Any) -> bool:
+        """An answer with errors that it knew. Of Metadata, `known`: the topics that there were before."""
+        is_changed = known is not None and self._not_there_yet(known, answer)
+        return translate(answer, self._last_code) or is_changed
+
+    def _not_there_yet(self, known: frozenset[str], answer: Any) -> bool:
+        """The answer to Metadata without the topics that it has had made. Whether there were any."""
+        if all(topic.error_code or topic.name in known for topic in answer.topics):
+            return False
         answer.topics = [
             MetadataResponseTopic(error_code=self._when_made, name=topic.name, is_internal=topic.is_internal)
             if topic.error_code == 0 and topic.name not in known
             else topic
             for topic in answer.topics
         ]
-        return answer
+        return True
 
-    def _told(self, answer: Any) -> Any:
+    def _told(self, answer: Any) -> bool:
         """What the broker says of itself, with this release's maxima."""
         answer.api_keys = [
             ApiVersion(api_key=each.api_key, min_version=each.min_version, max_version=highest)
@@ -190,7 +207,7 @@ class ServedVersions:
             answer.supported_features = []
             answer.finalized_features = []
             answer.finalized_features_epoch = -1
-        return answer
+        return True
 
 
 def unsupported(call: Call, highest: int | None) -> bytes:

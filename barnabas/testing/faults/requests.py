@@ -88,13 +88,18 @@ class Recorded:
         self.request_bytes = request_bytes  # the frame without its size
         self.name_of = name_of  # of a topic that the request names by its id
         self.answered_ms: int | None = None
-        self.answer_bytes: bytes | None = None  # likewise
+        self.answer_bytes: bytes | None = None  # with its size
         self.answer_size = 0  # bytes on the wire, the size field included
         self.outcome = (
             "waits"  # then: answered, unanswered (none was due), closed, dropped, truncated, refused
         )
         self.fault: str | None = None  # what a rule did to it
         self.is_kept = False  # among the requests that are kept
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept of it."""
+        return len(self.request_bytes) + (0 if self.answer_bytes is None else len(self.answer_bytes))
 
     @property
     def api(self) -> str:
@@ -104,6 +109,8 @@ class Recorded:
     @property
     def request(self) -> Any:
         """The decoded request, a message of barnabas.wire.messages. DecodeError where it can't be read."""
+        if self.api_key not in API_NAMES:
+            raise DecodeError(f"there is no API {self.api_key}")
         _, start = decode_request_header(self.request_bytes)
         return request_type(self.api_key).decode(self.version, self.request_bytes, start)[0]
 
@@ -113,7 +120,7 @@ class Recorded:
         data = self.answer_bytes
         if data is None:
             return None
-        _, start = decode_response_header(self.api_key, self.version, data)
+        _, start = decode_response_header(self.api_key, self.version, data, 4)
         return response_type(self.api_key).decode(self.version, data, start)[0]
 
     @property
@@ -144,12 +151,15 @@ class Requests:
     # -- the broker's side
 
     def add(self, recorded: Recorded) -> None:
+        """It came; perhaps it is answered already."""
         with self._lock:
             recorded.is_kept = True
             self._recorded.append(recorded)
-            self._bytes += len(recorded.request_bytes)
-            self._make_room()
-        self._tell()
+            self._bytes += recorded.size
+            if self._bytes > BYTES_MAX or len(self._recorded) > COUNT_MAX:
+                self._make_room()
+        if self._waiting:
+            self._tell()
 
     def answered(self, recorded: Recorded, outcome: str, at_ms: int, answer: bytes | None, size: int) -> None:
         """`answer`: the frame with its size; None when it is not kept."""
@@ -158,17 +168,19 @@ class Requests:
             recorded.answered_ms = at_ms
             recorded.answer_size = size
             if answer is not None:
-                recorded.answer_bytes = answer[4:]
+                recorded.answer_bytes = answer
                 if recorded.is_kept:
-                    self._bytes += len(answer) - 4
-                    self._make_room()
-        self._tell()
+                    self._bytes += len(answer)
+                    if self._bytes > BYTES_MAX:
+                        self._make_room()
+        if self._waiting:
+            self._tell()
 
     def _make_room(self) -> None:
         while self._recorded and (len(self._recorded) > COUNT_MAX or self._bytes > BYTES_MAX):
             oldest = self._recorded.popleft()
             oldest.is_kept = False
-            self._bytes -= len(oldest.request_bytes) + len(oldest.answer_bytes or b"")
+            self._bytes -= oldest.size
 
     def _tell(self) -> None:
         for waiting in tuple(self._waiting):
