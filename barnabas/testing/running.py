@@ -165,10 +165,10 @@ class RunningBroker(Steering):
             self._begin(loop)
         except BaseException:
             self._stop_nodes()
-            self._ended()
+            self._thread.start()  # drains the loop, which this thread can't where another one runs in it
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
             self._thread = None
-            loop.run_until_complete(self._drain())
-            loop.close()
             raise
         self._loop_thread = None  # until it turns
         self._thread.start()
@@ -181,10 +181,13 @@ class RunningBroker(Steering):
         return self
 
     def stop(self) -> None:
-        """End a broker that was started with `start`. Who waits for it in other threads gets BrokerFailed."""
+        """End a broker that was started with `start`. Who waits for it in other threads gets BrokerFailed. RuntimeError on its
+        own thread, as in a rule's function."""
         thread, calls = self._thread, self._calls
         if thread is None:
             return
+        if self.is_here:
+            raise RuntimeError("the broker's own thread can't wait for its end")
         try:
             if calls is not None:
                 calls.call(self._stop_nodes)

@@ -359,8 +359,15 @@ def test_a_start_that_fails_leaves_nothing() -> None:
         taken.listen()
         gc.collect()  # what tests before it have left is theirs
         before, threads = descriptors(), threading.enumerate()
+        broker = Broker(port=taken.getsockname()[1])
+
+        async def start_beside_a_loop() -> None:
+            broker.start()
+
         with pytest.raises(OSError, match="in use"):
-            Broker(port=taken.getsockname()[1]).start()
+            broker.start()
+        with pytest.raises(OSError, match="in use"):
+            asyncio.run(start_beside_a_loop())
         assert descriptors() <= before
         assert not new_threads(threads)
 

@@ -118,6 +118,13 @@ def test_a_way_forward_ends_with_a_reset_and_with_the_broker() -> None:
         broker.clock.advance(1)
 
 
+def test_the_broker_s_own_thread_can_t_stop_it() -> None:
+    with Broker() as broker:
+        with pytest.raises(RuntimeError, match="own thread"):
+            broker.call(broker.stop)
+        assert broker.topics() == {}
+
+
 def test_a_rule_outlives_its_broker() -> None:
     rule = (broker := Broker()).on("Metadata").hold()
     with broker:
