@@ -135,6 +135,10 @@ class RunningBroker(Steering):
         """All nodes serve that run: for after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
         return self.ready_again()
 
+    def wait_until_in_sync(self) -> Awaitable[None]:
+        """All replicas are, and consumers may read all that leaders have: for after a node has come back."""
+        return self.ready_again(settles=True)
+
     def ready_again(self, *, settles: bool = False) -> Awaitable[None]:
         """As `wait_until_ready`; `settles`: with all replicas in sync."""
 

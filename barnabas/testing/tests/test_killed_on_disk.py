@@ -86,7 +86,7 @@ def test_a_leader_of_a_cluster_with_files_dies_and_comes_back(tmp_path: Path) ->
         broker.produce("orders", b"2")
         assert not (tmp_path / f"node-{leader}" / MARKER).exists()
         broker.start_node(leader)
-        broker.ready_again(settles=True)
+        broker.wait_until_in_sync()
         assert sorted(broker.partition("orders").isr) == [1, 2, 3]
         assert [record.value for record in broker.records("orders")] == [b"1", b"2"]
 
