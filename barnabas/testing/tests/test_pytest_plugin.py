@@ -26,7 +26,7 @@ def run(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResu
 
 
 def test_tests_share_a_broker_and_see_nothing_of_each_other(pytester: pytest.Pytester) -> None:
-    before = threading.active_count()
+    before = threading.enumerate()
     result = run(
         pytester,
         """
@@ -47,7 +47,7 @@ def test_tests_share_a_broker_and_see_nothing_of_each_other(pytester: pytest.Pyt
         """,
     )
     result.assert_outcomes(passed=2)
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()).difference(before)
 
 
 def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
@@ -91,7 +91,7 @@ def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
 
 
 def test_the_rest_is_ended_where_something_does_not_end(pytester: pytest.Pytester) -> None:
-    before = threading.active_count()
+    before = threading.enumerate()
     result = run(
         pytester,
         """
@@ -120,7 +120,7 @@ def test_the_rest_is_ended_where_something_does_not_end(pytester: pytest.Pyteste
         """,
     )
     result.assert_outcomes(passed=3, errors=2)
-    assert threading.active_count() == before
+    assert not set(threading.enumerate()).difference(before)
 
 
 def test_ready_made_clients(pytester: pytest.Pytester) -> None:

@@ -359,7 +359,7 @@ def test_h11_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = threading.active_count()
     world_with_a_snapshot()
     assert not forks
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # those that tests before it have left may end
 
 
 # H12: what the socket did not take at once stays behind
