@@ -137,7 +137,7 @@ class Broker(RunningBroker):
         except contents.NoLeader:
             if self.is_here:
                 raise
-        self.wait(lambda done: operations.when_led(self.nodes, topic, lambda: done(None)))
+        self.wait(lambda done: operations.when_led(self.nodes, topic, lambda: done(None), done))
         return self.call(read)
 
     def group(self, name: str) -> Group | None:

@@ -68,7 +68,7 @@ def create_topic(
         if result.error_code:
             done(RequestFailed(ErrorCode.of(result.error_code), result.error_message or ""))
         else:
-            when(nodes, lambda: _is_led(nodes, name), lambda: done(None))
+            when(nodes, lambda: _is_led(nodes, name), lambda: done(None), done)
 
     _ask(nodes, CREATE_TOPICS, CreateTopicsRequest(topics=[topic]), answered, done)
 
@@ -98,6 +98,7 @@ def delete_topics(nodes: Sequence[BrokerNode], names: Sequence[str], done: Done)
                 )
             ),
             lambda: done(None),
+            done,
         )
 
     request = DeleteTopicsRequest(
@@ -132,7 +133,7 @@ def seed(
         appended = seeding.append(nodes, topic, seeds)
     except NoLeader as error:
         if may_wait:
-            when_led(nodes, topic, lambda: seed(nodes, topic, seeds, done, ends, may_wait=False))
+            when_led(nodes, topic, lambda: seed(nodes, topic, seeds, done, ends, may_wait=False), done)
         else:
             done(error)
         return
@@ -159,7 +160,7 @@ def seed(
     committed(ErrorCode.NONE)
 
 
-def when_led(nodes: Sequence[BrokerNode], topic: str, then: Callable[[], object]) -> None:
+def when_led(nodes: Sequence[BrokerNode], topic: str, then: Callable[[], object], done: Done) -> None:
     """As soon as all partitions have leaders that run, and consumers may read all that these have; or after LEADERS_S."""
     loop = nodes[0].loop
     deadline = loop.time() + LEADERS_S
@@ -171,12 +172,12 @@ def when_led(nodes: Sequence[BrokerNode], topic: str, then: Callable[[], object]
             return False
         return all(each.high_watermark >= each.log.log_end_offset for each in leaders)
 
-    when(nodes, lambda: is_led() or loop.time() >= deadline, then)
+    when(nodes, lambda: is_led() or loop.time() >= deadline, then, done)
 
 
 def when_settled(nodes: Sequence[BrokerNode], done: Done) -> None:
     """`done` when every partition has all its replicas in sync again, and consumers may read all of it."""
-    when(nodes, lambda: _is_settled(nodes), lambda: done(None))
+    when(nodes, lambda: _is_settled(nodes), lambda: done(None), done)
 
 
 def _is_settled(nodes: Sequence[BrokerNode]) -> bool:
@@ -203,12 +204,21 @@ def _is_led(nodes: Sequence[BrokerNode], topic: str) -> bool:
     return True
 
 
-def when(nodes: Sequence[BrokerNode], is_so: Callable[[], bool], then: Callable[[], object]) -> None:
-    """Now, or as soon as it is so."""
-    if is_so():
-        then()
-    else:
-        nodes[0].loop.call_later(LOOK_AGAIN_S, when, nodes, is_so, then)
+def when(
+    nodes: Sequence[BrokerNode], is_so: Callable[[], bool], then: Callable[[], object], done: Done
+) -> None:
+    """Now, or as soon as it is so. `done` is told what either raises, which nobody else would hear of, and RuntimeError when
+    no node runs any more."""
+    try:
+        if is_so():
+            then()
+            return
+        if not any(node.is_running for node in nodes):
+            raise RuntimeError("no node of this broker runs")
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        done(error)
+        return
+    nodes[0].loop.call_later(LOOK_AGAIN_S, when, nodes, is_so, then, done)
 
 
 def awake_services(nodes: Sequence[BrokerNode]) -> list[Services]:
@@ -238,7 +248,7 @@ def when_there_is_a_controller(nodes: Sequence[BrokerNode], then: Callable[[], o
                 RequestFailed(ErrorCode.NOT_CONTROLLER, "too few controllers are awake to choose one of them")
             )
 
-    when(nodes, lambda: is_active() or loop.time() >= deadline, found)
+    when(nodes, lambda: is_active() or loop.time() >= deadline, found, done)
 
 
 def _ask(

@@ -43,7 +43,7 @@ def move_coordinator(nodes: Sequence[BrokerNode], group_id: str, node_id: int | 
         if error is not None:
             done(error)
         else:
-            when(nodes, lambda: _find_shard(nodes, group_id) is not None, lambda: done(None))
+            when(nodes, lambda: _find_shard(nodes, group_id) is not None, lambda: done(None), done)
 
     move_leader(nodes, GROUP_METADATA_TOPIC, _index(nodes, group_id), node_id, moved)
 

@@ -92,7 +92,7 @@ def _when_ready(nodes: Sequence[BrokerNode], node: BrokerNode, done: Done) -> No
     def told() -> None:
         done(None if node.failure is None else RuntimeError(node.failure))
 
-    when(nodes, lambda: node.is_ready or node.failure is not None, told)
+    when(nodes, lambda: node.is_ready or node.failure is not None, told, done)
 
 
 def add(nodes: list[BrokerNode], make: Callable[[int], BrokerNode], done: Done) -> BrokerNode:
@@ -137,7 +137,7 @@ def remove(nodes: list[BrokerNode], node_id: int, done: Done) -> None:
         if code:
             done(RequestFailed(code, f"node {node_id} is not forgotten"))
         else:
-            when(nodes, is_forgotten, lambda: done(None))
+            when(nodes, is_forgotten, lambda: done(None), done)
 
     def is_forgotten() -> bool:
         return not any(node_id in services.controller.image.brokers for services in awake_services_of(nodes))

@@ -120,7 +120,7 @@ def _change(
     record.isr = isr
 
     def decided(_: None) -> None:
-        when(nodes, lambda: _is_known(nodes, topic, index, epoch), lambda: done(None))
+        when(nodes, lambda: _is_known(nodes, topic, index, epoch), lambda: done(None), done)
 
     def failed(error: ErrorCode, message: str) -> None:
         done(RequestFailed(error, message))

@@ -79,7 +79,7 @@ def _clean_next(nodes: Sequence[BrokerNode], work: list[tuple[BrokerNode, Log]],
         CleaningJob(node.disk, node.runtime, log, cleaning, lambda _: 0.0, go_on).start()
 
     # Not while the broker's own cleaner is at it, nor before the segment that was rolled is on the disk.
-    when(nodes, lambda: not log.cleaning and log.sealed_offset >= log.segments[-1].base_offset, begin)
+    when(nodes, lambda: not log.cleaning and log.sealed_offset >= log.segments[-1].base_offset, begin, done)
 
 
 def _running(nodes: Sequence[BrokerNode], topic: str | None) -> list[BrokerNode]:

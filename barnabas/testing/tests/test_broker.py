@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 
 from barnabas.testing import Broker
 from barnabas.testing.contents import StoredRecord, UnknownTopic
-from barnabas.testing.operations import RequestFailed
+from barnabas.testing.operations import RequestFailed, when
 from barnabas.testing.raw_client import RawClient
 from barnabas.testing.seeding import partition_for_key
 
@@ -256,6 +256,31 @@ def test_what_the_broker_refuses_is_an_error() -> None:
             broker.seed("made", [b"v" * 2_000_000])
         broker.delete_topics("made", "never was")
         assert broker.topics() == {}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_goes_wrong_some_turns_later_is_an_error(nodes: int) -> None:
+    with Broker(nodes=nodes) as broker:
+        with pytest.raises(ValueError, match="no partition 7"):
+            broker.seed("made", [{"value": "v", "partition": 7}])
+        assert broker.topics() == {"made": 1}
+
+
+def test_who_waits_for_a_node_is_told_that_none_runs() -> None:
+    with Broker(nodes=2) as broker:
+
+        def look() -> bool:
+            waits.set()
+            return False
+
+        waits = threading.Event()
+        with ThreadPoolExecutor(1) as executor:
+            waiting = executor.submit(broker.wait, lambda done: when(broker.nodes, look, lambda: None, done))
+            waits.wait()
+            for node in (1, 2):
+                broker.kill_node(node)
+            with pytest.raises(RuntimeError, match="no node"):
+                waiting.result()
 
 
 def test_memory_of_a_deleted_topic_is_given_back() -> None:
