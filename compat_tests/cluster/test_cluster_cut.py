@@ -12,11 +12,10 @@ from contextlib import nullcontext, suppress
 from itertools import combinations
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.cluster import Cluster
-from compat_tests.harness.cluster_work import QUIET, Work
+from compat_tests.harness.cluster_work import QUIET, Work, ask_for_topic
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.topics import eventually
@@ -68,7 +67,7 @@ def test_a_broker_that_is_cut_off_from_the_controller_alone(
     was_fenced = f"broker {apart} is fenced" in cluster.nodes[controller].log_text()
     assert was_fenced == (session_ms == "2000")
     admin = AdminClient({"bootstrap.servers": cluster.addresses[apart], **QUIET})
-    eventually(lambda: is_made(admin, "late"))
+    ask_for_topic(admin, NewTopic("late", 1, 3))
     eventually(lambda: ("late", 0) in cluster.metadata(apart).partitions)
     cluster.network.heal()
     cluster.wait_until_whole()
@@ -81,15 +80,6 @@ def test_a_broker_that_is_cut_off_from_the_controller_alone(
         )
     work.await_progress()
     assert work.verify() > 100
-
-
-def is_made(admin: AdminClient, topic: str) -> bool:
-    """An election that falls just then, as on a busy machine, leaves it to the client to ask again."""
-    try:
-        admin.create_topics([NewTopic(topic, 1, 3)])[topic].result(30)
-    except KafkaException as error:
-        return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
-    return True
 
 
 def agree_without(cluster: Cluster, one: int, other: int, written: set[str]) -> bool:

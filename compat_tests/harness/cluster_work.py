@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.cluster import Cluster
@@ -40,6 +41,36 @@ WRITERS: Mapping[str, Writer] = {
 }
 
 
+# Of a cluster that changes just then, which a busy machine is enough for: an election, a broker that is missed for a moment
+# and that librdkafka forgets together with what it has asked of it.
+_ASK_AGAIN = (
+    KafkaError.NOT_CONTROLLER,
+    KafkaError._DESTROY_BROKER,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+)
+
+
+def ask_for_topic(admin: AdminClient, new: NewTopic) -> None:
+    """Have it made, however often that has to be asked for."""
+    tries = 0
+
+    def is_made() -> bool:
+        nonlocal tries
+        tries += 1
+        try:
+            admin.create_topics([new])[new.topic].result(30)
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code in _ASK_AGAIN:
+                return False
+            if code != KafkaError.TOPIC_ALREADY_EXISTS or tries == 1:
+                raise
+        return True
+
+    eventually(is_made)
+
+
 def create_topic(
     cluster: Cluster,
     name: str,
@@ -54,9 +85,7 @@ def create_topic(
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     where = {"replica_assignment": assignment} if assignment else {"replication_factor": replicas}
     count = len(assignment) if assignment else partitions
-    admin.create_topics([NewTopic(name, count, config={"retention.ms": "-1", **(configs or {})}, **where)])[
-        name
-    ].result(30)
+    ask_for_topic(admin, NewTopic(name, count, config={"retention.ms": "-1", **(configs or {})}, **where))
 
     def whole() -> bool:
         views = [cluster.metadata(node).partitions for node in cluster.live]
