@@ -41,6 +41,7 @@ class NewRule(msgspec.Struct, forbid_unknown_fields=True):
 
     api: str  # Kafka's name, such as Produce, or *
     topic: str | None = None  # or a pattern, such as orders-*
+    topic_id: str | None = None  # in base64, as Kafka writes it; also of a topic that is gone
     partition: int | None = None
     group: str | None = None
     client_id: str | None = None

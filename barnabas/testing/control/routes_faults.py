@@ -31,6 +31,7 @@ def make_rule(control: Control, body: m.NewRule) -> m.RuleStatus:
     rule = control.broker.faults.on(
         body.api,
         topic=body.topic,
+        topic_id=body.topic_id,
         partition=body.partition,
         group=body.group,
         client_id=body.client_id,

@@ -116,6 +116,7 @@ class Faults:
         api: str | int,
         *,
         topic: str | None = None,
+        topic_id: str | bytes | None = None,
         partition: int | None = None,
         group: str | None = None,
         client_id: str | None = None,
@@ -124,8 +125,8 @@ class Faults:
         times: int | None = None,
         probability: float | None = None,
     ) -> Rule:
-        """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic, partition or group,
-        come from this client and to this node; `topic`, `group` and `client_id` may be patterns (`orders-*`). From the
+        """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic (also by an id that is gone:
+        16 bytes, or their text in base64), partition or group, come from this client and to this node; `topic`, `group` and `client_id` may be patterns (`orders-*`). From the
         nth such request on (1 is the first), `times` times (once where nth is given, else always), each with this
         probability. It acts once it is told what to do: see Rule. ValueError for what can never be met."""
         from barnabas.testing.faults.conditions import check_node
@@ -135,6 +136,7 @@ class Faults:
         return Rule(
             api,
             topic=topic,
+            topic_id=topic_id,
             partition=partition,
             group=group,
             client_id=client_id,
@@ -249,11 +251,7 @@ class Faults:
     @staticmethod
     def _meets(rule: Rule, call: Call) -> bool:
         try:
-            return rule.meets(
-                call.targets() if rule.is_single else [],
-                call.groups() if rule.group is not None else [],
-                call.name_of,
-            )
+            return rule.meets(call)
         except (DecodeError, KeyError):  # the broker closes the connection for it
             return False
 

@@ -31,7 +31,7 @@ def answer_with_error(call: Call, rule: Rule) -> tuple[Any, bytes | None]:
     )
 
     def matches(topic: Topic | None, partition: int | None) -> bool:
-        return rule.is_about(call.name_of(topic), partition)
+        return rule.is_about(topic, partition, call)
 
     if rule.is_error_served or (depth and api_key in OVERWRITTEN):
         failures = failed(api_key, request, error, depth, matches, message) if depth else None

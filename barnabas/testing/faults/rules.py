@@ -25,6 +25,7 @@ from barnabas.testing.faults.conditions import (
 )
 from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in_loop
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.primitives import uuid_from_string
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from barnabas.testing.faults.call import Call
     from barnabas.testing.faults.engine import Held
-    from barnabas.testing.faults.shapes import Target
+    from barnabas.testing.faults.shapes import Topic
 
 # (call) -> the answer, or None: the broker shall answer
 Answering = "Callable[[Call], Any]"
@@ -51,6 +52,7 @@ class Rule:
         api: str | int,
         *,
         topic: str | None = None,
+        topic_id: str | bytes | None = None,
         partition: int | None = None,
         group: str | None = None,
         client_id: str | None = None,
@@ -64,7 +66,7 @@ class Rule:
     ) -> None:
         self.api_key = None if api == ANY else api_key_of(api)
         if self.api_key is not None:
-            check_names(self.api_key, topic, partition, group)
+            check_names(self.api_key, topic if topic_id is None else "", partition, group)
         if nth is not None:
             check_count("nth", nth, 1)
         if times is not None:
@@ -72,6 +74,7 @@ class Rule:
         if probability is not None:
             check_probability(probability)
         self.topic = topic
+        self.topic_id = None if topic_id is None else topic_id_of(topic_id)
         self.partition = partition
         self.group = group
         self.client_id = client_id
@@ -106,7 +109,17 @@ class Rule:
 
     def __repr__(self) -> str:
         api = ANY if self.api_key is None else API_NAMES[self.api_key]
-        names = ("topic", "partition", "group", "client_id", "node", "nth", "times", "probability")
+        names = (
+            "topic",
+            "topic_id",
+            "partition",
+            "group",
+            "client_id",
+            "node",
+            "nth",
+            "times",
+            "probability",
+        )
         conditions = [f"{name}={value!r}" for name in names if (value := getattr(self, name)) is not None]
         told = f"on({', '.join([repr(api), *conditions])}): {self.description or 'nothing yet'}"
         return f"<Rule {self.number} {told}; {self.hits} of {self.calls} calls>"
@@ -252,16 +265,22 @@ class Rule:
     def is_spent(self) -> bool:
         return self.times is not None and self.hits >= self.times
 
-    def is_about(self, topic: str | None, partition: int | None) -> bool:
+    def is_about(self, topic: Topic | None, partition: int | None, call: Call) -> bool:
         """Whether what a request names there is meant."""
-        return (self.topic is None or (topic is not None and fnmatchcase(topic, self.topic))) and (
-            self.partition is None or partition == self.partition or partition is None
-        )
+        if self.topic is not None:
+            name = call.name_of(topic)
+            if name is None or not fnmatchcase(name, self.topic):
+                return False
+        if self.topic_id is not None and self.topic_id != (
+            call.id_of(topic) if isinstance(topic, str) else topic
+        ):
+            return False
+        return self.partition is None or partition == self.partition or partition is None
 
     @property
     def is_single(self) -> bool:
         """Whether it is about some topics or partitions."""
-        return self.topic is not None or self.partition is not None
+        return self.topic is not None or self.topic_id is not None or self.partition is not None
 
     def may_match(self, api_key: int, node: int, client_id: str | None) -> bool:
         """As far as the header tells."""
@@ -282,13 +301,21 @@ class Rule:
         self.hits += 1
         return True
 
-    def meets(self, targets: list[Target], groups: list[str], name_of: Callable[[Any], str | None]) -> bool:
-        """Whether a request that names these is meant."""
+    def meets(self, call: Call) -> bool:
+        """Whether a request is meant, by what it names. DecodeError."""
         if self.is_single and not any(
-            self.is_about(name_of(topic), partition) for topic, partition in targets
+            self.is_about(topic, partition, call) for topic, partition in call.targets()
         ):
             return False
-        return self.group is None or any(fnmatchcase(group, self.group) for group in groups)
+        return self.group is None or any(fnmatchcase(group, self.group) for group in call.groups())
+
+
+def topic_id_of(topic_id: str | bytes) -> bytes:
+    """The 16 bytes of an id in Kafka's text form, or as it is. ValueError."""
+    found = uuid_from_string(topic_id) if isinstance(topic_id, str) else topic_id
+    if not isinstance(found, bytes) or len(found) != 16:
+        raise ValueError(f"a topic's id is 16 bytes, or their text in base64, and not {topic_id!r}")
+    return found
 
 
 def error_code_of(error: str | int) -> ErrorCode:
