@@ -14,8 +14,9 @@ from itertools import combinations
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from compat_tests.harness.asking import ask_for_topic
 from compat_tests.harness.cluster import Cluster
-from compat_tests.harness.cluster_work import QUIET, Work, ask_for_topic
+from compat_tests.harness.cluster_work import QUIET, Work
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.topics import eventually

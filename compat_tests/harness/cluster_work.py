@@ -12,9 +12,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from compat_tests.harness.asking import ask_for_topic
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.committed import committed
@@ -39,36 +39,6 @@ WRITERS: Mapping[str, Writer] = {
     "librdkafka-plain": Writer(librdkafka(idempotent=False), False),
     "kafka-python-idempotent": Writer(kafka_python, True),
 }
-
-
-# Of a cluster that changes just then, which a busy machine is enough for: an election, a broker that is missed for a moment
-# and that librdkafka forgets together with what it has asked of it.
-_ASK_AGAIN = (
-    KafkaError.NOT_CONTROLLER,
-    KafkaError._DESTROY_BROKER,
-    KafkaError._TRANSPORT,
-    KafkaError._TIMED_OUT,
-)
-
-
-def ask_for_topic(admin: AdminClient, new: NewTopic) -> None:
-    """Have it made, however often that has to be asked for."""
-    tries = 0
-
-    def is_made() -> bool:
-        nonlocal tries
-        tries += 1
-        try:
-            admin.create_topics([new])[new.topic].result(30)
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code in _ASK_AGAIN:
-                return False
-            if code != KafkaError.TOPIC_ALREADY_EXISTS or tries == 1:
-                raise
-        return True
-
-    eventually(is_made)
 
 
 def create_topic(

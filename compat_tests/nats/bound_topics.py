@@ -11,6 +11,7 @@ import nats
 import nats.errors
 from confluent_kafka.admin import AdminClient
 
+from compat_tests.harness.asking import ask, ask_for_topic
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import (
@@ -33,15 +34,14 @@ def bind(
     """Create the topic with these configs; where it exists, set them."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     if topic not in admin.list_topics(timeout=30).topics:
-        created = admin.create_topics([NewTopic(topic, partitions, replicas, config=dict(configs))])
-        created[topic].result(30)
+        ask_for_topic(admin, NewTopic(topic, partitions, replicas, config=dict(configs)))
         return
     entries = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    admin.incremental_alter_configs([resource])[resource].result(30)
+    ask(lambda: admin.incremental_alter_configs([resource])[resource].result(30))
 
 
 def await_taken(url: str, topic: str, partitions: int = 1) -> None:

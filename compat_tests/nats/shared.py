@@ -91,8 +91,7 @@ def _delete_all(bootstrap: str, addresses: Iterable[str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = _topics(admin)
     if topics:
-        for topic in admin.delete_topics(topics).values():
-            topic.result(30)
+        eventually(lambda: _are_deleted(admin), pause=0.01)
         for address in addresses:
             one = AdminClient({"bootstrap.servers": address})
             eventually(lambda one=one: not _topics(one), pause=0.02)
@@ -102,6 +101,17 @@ def _delete_all(bootstrap: str, addresses: Iterable[str]) -> None:
             group.result(30)
         except KafkaException:
             pass  # one that its topics were all of
+
+
+def _are_deleted(admin: AdminClient) -> bool:
+    """Whether no topics are left; else they are asked to go, perhaps once more."""
+    topics = _topics(admin)
+    for topic in admin.delete_topics(topics).values() if topics else ():
+        try:
+            topic.result(30)
+        except KafkaException:
+            pass  # gone already, or there was an election
+    return not topics
 
 
 def _topics(admin: AdminClient) -> list[str]:
