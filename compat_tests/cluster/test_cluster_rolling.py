@@ -146,7 +146,7 @@ def test_rolling_restart_under_javas_clients(fresh_cluster: ClusterFactory, java
     def all_seen(_text: str) -> bool:
         return values <= {one.get("value") for one in consumed() if one["name"] == "record_data"}
 
-    consumers[0].wait_for(all_seen, 40)
+    consumers[0].wait_for(all_seen)
     for consumer in consumers:
         consumer.stop()
         consumer.wait()

@@ -170,7 +170,7 @@ class Reader:
         self._broker = broker
         self._positions = [0] * PARTITIONS
 
-    def catch_up(self, timeout: float = 40) -> None:
+    def catch_up(self, timeout: float = 60) -> None:
         """Read every partition to its end, which is never before what has been read."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self._broker.bootstrap, "group.id": "unused", "log_level": 0}
