@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.metadata import MetadataRequest
+from barnabas.wire.record_batch import iterate_records
 
 from barnabas.testing import Broker
 from barnabas.testing.control.control import Control
@@ -21,7 +23,7 @@ from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
 from barnabas.testing.raw_client import RawClient
 
-METADATA, HEARTBEAT = 3, 12
+FETCH, METADATA, HEARTBEAT = 1, 3, 12
 
 
 class Http:
@@ -127,6 +129,23 @@ def test_a_rule_from_its_making_to_its_end(http: Http, client: RawClient) -> Non
     assert http.done("GET", "/rules") == []
     http.done("POST", "/rules", {"api": "Metadata", "answer": {"controller_id": 77}})
     assert client.ask(METADATA, 9, MetadataRequest(topics=None)).controller_id == 77
+
+
+def test_a_fetch_fails_in_one_partition_or_is_answered(http: Http, client: RawClient) -> None:
+    http.done("POST", "/topics", {"name": "fetched", "partitions": 2})
+    partitions = [FetchPartition(partition=index, partition_max_bytes=1_000_000) for index in (0, 1)]
+    request = FetchRequest(topics=[FetchTopic(topic="fetched", partitions=partitions)])
+    rule = http.done("POST", "/rules", {"api": "Fetch", "partition": 1, "error": "OFFSET_OUT_OF_RANGE"})
+    (topic,) = client.ask(FETCH, 12, request).responses
+    assert {each.partition_index: each.error_code for each in topic.partitions} == {0: 0, 1: 1}
+    http.done("DELETE", f"/rules/{rule['id']}")
+    told = {"partition_index": 0, "records": [{"key": "k", "value": {"n": 1}, "headers": {"h": "1"}}]}
+    answer = {"responses": [{"topic": "fetched", "partitions": [told]}]}
+    http.done("POST", "/rules", {"api": "Fetch", "topic": "fetched", "answer": answer})
+    (topic, rest) = client.ask(FETCH, 12, request).responses
+    (record,) = iterate_records(bytes(topic.partitions[0].records))
+    assert (record.key, record.value, record.headers) == (b"k", b'{"n":1}', [("h", b"1")])
+    assert rest.partitions[0].partition_index == 1
 
 
 def test_hold_and_release(http: Http, client: RawClient) -> None:
