@@ -198,7 +198,7 @@ class Broker(RunningBroker):
         Not for a cluster in the running loop: see `seed`."""
         from barnabas.testing import contents, operations, seeding
 
-        seed = seeding.seed_of({"value": value, "key": key, **fields})
+        seed = seeding.single(value, key, fields)
         ends: Ends = []
         self.wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
         [(partition, end)] = ends

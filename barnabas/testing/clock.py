@@ -8,6 +8,7 @@ others hear of. On a long way what lies close together comes due at once. The br
 from __future__ import annotations
 
 import logging
+import math
 import time  # noqa: TID251 - this file is part of a runtime
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -72,6 +73,8 @@ class BrokerClock:
         return self._broker.perform(lambda done: self._begin(seconds, done))
 
     def _begin(self, seconds: float, done: Done) -> None:
+        if not math.isfinite(seconds):
+            raise ValueError(f"a clock goes some seconds forward, and not {seconds}")
         if seconds < 0:
             raise ValueError("a clock does not go back")
         if len(self._broker.nodes) > 1 and seconds > CLUSTER_SECONDS_MAX:

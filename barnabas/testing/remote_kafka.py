@@ -88,7 +88,7 @@ class RemoteKafka:
         """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition. RequestFailed."""
         from barnabas.testing import seeding
 
-        [stored] = self._append(topic, [seeding.seed_of({"value": value, "key": key, **fields})])
+        [stored] = self._append(topic, [seeding.single(value, key, fields)])
         return stored
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:

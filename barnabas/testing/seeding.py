@@ -86,6 +86,14 @@ def seed_of(given: object) -> Seed:
     return Seed(_bytes(given))
 
 
+def single(value: object, key: object, fields: Mapping[str, object]) -> Seed:
+    """One record, whose other fields have names. TypeError for one that there is not."""
+    unknown = sorted(fields.keys() - _FIELDS)
+    if unknown:
+        raise TypeError(f"a record has no {unknown[0]!r}; it has {', '.join(sorted(_FIELDS))}")
+    return seed_of({"value": value, "key": key, **fields})
+
+
 def _headers(given: Any) -> list[tuple[str, bytes | None]]:
     pairs = given.items() if isinstance(given, Mapping) else given
     return [(str(name), _bytes(value)) for name, value in pairs]

@@ -10,6 +10,7 @@ Rules may be made and removed from any thread; they act on the loop of the nodes
 from __future__ import annotations
 
 import random  # noqa: TID251 - a fault's own, so that a seed repeats it whatever the broker draws
+import threading  # noqa: TID251 - rules are made and removed in any
 from collections import deque
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -92,6 +93,7 @@ class Faults:
         self._served: ServedVersions | None = None  # None: all
         self._rules: tuple[Rule, ...] = ()
         self._links: tuple[Link, ...] = ()
+        self._changing = threading.Lock()  # the rules or the links; who reads them needs none
         self._held: dict[Rule, deque[Held]] = {}
         self._random = random.Random(seed)
         self._count = 0
@@ -166,7 +168,8 @@ class Faults:
             check_amount("bytes_per_second", bytes_per_second, above_zero=True)
         check_node(node, self.node_ids())
         link = Link(seconds, bytes_per_second, node, client_id, self._unlink)
-        self._links = (*self._links, link)
+        with self._changing:
+            self._links = (*self._links, link)
         return link
 
     def pass_for(self, version: str) -> None:
@@ -188,28 +191,35 @@ class Faults:
         """No rule, no latency, no limit, nothing recorded; what is held is let go. What it passes for stays."""
         for rule in self._rules:
             rule.remove()
-        self._links = ()
+        with self._changing:
+            self._links = ()
         self._served = None
         if self._version is not None:
             self.pass_for(self._version)
         self.requests.clear()
 
     def _begin(self, rule: Rule) -> None:
-        self._count += 1
-        rule.number = self._count
-        self._rules = (*self._rules, rule)
+        with self._changing:
+            self._count += 1
+            rule.number = self._count
+            self._rules = (*self._rules, rule)
+
+    def _drop(self, rule: Rule) -> None:
+        with self._changing:
+            self._rules = tuple(each for each in self._rules if each is not rule)
 
     def _end(self, rule: Rule) -> None:
-        self._rules = tuple(each for each in self._rules if each is not rule)
+        self._drop(rule)
         if rule.holds:
             self.run_on_loop(lambda: self._let_go(rule, None))
 
     def _unlink(self, link: Link) -> None:
-        self._links = tuple(each for each in self._links if each is not link)
+        with self._changing:
+            self._links = tuple(each for each in self._links if each is not link)
 
     def _release(self, rule: Rule, count: int | None) -> None:
         if count is None:
-            self._rules = tuple(each for each in self._rules if each is not rule)
+            self._drop(rule)
         self._let_go(rule, count)
 
     def _let_go(self, rule: Rule, count: int | None) -> None:

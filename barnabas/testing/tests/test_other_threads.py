@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import uvloop
 from barnabas.wire.messages.metadata import MetadataRequest
 
 from barnabas.testing import Broker, BrokerFailed, watchdog
+from barnabas.testing.faults.engine import Faults
 from barnabas.testing.raw_client import RawClient
 
 METADATA = 3
@@ -123,6 +125,29 @@ def test_the_broker_s_own_thread_can_t_stop_it() -> None:
         with pytest.raises(RuntimeError, match="own thread"):
             broker.call(broker.stop)
         assert broker.topics() == {}
+
+
+def test_rules_that_are_made_and_removed_side_by_side() -> None:
+    faults = Faults()
+
+    def make_and_remove() -> None:
+        for number in range(300):
+            rule = faults.on("Fetch").close()
+            if number % 2:
+                rule.remove()
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=make_and_remove) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(faults.rules) == 4 * 150
+    assert len({rule.number for rule in faults.rules}) == 4 * 150
 
 
 def test_a_rule_outlives_its_broker() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import warnings
 from typing import Any
@@ -58,6 +59,23 @@ def test_an_await_that_is_forgotten() -> None:
                 assert len(broker.records("a")) == 1
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf])
+def test_ways_that_no_clock_goes(seconds: float) -> None:
+    with Broker() as broker:
+        with pytest.raises(ValueError, match="a clock "):
+            broker.clock.advance(seconds)
+        broker.clock.advance(1)
+        assert broker.clock.ahead_s == 1
+
+
+def test_a_field_that_no_record_has() -> None:
+    with (
+        Broker() as broker,
+        pytest.raises(TypeError, match="a record has no 'headres'; it has headers, key,"),
+    ):
+        broker.produce("t", "v", headres={"a": "1"})
 
 
 def test_records_of_a_leader_that_has_just_gone(monkeypatch: pytest.MonkeyPatch) -> None:
