@@ -250,13 +250,14 @@ def test_a_partition_moves_while_it_serves(
     source = next(path for path, (_, held) in describe(broker).items() if ("t", 0) in held)
     target = str(two if source == str(one) else one)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    rate = ConfigEntry(
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-        "8000000",
-        incremental_operation=AlterConfigOpType.SET,
-    )
-    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[rate])
-    admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def set_rate(bytes_per_second: str) -> None:
+        name = "replica.alter.log.dirs.io.max.bytes.per.second"
+        rate = ConfigEntry(name, bytes_per_second, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[rate])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    set_rate("500000")  # 12 MB take long enough for the tool to see it
     sent = 0
 
     def send(connection: RawConnection, size: int) -> None:
@@ -278,6 +279,7 @@ def test_a_partition_moves_while_it_serves(
             if part["isFuture"]
         ]
         assert [where for where, lag in futures if lag > 0] == [target]
+        set_rate("8000000")
         deadline = time.monotonic() + 60
         while ("t", 0) in describe(broker)[source][1]:  # goes on while it moves
             assert time.monotonic() < deadline

@@ -87,7 +87,7 @@ class SteadyPublisher:
     def count(self) -> int:
         return sum(map(len, tuple(self.sent.values())))
 
-    def await_more(self, count: int, timeout: float = 30) -> None:
+    def await_more(self, count: int, timeout: float = 60) -> None:
         """Until so many more have been sent."""
         wanted, deadline = self.count + count, time.monotonic() + timeout
         while self.count < wanted:

@@ -15,7 +15,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import NewPartitions
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.harness.topics import eventually
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all, records
 
 pytestmark = pytest.mark.barnabas_only
@@ -131,6 +131,7 @@ def test_a_binding_that_begins_with_what_is_new_stays_where_it_began(
         streams.add("ORDERS", "orders.>")
         streams.publish(numbered(0, 100))
         bind(broker, "orders", {**BINDING, "nats.start": "new"}, partitions=3)
+        await_taken(server.url, "orders", 3)
         time.sleep(1)
         broker.stop()
         streams.publish(numbered(100, 50))  # new, though nobody was there

@@ -36,7 +36,7 @@ class TimedPublisher:
         self._thread.start()
         self.await_more(1)
 
-    def await_more(self, count: int, timeout: float = 30) -> None:
+    def await_more(self, count: int, timeout: float = 60) -> None:
         """Until so many more have been confirmed or lost."""
         wanted, deadline = len(self.published) + count, time.monotonic() + timeout
         while len(self.published) < wanted:
