@@ -88,7 +88,7 @@ def test_example_on_apache_kafka(
     run_program: Program, java_tools: JavaTools, tmp_path: Path, example: str, flights: int
 ) -> None:
     apache = ApacheBroker(tmp_path / "kafka", tools=java_tools)
-    apache.start()
+    apache.start(timeout=180)
     try:
         run_program(example, "--bootstrap-servers", apache.bootstrap, "--flights", str(flights))
     finally:
