@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.testing")
 
 TURNS: Final = 8  # of the loop after each moment: a request to another node and its answer need that many
+AHEAD_SECONDS_MAX: Final = 1000 * 366 * 86_400  # times in ms fit into 64 bits, with any retention added
 EXACT_MOMENTS: Final = 500  # that are gone to one by one; then the way that is left is divided
 STEPS_MAX: Final = 1000  # into so many
 CLUSTER_SECONDS_MAX: Final = 3 * 3600  # which costs half a minute of CPU
@@ -77,6 +78,8 @@ class BrokerClock:
             raise ValueError(f"a clock goes some seconds forward, and not {seconds}")
         if seconds < 0:
             raise ValueError("a clock does not go back")
+        if self._clock.ahead_s + seconds > AHEAD_SECONDS_MAX:
+            raise ValueError(f"a clock is {AHEAD_SECONDS_MAX} s ahead at most, a thousand years")
         if len(self._broker.nodes) > 1 and seconds > CLUSTER_SECONDS_MAX:
             raise ValueError(
                 f"a cluster goes {CLUSTER_SECONDS_MAX} s at most at a time, a broker of one node as far as you like"

@@ -36,6 +36,7 @@ class Kafka:
         self._before = set(self.broker.topics())
         self._clients: list[Any] = []
         self._numbers: dict[str, int] = {}
+        self._groups = 0  # of consumers that were not given one
 
     @property
     def bootstrap_servers(self) -> str:
@@ -73,12 +74,11 @@ class Kafka:
     def consumer(self, *topics: str, **config: Any) -> Any:
         """A `kafka.KafkaConsumer` (kafka-python) that begins with the first record, in a group of its own; its iteration
         ends when nothing has come for ten seconds. Closed at the end of the test."""
-        number = len(self._clients)
         client = _import("kafka", "kafka-python").KafkaConsumer(
             *topics,
             **{
                 "bootstrap_servers": self.bootstrap_servers,
-                "group_id": self.name(f"group-{number}"),
+                "group_id": self._new_group(),
                 "auto_offset_reset": "earliest",
                 "consumer_timeout_ms": _CONSUMER_WAIT_MS,
                 **config,
@@ -93,14 +93,18 @@ class Kafka:
         return aiokafka.AIOKafkaProducer(**{"bootstrap_servers": self.bootstrap_servers, **config})
 
     def aio_consumer(self, *topics: str, **config: Any) -> Any:
-        """An `aiokafka.AIOKafkaConsumer` from the first record on, not started: `async with` starts it."""
+        """An `aiokafka.AIOKafkaConsumer` from the first record on, in a group of its own, not started: `async with` starts it."""
         aiokafka = _import("aiokafka", "aiokafka")
         defaults = {
             "bootstrap_servers": self.bootstrap_servers,
-            "group_id": self.name("group-aio"),
+            "group_id": self._new_group(),
             "auto_offset_reset": "earliest",
         }
         return aiokafka.AIOKafkaConsumer(*topics, **{**defaults, **config})
+
+    def _new_group(self) -> str:
+        self._groups += 1
+        return self.name(f"group-{self._groups}")
 
     # -- the end
 

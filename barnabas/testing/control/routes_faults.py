@@ -98,6 +98,9 @@ def _steps(rule: Rule, body: m.NewRule) -> list[Callable[[], object]]:
     if body.truncate is not None:
         count = body.truncate
         steps.append(lambda: rule.truncate(count))
+    heeding = (body.delay_s is not None, body.hold, body.error is not None, body.drop_answer, body.close)
+    if steps and served and not any(heeding):
+        raise ValueError("served goes with delay_s, hold, error, drop_answer and close")
     return steps
 
 

@@ -139,7 +139,7 @@ def test_ready_made_clients(pytester: pytest.Pytester) -> None:
                 topic = kafka.topic()
                 async with kafka.aio_producer() as producer:
                     await producer.send_and_wait(topic, b"v")
-                async with kafka.aio_consumer(topic) as consumer:
+                async with kafka.aio_consumer(topic), kafka.aio_consumer(topic) as consumer:
                     assert (await consumer.getone()).value == b"v"
 
             asyncio.run(main())

@@ -269,6 +269,7 @@ def test_what_is_no_request_is_refused(http: Http, sent: bytes, status: int | No
             "nth is a whole number, 1 or more",
         ),
         ("POST", "/rules", {"api": "Produce", "truncate": -1}, 400, "0 or more, and not -1"),
+        ("POST", "/rules", {"api": "Produce", "truncate": 1, "served": True}, 400, "served goes with"),
         (
             "POST",
             "/rules",
