@@ -87,7 +87,7 @@ def test_stops_with_clients_connected(fresh_broker: BrokerFactory) -> None:
     idle = [socket.create_connection((broker.host, broker.port)) for _ in range(20)]
     started = time.monotonic()
     assert broker.stop() == 0
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30  # it waits for none of them
     for one in idle:
         one.close()
 
