@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 - the loop is what this file is about
 import threading  # noqa: TID251 - so is its thread
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -40,6 +41,7 @@ class RunningBroker(Steering):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: int | None = None  # where the loop turns
         self._calls: LoopCalls | None = None  # from other threads than that
+        self._awaited: set[asyncio.Future[None]] = set()  # on that thread
         self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
         self._watchdog: Watchdog | None = None  # in the loop of whoever entered it
         self._changed: asyncio.Event
@@ -92,6 +94,8 @@ class RunningBroker(Steering):
             return Finished()
         future: asyncio.Future[None] = self.loop.create_future()
         hear = partial(_tell, future)
+        self._awaited.add(future)
+        future.add_done_callback(self._awaited.discard)
         return Pending(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
 
     def wait(self, start: Start) -> None:
@@ -194,7 +198,8 @@ class RunningBroker(Steering):
             raise RuntimeError("the broker's own thread can't wait for its end")
         try:
             if calls is not None:
-                calls.call(self._stop_nodes)
+                with suppress(BrokerFailed):  # another thread was quicker
+                    calls.call(self._stop_nodes)
         finally:
             if calls is not None:
                 calls.stop_loop()
@@ -272,6 +277,8 @@ class RunningBroker(Steering):
         """Nothing is done on the loop any more."""
         if self._calls is not None:
             self._calls.end()
+        for future in tuple(self._awaited):
+            _tell(future, BrokerFailed("the broker has been stopped"))
         self._loop = self._loop_thread = self._calls = None
 
     def _stop_nodes(self) -> None:

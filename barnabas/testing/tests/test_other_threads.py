@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -125,6 +126,27 @@ def test_the_broker_s_own_thread_can_t_stop_it() -> None:
         with pytest.raises(RuntimeError, match="own thread"):
             broker.call(broker.stop)
         assert broker.topics() == {}
+
+
+def test_it_is_stopped_in_several_threads_at_once() -> None:
+    broker = Broker().start()
+    with ThreadPoolExecutor(4) as executor:
+        for stopped in [executor.submit(broker.stop) for _ in range(4)]:
+            stopped.result()
+    with pytest.raises(BrokerFailed, match="does not run"):
+        broker.topics()
+
+
+def test_what_is_awaited_in_its_loop_is_told_of_the_end() -> None:
+    async def main() -> None:
+        async with Broker(nodes=3) as broker:
+            for node in (1, 2):
+                broker.pause_node(node)
+            made = broker.create_topic("made")
+        with pytest.raises(BrokerFailed, match="has been stopped"):
+            await made
+
+    asyncio.run(main())
 
 
 def test_rules_that_are_made_and_removed_side_by_side() -> None:
