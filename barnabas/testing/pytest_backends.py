@@ -218,6 +218,8 @@ class InProcessBackend(Backend):
         self.broker.requests.clear()
 
     def end_test(self) -> None:
+        if not self.broker.is_in_thread:  # the test has stopped it
+            self.broker.start()
         self.broker.recover()
 
     def report_sections(self) -> Sections:

@@ -60,7 +60,9 @@ def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
         def lasting(kafka_session):
             kafka_session.broker.seed("lasting", [b"v"])
 
-        @pytest.mark.parametrize("fault", ["rule", "latency", "limit", "clock", "paused", "killed", "loading"])
+        @pytest.mark.parametrize(
+            "fault", ["rule", "latency", "limit", "clock", "paused", "killed", "stopped", "loading"]
+        )
         def test_it(lasting, kafka, fault):
             broker = kafka.broker
             assert len(broker.requests) == 0 and broker.clock.ahead_s == 0
@@ -80,6 +82,7 @@ def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
                 case "clock": broker.clock.advance(60)
                 case "paused": broker.pause_node(1)
                 case "killed": broker.kill_node(1)
+                case "stopped": broker.stop()
                 case "loading": broker.load_coordinator(broker.groups()[0])
 
         def test_it_is_well(lasting, kafka):
@@ -87,7 +90,7 @@ def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
             assert set(kafka.broker.topics()) - {"lasting"} == {kafka.prefix + "topic"}
         """,
     )
-    result.assert_outcomes(passed=8)
+    result.assert_outcomes(passed=9)
 
 
 def test_the_rest_is_ended_where_something_does_not_end(pytester: pytest.Pytester) -> None:
