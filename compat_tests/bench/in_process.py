@@ -173,6 +173,15 @@ def main() -> None:
             "restore of the same from a snapshot",
             *timed(lambda: broker.restore(snapshot), arguments.tries),
         )
+    with Broker(nodes=3) as cluster:
+        seconds, cpu = [], []
+        for _ in range(arguments.tries):
+            cluster.create_topic("topic", 3)
+            cluster.seed("topic", [b"v" * 100] * 100)
+            one = timed(cluster.reset, 1)
+            seconds += one[0]
+            cpu += one[1]
+        _line("reset of a cluster of three", seconds, cpu)
     print(f"\nmemory that import and broker add: {statistics.median(memory) / 1e6:.1f} MB")
     leaks(arguments.brokers)
 
