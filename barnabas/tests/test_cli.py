@@ -35,7 +35,7 @@ def refused(*arguments: str, **environment: str) -> str:
         command(*arguments),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         env=clean_environment(**environment),
         check=False,
     )
@@ -61,7 +61,7 @@ def test_ready_line_and_clean_stop(tmp_path: Path, loop: str, stop_signal: signa
         ready = READY.fullmatch(first)
         assert ready is not None, first
         assert ready[2] == str(tmp_path / "logs")
-        with socket.create_connection(("127.0.0.1", int(ready[1])), timeout=5):
+        with socket.create_connection(("127.0.0.1", int(ready[1])), timeout=60):
             broker.send_signal(stop_signal)
             rest, log = broker.communicate(timeout=60)
     assert broker.returncode == 0
@@ -130,7 +130,7 @@ def test_a_log_directory_without_permission_is_named(tmp_path: Path) -> None:
 
 
 def test_help_says_which_source_wins() -> None:
-    done = subprocess.run(command("start", "--help"), capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command("start", "--help"), capture_output=True, text=True, timeout=60, check=True)
     text = " ".join(done.stdout.split())
     order = [
         text.index(word) for word in ("--set name=value; a KAFKA_*", "the properties file;", "the default.")
@@ -139,5 +139,5 @@ def test_help_says_which_source_wins() -> None:
 
 
 def test_wrong_usage_exits_with_2() -> None:
-    done = subprocess.run(command("stop"), capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command("stop"), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2

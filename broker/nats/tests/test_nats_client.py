@@ -98,7 +98,7 @@ def test_requests(world: ClientWorld, shared_nats_server: NatsServer) -> None:
         await settled(theirs)
         ours, _ = await world.connected(shared_nats_server.url)
 
-        async def ask(subject: bytes, payload: bytes, timeout_s: float = 5) -> tuple[Any, ...]:
+        async def ask(subject: bytes, payload: bytes, timeout_s: float = 30) -> tuple[Any, ...]:
             return await outcome(lambda done: ours.request(subject, payload, timeout_s=timeout_s, done=done))
 
         answers = await asyncio.gather(*(ask(b"service", b"%d" % number) for number in range(100)))
@@ -593,7 +593,7 @@ def test_what_a_server_says_of_itself(world: ClientWorld, nats_server: Any) -> N
         assert ours.info is not None
         assert ours.info.version == ".".join(map(str, server.version))
         assert ours.info.jetstream
-        reply, _ = await outcome(lambda done: ours.request(b"$JS.API.INFO", b"", timeout_s=5, done=done))
+        reply, _ = await outcome(lambda done: ours.request(b"$JS.API.INFO", b"", timeout_s=30, done=done))
         assert b'"streams":0' in reply.payload
 
     world.run(work())

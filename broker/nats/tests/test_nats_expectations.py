@@ -25,7 +25,7 @@ class Stream:
     """A stream of a real server, spoken to by requests one at a time."""
 
     def __init__(self, port: int, subject: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._file = self._socket.makefile("rb")
         self._subject = subject.encode()
         self._socket.sendall(

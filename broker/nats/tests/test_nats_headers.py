@@ -129,7 +129,7 @@ def hpub(block: bytes) -> bytes:
 
 
 async def read_block(reader: asyncio.StreamReader) -> bytes:
-    words = (await asyncio.wait_for(reader.readline(), 5)).split()
+    words = (await asyncio.wait_for(reader.readline(), 60)).split()
     assert words[0] == b"HMSG", words
     return (await reader.readexactly(int(words[-1]) + 2))[: int(words[-2])]
 

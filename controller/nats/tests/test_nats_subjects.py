@@ -131,7 +131,7 @@ class Wire:
     """A connection on which each thing is asked with a PING behind it."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._file = self._socket.makefile("rwb")
         assert self._file.readline().startswith(b"INFO ")
         self._file.write(b'CONNECT {"verbose":false,"pedantic":false}\r\n')
