@@ -10,6 +10,7 @@ import asyncio  # noqa: TID251 - for tests that wait in a loop of their own
 import threading  # noqa: TID251 - for those that wait in a thread
 import time  # noqa: TID251 - and for how long
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.faults.shapes import targets
@@ -56,6 +57,16 @@ def refuse_in_loop(instead: str) -> None:
     except RuntimeError:
         return
     raise RuntimeError(f"this blocks the loop that runs now: await {instead}(...) instead")
+
+
+def setter(changed: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
+    """Sets an event of that loop, from any thread; nothing happens where the loop has ended meanwhile."""
+
+    def tell() -> None:
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(changed.set)
+
+    return tell
 
 
 class Recorded:
@@ -264,9 +275,7 @@ class Requests:
         deadline = loop.time() + timeout
         changed = asyncio.Event()
 
-        def tell() -> None:
-            loop.call_soon_threadsafe(changed.set)
-
+        tell = setter(changed, loop)
         self._waiting.append(tell)
         try:
             while True:

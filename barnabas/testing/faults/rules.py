@@ -23,7 +23,7 @@ from barnabas.testing.faults.conditions import (
     check_probability,
     nearest,
 )
-from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in_loop
+from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in_loop, setter
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import uuid_from_string
 from barnabas.wire.registry import API_NAMES
@@ -230,9 +230,7 @@ class Rule:
         deadline = loop.time() + timeout
         changed = asyncio.Event()
 
-        def tell() -> None:
-            loop.call_soon_threadsafe(changed.set)
-
+        tell = setter(changed, loop)
         self._tell.append(tell)
         try:
             while self.held < count:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 
@@ -21,6 +23,25 @@ def test_a_request_that_cannot_be_read_is_there() -> None:
         client.socket.close()
         (recorded,) = broker.requests.wait_for("Heartbeat", answered=True)
         assert (recorded.outcome, recorded.answer) == ("closed", None)
+
+
+def test_a_request_of_an_api_that_there_is_not_is_there() -> None:
+    with Broker() as broker:
+        client = RawClient(broker.port)
+        frame = client.frame(HEARTBEAT, 4, HeartbeatRequest(group_id="g"))
+        client.socket.sendall(frame[:4] + (999).to_bytes(2, "big") + frame[6:])
+        assert client.is_closed()
+        client.socket.close()
+        (line,) = broker.requests.transcript()
+        assert " c 999 v4 -> closed" in line
+
+
+def test_who_waits_in_a_loop_that_has_ended_disturbs_nobody() -> None:
+    loop = asyncio.new_event_loop()
+    told = requests.setter(asyncio.Event(), loop)
+    told()
+    loop.close()
+    told()
 
 
 def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
