@@ -105,7 +105,8 @@ def run(at: Run, cluster: BrokerProcesses | None) -> None:
     try:
         query.await_rows(1)
         if cluster is None:
-            say("flights run: now is the time to kill a node of your cluster")
+            seconds = len(flights) // PER_SECOND
+            say(f"flights run for {seconds} s: now is the time to kill a node of your cluster")
         else:
             fail_over(cluster, query)
         source.is_over.set()
