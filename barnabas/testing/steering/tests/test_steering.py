@@ -50,12 +50,13 @@ def three() -> Iterator[Broker]:
 
 @pytest.fixture(autouse=True)
 def _all_awake(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that fails with a node asleep does not take the next ones along."""
+    """A test that fails with a node asleep or dead does not take the next ones along."""
     yield
     for name in {"one", "three"} & set(request.fixturenames):
         broker = request.getfixturevalue(name)
         for node in broker.nodes:
             broker.resume_node(node.node_id)
+            broker.start_node(node.node_id)
 
 
 @pytest.fixture
