@@ -4,7 +4,7 @@ A release never sends an error that came later. Most errors that came with a ver
 by the broker itself (MEMBER_ID_REQUIRED, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE, THROTTLING_QUOTA_EXCEEDED, ...); what
 is left is translated here. Configs of topics that a release did not know are refused in its name.
 
-Sources: generated/protocol_errors.html of each release's documentation for the codes; the KIPs named below.
+Sources: the codes are those of the enum Errors in each release's kafka-clients jar; the rest stands in the KIPs named below.
 """
 
 from __future__ import annotations
