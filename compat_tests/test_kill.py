@@ -54,7 +54,7 @@ TOPICS: dict[str, tuple[dict[str, str], Make]] = {
 }
 
 
-@pytest.mark.timeout(120 + 30 * ROUNDS)
+@pytest.mark.timeout(300 + 30 * ROUNDS)
 def test_kill_under_load_loses_nothing_acknowledged(
     fresh_broker: BrokerFactory, java_tools: JavaTools, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,12 +77,12 @@ def test_a_cluster(fresh_cluster: ClusterFactory) -> None:
     def total(name: str) -> float:
         return sum(metrics(cluster.nodes[node])[name, ""] for node in cluster.live)
 
-    assert total("kafka_controller_kafkacontroller_activecontrollercount") == 1
-    assert total(f"{MANAGER}_leadercount") == 3
-    assert total(f"{MANAGER}_partitioncount") == 9
-    assert total(f"{MANAGER}_underreplicatedpartitions") == 0
+    eventually(lambda: total("kafka_controller_kafkacontroller_activecontrollercount") == 1)
+    eventually(lambda: total(f"{MANAGER}_leadercount") == 3)
+    eventually(lambda: total(f"{MANAGER}_partitioncount") == 9)
+    eventually(lambda: total(f"{MANAGER}_underreplicatedpartitions") == 0)
     cluster.kill(cluster.leader("topic", 0))
     eventually(lambda: total(f"{MANAGER}_leadercount") == 3)
     eventually(lambda: total(f"{MANAGER}_underminisrpartitioncount") == 3)
-    assert total(f"{MANAGER}_underreplicatedpartitions") == 3
-    assert total("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    eventually(lambda: total(f"{MANAGER}_underreplicatedpartitions") == 3)
+    eventually(lambda: total("kafka_controller_kafkacontroller_activecontrollercount") == 1)

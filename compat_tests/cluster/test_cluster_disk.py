@@ -72,7 +72,7 @@ def _check(cluster: Cluster, acknowledged: list[bytes]) -> None:
     assert positions == sorted(positions)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("role", ["leader", "follower"])
 def test_a_full_disk_on_one(fresh_cluster: ClusterFactory, small_disk: Path, role: str) -> None:
     full = 1 if role == "leader" else 2
@@ -92,7 +92,7 @@ def test_a_full_disk_on_one(fresh_cluster: ClusterFactory, small_disk: Path, rol
 
 
 @pytest.mark.barnabas_only
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_files_that_can_not_grow_on_one(fresh_cluster: ClusterFactory) -> None:
     """The unprivileged full disk: on the leader, writes fail beyond 4 MB with EFBIG."""
     cluster = fresh_cluster(settings=SMALL, start=False)

@@ -34,7 +34,7 @@ def victims(cluster: Cluster, which: str, topic: str) -> list[int]:
     return [leader, random.choice(others)]
 
 
-@pytest.mark.timeout(120 + 150 * ROUNDS)
+@pytest.mark.timeout(300 + 150 * ROUNDS)
 def test_kill_under_load_loses_nothing_acknowledged(
     fresh_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ def _values(cluster: Cluster, topic: str) -> list[Sample]:
     return [one.sample for one in CLIENTS[2].consume(cluster.bootstrap, topic, len(SAMPLES))]
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_controllers_and_brokers_apart(fresh_cluster: ClusterFactory) -> None:
     """The active controller dies, then a broker, then a broker comes back without its data."""
     cluster = fresh_cluster(SEPARATE, settings=TWO)

@@ -36,7 +36,7 @@ def bind_in(cluster: Cluster) -> None:
     await_running(cluster, TOPIC)
 
 
-@pytest.mark.timeout(120 + 60 * ROUNDS)
+@pytest.mark.timeout(300 + 60 * ROUNDS)
 def test_leaders_that_move(server: NatsServer, cluster: Cluster) -> None:
     bind_in(cluster)
     publisher = SteadyPublisher(server, lambda number: f"m.{number % 40}", alike="m.alike")
@@ -51,7 +51,7 @@ def test_leaders_that_move(server: NatsServer, cluster: Cluster) -> None:
     check(by_subject(cluster.bootstrap, TOPIC, PARTITIONS, publisher.count), sent)
 
 
-@pytest.mark.timeout(120 + 150 * ROUNDS)
+@pytest.mark.timeout(300 + 150 * ROUNDS)
 def test_leaders_that_are_killed(server: NatsServer, cluster: Cluster) -> None:
     bind_in(cluster)
     publisher = SteadyPublisher(server, lambda number: f"m.{number % 40}", alike="m.alike")

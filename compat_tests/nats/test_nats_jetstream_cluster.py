@@ -95,7 +95,7 @@ def kill(cluster: Cluster, published: Published) -> None:
     published.await_more(500)
 
 
-@pytest.mark.timeout(120 + 150 * ROUNDS)
+@pytest.mark.timeout(300 + 150 * ROUNDS)
 def test_exactly_once_while_leaders_move_and_are_killed(cluster: Cluster, stream: NatsServer) -> None:
     bind_in(cluster, EXACTLY_ONCE)
     with publishing(stream) as published:
@@ -107,7 +107,7 @@ def test_exactly_once_while_leaders_move_and_are_killed(cluster: Cluster, stream
     check_exactly(read_all(cluster, TOPIC, len(published)), published)
 
 
-@pytest.mark.timeout(120 + 150 * ROUNDS)
+@pytest.mark.timeout(300 + 150 * ROUNDS)
 def test_at_least_once_while_leaders_move_and_are_killed(cluster: Cluster, stream: NatsServer) -> None:
     bind_in(cluster, AT_LEAST_ONCE)
     with publishing(stream) as published:
@@ -120,7 +120,7 @@ def test_at_least_once_while_leaders_move_and_are_killed(cluster: Cluster, strea
     check_at_least_once(read_all(cluster, TOPIC, len(published), distinct=True), published)
 
 
-@pytest.mark.timeout(120 + 150 * ROUNDS)
+@pytest.mark.timeout(300 + 150 * ROUNDS)
 @pytest.mark.parametrize(
     "binding",
     [

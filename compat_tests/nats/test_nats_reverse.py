@@ -167,7 +167,7 @@ def test_a_broker_that_is_killed_publishes_each_record_once_to_a_stream(
     assert [data for _, data in stored(server)] == [b"%d" % number for number in range(8000)]
 
 
-@pytest.mark.timeout(120 + 300 * ROUNDS)
+@pytest.mark.timeout(300 + 300 * ROUNDS)
 def test_leaders_that_move_and_die_publish_each_record_once_to_a_stream(
     server: NatsServer, cluster: Cluster
 ) -> None:
@@ -231,7 +231,7 @@ def test_subjects_to_topics_to_subjects(server: NatsServer, broker: Broker) -> N
     assert re.fullmatch(r"(.+)/first,\1/second", found[0].headers["Barnabas-Hops"])
 
 
-@pytest.mark.timeout(120 + TOTAL // 1000)
+@pytest.mark.timeout(300 + TOTAL // 1000)
 def test_many_records_over_many_subjects_of_a_stream(server: NatsServer, broker: Broker) -> None:
     """Each record once, and each subject's in the order in which they were produced."""
     stream_of(server, "out.>")

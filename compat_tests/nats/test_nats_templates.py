@@ -259,7 +259,7 @@ def test_bindings_that_overlap(server: NatsServer, broker: Broker) -> None:
     check_all(broker.bootstrap, {"templated": {}, **made}, 1)
 
 
-@pytest.mark.timeout(180 + 120 * ROUNDS)
+@pytest.mark.timeout(300 + 120 * ROUNDS)
 def test_topics_are_made_while_leaders_move_and_die(server: NatsServer, cluster: Cluster) -> None:
     bind(
         cluster,
