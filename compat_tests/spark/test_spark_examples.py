@@ -26,7 +26,7 @@ from compat_tests.spark.summary import SUMMARY
 from spark_examples.enrichment import __main__ as enrichment
 from spark_examples.flights.__main__ import PICTURE
 from spark_examples.nats.__main__ import circle
-from spark_examples.shared.flights import load_flights, totals_by_hour
+from spark_examples.shared.flights import flight_records, load_flights, totals_by_hour
 from spark_examples.shared.program import Checks, Run, verdict
 from spark_examples.shared.spark_session import connector
 
@@ -151,6 +151,15 @@ def test_the_connector_is_that_of_the_installed_spark(
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / jar).touch()
     assert connector() == expected
+
+
+@pytest.mark.parametrize("count", [1, 5000, 60_000, 200_000])
+def test_some_of_the_flights_are_spread_over_the_year(count: int) -> None:
+    some = load_flights(count)
+    assert len(some) == count == len(some.drop_duplicates())
+    assert count == 1 or set(some["month"]) == set(range(1, 13))
+    assert len(list(flight_records(some.iloc[:1]))) == 1
+    assert list(flight_records(some.iloc[:0])) == []
 
 
 def test_one_wrong_total_is_found(capsys: pytest.CaptureFixture[str]) -> None:

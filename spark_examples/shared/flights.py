@@ -40,9 +40,9 @@ def load_flights(count: int | None = None) -> pandas.DataFrame:
     """
     flights: pandas.DataFrame = pandas.read_csv(data_folder() / "flights.csv.zip").convert_dtypes()
     flights = flights.sort_values("time_hour", kind="stable", ignore_index=True)
-    if count is None:
+    if count is None or count >= len(flights):
         return flights
-    chosen: pandas.DataFrame = flights.iloc[:: max(1, len(flights) // count)].head(count)
+    chosen: pandas.DataFrame = flights.iloc[[number * len(flights) // count for number in range(count)]]
     return chosen.reset_index(drop=True)
 
 
@@ -54,6 +54,8 @@ def airline_names() -> dict[str, str]:
 
 def flight_records(flights: pandas.DataFrame) -> Iterator[Record]:
     """Each flight as a record."""
+    if flights.empty:  # which pandas writes as one empty line
+        return
     lines = (flights.to_json(orient="records", lines=True) or "").splitlines()
     hours = pandas.to_datetime(flights["time_hour"])
     timestamps = hours.map(lambda hour: int(hour.timestamp() * 1000))
