@@ -102,7 +102,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
         help="use this broker, whichever it is, instead of starting one (environment: BOOTSTRAP_SERVERS)",
     )
     parser.add_argument(
-        "--flights", type=int, metavar="N", help="every so many-th flight, N of all; default: all"
+        "--flights", type=int, metavar="N", help="N flights, spread over the year; default: all of them"
     )
     return parser
 
