@@ -258,10 +258,25 @@ def _ask(
     answered: Callable[[Any], object],
     done: Done,
 ) -> None:
+    is_told = False
+    asked = awake_services(nodes)[0]
+
     def told(response: Any, error: ErrorCode) -> None:
+        nonlocal is_told
+        is_told = True
         if error:
             done(RequestFailed(error, "no controller has answered"))
         else:
             answered(response)
 
-    awake_services(nodes)[0].to_controller.send(api_key, request, told)
+    def told_or_gone() -> None:
+        if not is_told:
+            done(RuntimeError(f"node {asked.node_id}, which was asked, runs no more"))
+
+    asked.to_controller.send(api_key, request, told)
+    if not is_told:
+        when(nodes, lambda: is_told or _has_ended(nodes, asked), told_or_gone, done)
+
+
+def _has_ended(nodes: Sequence[BrokerNode], services: Services) -> bool:
+    return not any(node.is_running and node.node.services is services for node in nodes)

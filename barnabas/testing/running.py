@@ -96,7 +96,7 @@ class RunningBroker(Steering):
         hear = partial(_tell, future)
         self._awaited.add(future)
         future.add_done_callback(self._awaited.discard)
-        return Pending(asyncio.wait_for(future, OPERATION_SECONDS_MAX))
+        return Pending(self._told(future))
 
     def wait(self, start: Start) -> None:
         """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
@@ -115,7 +115,18 @@ class RunningBroker(Steering):
         """As `wait`, on the loop."""
         told: asyncio.Future[None] = self.loop.create_future()
         start(partial(_tell, told))
-        await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
+        await self._told(told)
+
+    async def _told(self, told: asyncio.Future[None]) -> None:
+        """TimeoutError, which says how the nodes are."""
+        try:
+            await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
+        except TimeoutError:
+            up = [node.node_id for node in self.nodes if node.is_running]
+            asleep = [node.node_id for node in self.nodes if node.is_running and node.runtime.is_paused]
+            raise TimeoutError(
+                f"it is not done after {OPERATION_SECONDS_MAX:.0f} s; of {len(self.nodes)} nodes run {up}, and asleep are {asleep}"
+            ) from None
 
     def _elsewhere(self) -> LoopCalls | None:
         """The way to the broker's loop, which turns while this thread waits; None on the loop's own thread. BrokerFailed
