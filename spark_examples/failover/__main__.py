@@ -111,7 +111,9 @@ def run(at: Run, cluster: BrokerProcesses | None) -> None:
             fail_over(cluster, query)
         source.is_over.set()
         source.join(_PATIENCE_S)
-        say(f"{source.acknowledged:,} flights are acknowledged{source.failure}")
+        if source.failure:
+            raise RuntimeError(f"not all flights could be sent: {source.failure}")
+        say(f"{source.acknowledged:,} flights are acknowledged")
         query.await_rows(len(flights))
     finally:
         query.stop()

@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 from kafka import KafkaConsumer, TopicPartition
 
 PARTITIONS = 4
+_PATIENCE_S = 120
 # Records with times of 2013 would be deleted at the first check of the default retention, seven days.
 FOREVER = {"retention.ms": "-1"}
 
@@ -42,7 +43,10 @@ def create_topics(
     if present:
         for deleted in admin.delete_topics(present, operation_timeout=20).values():
             deleted.result()
-    while any(name in admin.list_topics(timeout=20).topics for name in present):
+    deadline = time.monotonic() + _PATIENCE_S
+    while left := [name for name in present if name in admin.list_topics(timeout=20).topics]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{left} are still there {_PATIENCE_S} s after their deletion")
         time.sleep(0.1)
     new = [NewTopic(name, partitions, config=dict(configs)) for name, configs in topics.items()]
     for created in admin.create_topics(new, operation_timeout=20).values():
