@@ -69,7 +69,6 @@ class ProcessNode:
         """None where it does not run."""
         return self.latest.process.pid if self.latest is not None and self.is_running else None
 
-    @property
     def log_text(self) -> str:
         """All that it has logged, in all its runs."""
         return "" if self.latest is None else self.latest.log.read_text(errors="replace")
@@ -241,7 +240,7 @@ class BrokerProcesses(RemoteKafka):
 
     def log_text(self) -> str:
         """What all nodes have logged."""
-        return "".join(node.log_text for node in self.nodes)
+        return "".join(node.log_text() for node in self.nodes)
 
     # -- partitions
 

@@ -63,7 +63,7 @@ def test_a_leader_dies_and_nothing_that_was_acknowledged_is_lost() -> None:
         assert victim.is_running
         assert victim.pid not in pids
         assert broker.bootstrap_servers == address
-        assert victim.log_text.count("was not stopped cleanly: recovered") == 1
+        assert victim.log_text().count("was not stopped cleanly: recovered") == 1
         broker.wait_until_in_sync()
         assert sorted(broker.partition("orders").isr) == [1, 2, 3]
         broker.move_leader("orders", node=leader)
@@ -96,7 +96,7 @@ def test_a_node_that_stands_still_keeps_its_connections_and_answers_later() -> N
         broker.pause_node(1)
         broker.stop_node(1)
         assert not node.is_running, "to stop it, it is woken"
-        assert "stopping" in node.log_text
+        assert "stopping" in node.log_text()
         broker.start_node(1)
         assert values(broker, "orders") == [b"1"]
         broker.pause_node(1)
