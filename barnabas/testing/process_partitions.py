@@ -83,24 +83,15 @@ def wait_until_in_sync(broker: BrokerProcesses, topic: str | None) -> None:
 def move_leader(broker: BrokerProcesses, topic: str, index: int, node_id: int | None) -> None:
     """ValueError, UnknownTopic, RequestFailed, TimeoutError."""
     now = partition_info(broker, topic, index)
-    awake = [node.node_id for node in broker.awake()]
-    able = [each for each in now.replicas if each in now.isr and each in awake]
-    if node_id is None:
-        others = [each for each in able if each != now.leader]
-        if not others:
-            raise ValueError(f"{topic}-{index} has no replica in sync but its leader, node {now.leader}")
-        node_id = others[0]
-    elif node_id not in able:
-        raise ValueError(f"node {node_id} can't lead {topic}-{index}: in sync and running are {able}")
+    node_id = now.successor(node_id, [node.node_id for node in broker.awake()])
     if node_id == now.leader:
         return
     _prefer(broker, topic, index, [node_id, *(each for each in now.replicas if each != node_id)])
     _elect(broker, topic, index)
-    new = node_id
 
     def leads() -> bool:
         views = _views(broker, topic)
-        return all(each.leader == new for view in views for each in view if each.partition == index)
+        return all(each.leader == node_id for view in views for each in view if each.partition == index)
 
     broker.wait(leads, f"node {node_id} does not lead {topic}-{index}")
 

@@ -35,6 +35,20 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
 
+    def successor(self, wanted: int | None, running: Sequence[int]) -> int:
+        """The node that is wanted as its leader; None: the next one in sync. ValueError where it can't lead."""
+        able = [each for each in self.replicas if each in self.isr and each in running]
+        others = [each for each in able if each != self.leader]
+        if wanted is None and not others:
+            raise ValueError(
+                f"{self.topic}-{self.partition} has no replica in sync but its leader, node {self.leader}"
+            )
+        if wanted is not None and wanted not in able:
+            raise ValueError(
+                f"node {wanted} can't lead {self.topic}-{self.partition}: in sync and running are {able}"
+            )
+        return others[0] if wanted is None else wanted
+
 
 def partition_info(nodes: Sequence[BrokerNode], topic: str, index: int) -> PartitionInfo:
     """UnknownTopic."""
@@ -45,22 +59,14 @@ def partition_info(nodes: Sequence[BrokerNode], topic: str, index: int) -> Parti
 
 
 def move_leader(nodes: Sequence[BrokerNode], topic: str, index: int, node_id: int | None, done: Done) -> None:
-    """To a replica in sync; None: the next one. ValueError where it can't lead, UnknownTopic."""
-    state = _state(nodes, topic, index)
-    running = [services.node_id for services in services_of(nodes)]
-    able = [each for each in state.replicas if each in state.isr and each in running]
-    if node_id is None:
-        awake = [services.node_id for services in awake_services_of(nodes)]
-        others = sorted((each for each in able if each != state.leader), key=lambda each: each not in awake)
-        if not others:
-            raise ValueError(f"{topic}-{index} has no replica in sync but its leader, node {state.leader}")
-        node_id = others[0]
-    elif node_id not in able:
-        raise ValueError(f"node {node_id} can't lead {topic}-{index}: in sync and running are {able}")
-    if node_id == state.leader:
+    """To a replica in sync; None: the next one that is awake. ValueError where it can't lead, UnknownTopic."""
+    now = partition_info(nodes, topic, index)
+    running = services_of(nodes) if node_id is not None else awake_services_of(nodes)
+    leader = now.successor(node_id, [services.node_id for services in running])
+    if leader == now.leader:
         done(None)
     else:
-        _change(nodes, topic, index, done, leader=node_id)
+        _change(nodes, topic, index, done, leader=leader)
 
 
 def drop_leader(nodes: Sequence[BrokerNode], topic: str, index: int, done: Done) -> None:
