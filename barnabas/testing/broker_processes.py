@@ -205,7 +205,7 @@ class BrokerProcesses(RemoteKafka):
         pid = found.pid
         if pid is None:
             raise ValueError(f"node {node} does not run")
-        super().stop()  # our own connection may be to it
+        self.disconnect()  # our own connection may be to it
         os.kill(pid, signal.SIGSTOP)
         os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # it stands still by then
         found.is_paused = True
@@ -316,7 +316,7 @@ class BrokerProcesses(RemoteKafka):
         self._guard.watch(node.latest.process.pid)
 
     def _ended(self, node: ProcessNode) -> None:
-        super().stop()  # our connection may have been to it
+        self.disconnect()  # our connection may have been to it
         node.is_paused = False
         if self._guard is not None and node.latest is not None:
             self._guard.forget(node.latest.process.pid)

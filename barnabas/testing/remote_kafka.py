@@ -127,7 +127,7 @@ class RemoteKafka:
             try:
                 answer = self._ask(METADATA, _METADATA_VERSION, MetadataRequest(topics=[]))
             except (OSError, EOFError):
-                self.stop()
+                self.disconnect()
                 return False
             return bool(answer.brokers)
 
@@ -135,6 +135,10 @@ class RemoteKafka:
 
     def stop(self) -> None:
         """Close the connection; the broker goes on."""
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """The next request has a connection of its own."""
         client, self._client = self._client, None
         if client is not None:
             client.socket.close()
@@ -163,7 +167,7 @@ class RemoteKafka:
         if self._client is not None:
             with contextlib.suppress(OSError, EOFError):  # it may have been restarted since
                 return self._client.ask(key, version, request)
-            self.stop()
+            self.disconnect()
         self._client = self._connect()
         return self._client.ask(key, version, request)
 

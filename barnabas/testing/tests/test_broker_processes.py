@@ -75,6 +75,22 @@ def test_a_leader_dies_and_nothing_that_was_acknowledged_is_lost() -> None:
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
+def test_a_node_that_dies_by_itself_takes_nobody_along() -> None:
+    with BrokerProcesses(nodes=3) as broker:
+        broker.seed("orders", [b"1"])
+        for victim in broker.nodes:  # one of them is the one that it is connected to
+            pid = victim.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            while victim.is_running:
+                time.sleep(0.01)
+            assert broker.topics() == {"orders": 1}
+            assert [node.is_running for node in broker.nodes].count(True) == 2
+            broker.start_node(victim.node_id)
+            broker.wait_until_in_sync()
+        assert values(broker, "orders") == [b"1"]
+
+
 def test_a_node_that_stands_still_keeps_its_connections_and_answers_later() -> None:
     with BrokerProcesses() as broker:
         [node] = broker.nodes
