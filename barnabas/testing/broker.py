@@ -23,7 +23,7 @@ from barnabas.testing.clock import BrokerClock, Clock
 from barnabas.testing.faults.engine import Faults
 from barnabas.testing.loop_calls import BrokerFailed
 from barnabas.testing.node_runtime import NodeRuntime
-from barnabas.testing.running import RunningBroker
+from barnabas.testing.running import NOT_STARTED, RunningBroker
 from barnabas.testing.steering.steering import Finished
 
 if TYPE_CHECKING:
@@ -94,7 +94,9 @@ class Broker(RunningBroker):
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of every node, separated by commas."""
+        """`host:port` of every node, separated by commas. BrokerFailed before the first start, where the ports are not chosen yet."""
+        if not all(node.port for node in self.nodes):
+            raise BrokerFailed(NOT_STARTED)
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
     def new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:

@@ -93,6 +93,8 @@ def check_options(config: pytest.Config) -> None:
     """pytest.UsageError, of one line, where there can't be a broker as --kafka and the ini file want it."""
     kind = str(config.getoption("--kafka"))
     _ini_properties(config.getini("kafka_properties"))
+    if kind != "apache" and config.getoption("--kafka-home"):
+        raise pytest.UsageError(f"--kafka-home is for --kafka=apache, and the fixtures are --kafka={kind}")
     if kind == "apache":
         _check_apache(_apache_home(config))
     elif re.fullmatch(r"[^,]+:\d+(,[^,]+:\d+)*", kind):

@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini(
         "kafka_properties",
-        "properties of the session's broker, one name=value a line, as in server.properties",
+        "properties of all brokers that the fixtures start, one name=value a line, as in server.properties",
         type="linelist",
         default=[],
     )
@@ -57,7 +57,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Say once, and before anything else, what --kafka lacks. Under pytest-xdist the one that hands out the tests does."""
     config = session.config
     is_worker = hasattr(config, "workerinput")
-    if not is_worker and (config.getoption("--kafka") != "barnabas" or config.getini("kafka_properties")):
+    is_plain = config.getoption("--kafka") == "barnabas" and not config.getoption("--kafka-home")
+    if not is_worker and (not is_plain or config.getini("kafka_properties")):
         from barnabas.testing.pytest_backends import check_options
 
         check_options(config)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NOT_STARTED = "the broker does not run: `with Broker() as broker:` starts it, and so does its start()"
 START_SECONDS_MAX = 30.0  # for a cluster to form
 OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wrong
 DRAIN_TURNS, DRAIN_TURNS_MAX = 4, 1000  # of the loop
@@ -135,7 +136,7 @@ class RunningBroker(Steering):
             return None
         calls = self._calls
         if calls is None:
-            raise BrokerFailed("the broker does not run")
+            raise BrokerFailed(NOT_STARTED)
         return calls
 
     def _run_soon(self) -> bool:

@@ -453,6 +453,7 @@ def test_against_a_broker_that_runs_already(pytester: pytest.Pytester, elsewhere
     ("options", "message"),
     [
         ("--kafka=apache", "ERROR: --kafka apache needs Apache Kafka*--kafka-home*KAFKA_HOME*"),
+        ("--kafka-home=/nowhere", "ERROR: --kafka-home is for --kafka=apache*--kafka=barnabas"),
         ("--kafka=apache --kafka-home=/nowhere", "ERROR: --kafka apache: /nowhere is no Apache Kafka*jar"),
         ("--kafka=rabbit", "ERROR: --kafka rabbit: it is barnabas, apache, or HOST:PORT*"),
         (

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.testing import Broker
+from barnabas.testing import Broker, BrokerFailed
 from barnabas.testing.contents import NoLeader
 
 
@@ -139,3 +139,9 @@ def test_actions_that_there_are_not() -> None:
     assert repr(rule).startswith(
         "<Rule 1 on('Produce', topic='t', nth=2, times=1): delay 1 s, error NOT_LEADER_OR"
     )
+
+
+def test_where_a_broker_is_that_has_not_been_started() -> None:
+    with pytest.raises(BrokerFailed, match=r"start\(\)"):
+        _ = Broker().bootstrap_servers
+    assert Broker(port=9092).bootstrap_servers == "127.0.0.1:9092"
