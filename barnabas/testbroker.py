@@ -53,6 +53,7 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     # Late, so that `--help` answers at once.
+    from barnabas.storage.errors import LogDirectoryError
     from barnabas.testing.broker import Broker, BrokerFailed
     from barnabas.testing.control.control import Control
 
@@ -61,7 +62,7 @@ def serve(
         broker = Broker(
             properties, nodes=nodes, directory=directory, port=port, as_version=as_version
         ).start()
-    except (BrokerFailed, ConfigError, OSError, ValueError) as error:
+    except (BrokerFailed, ConfigError, LogDirectoryError, OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.filename is None else None
         print(f"barnabas: {why or error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1

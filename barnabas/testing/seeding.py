@@ -36,7 +36,7 @@ class Seed(msgspec.Struct):
 
 def read_seeds(source: object) -> list[Seed]:
     """From an iterable of records, or from the path of a file of JSON lines: each line a record, either an object with
-    `value` and perhaps `key`, `headers`, `timestamp`, `partition`, or anything else, which is the value as it stands.
+    `value` and perhaps `key`, `headers`, `timestamp`, `partition`, or any other JSON, which is the value as it stands.
     ValueError names the line."""
     if isinstance(source, (str, os.PathLike)):
         return list(_lines(source))
@@ -58,7 +58,7 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[Seed]:
             try:
                 parsed = json.loads(text)
             except ValueError as error:
-                raise ValueError(f"{os.fspath(path)}, line {number}: {error}") from None
+                raise ValueError(f"{os.fspath(path)}, line {number}: it is no JSON: {error}") from None
             yield seed_of(parsed) if _is_record(parsed) else Seed(text)
 
 

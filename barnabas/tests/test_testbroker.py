@@ -114,6 +114,7 @@ def test_what_is_wrong_is_said() -> None:
         (["--nodes", "0"], "one node or more"),
         (["--as-version", "1.2.3.4"], "no release"),
         (["--set", "num.partition=3"], "unknown property num.partition; did you mean num.partitions?"),
+        (["--directory", "/proc/x"], "/proc/x (log.dirs) can't be created"),
         (["--port", str(taken)], f"cannot listen on 127.0.0.1:{taken}"),
         (["--port", str(taken), "--nodes", "2"], f"cannot listen on 127.0.0.1:{taken}"),
     ):
