@@ -25,7 +25,7 @@ from barnabas.testing.node_process import (
 from barnabas.testing.ports import free_port
 from barnabas.testing.process_guard import ProcessGuard
 from barnabas.testing.remote_kafka import RemoteKafka
-from barnabas.testing.steering.nodes import UnknownNode
+from barnabas.testing.steering.nodes import node_of
 from barnabas.testing.steering.steering import Finished
 
 if TYPE_CHECKING:
@@ -194,14 +194,14 @@ class BrokerProcesses(RemoteKafka):
 
     def kill_node(self, node: int) -> None:
         """kill -9: what it has not handed to the system is lost. UnknownNode."""
-        found = self._node(node)
+        found = node_of(self.nodes, node)
         if found.latest is not None:
             kill_processes([found.latest])
             self._ended(found)
 
     def pause_node(self, node: int) -> None:
         """SIGSTOP: connections stay, nothing is answered. ValueError where it does not run, UnknownNode."""
-        found = self._node(node)
+        found = node_of(self.nodes, node)
         pid = found.pid
         if pid is None:
             raise ValueError(f"node {node} does not run")
@@ -212,7 +212,7 @@ class BrokerProcesses(RemoteKafka):
 
     def resume_node(self, node: int) -> None:
         """SIGCONT. UnknownNode."""
-        found = self._node(node)
+        found = node_of(self.nodes, node)
         pid = found.pid
         found.is_paused = False
         if pid is not None:
@@ -220,7 +220,7 @@ class BrokerProcesses(RemoteKafka):
 
     def stop_node(self, node: int) -> Awaitable[None]:
         """SIGTERM, and wait: others take over what it leads. UnknownNode."""
-        found = self._node(node)
+        found = node_of(self.nodes, node)
         if found.latest is not None:
             stop_processes([found.latest])
             self._ended(found)
@@ -228,7 +228,7 @@ class BrokerProcesses(RemoteKafka):
 
     def start_node(self, node: int) -> Awaitable[None]:
         """One that was killed or stopped. Nothing happens where it runs. BrokerFailed, UnknownNode."""
-        found = self._node(node)
+        found = node_of(self.nodes, node)
         if not found.is_running:
             self._launch(found)
         return self.wait_until_ready() if not found.is_paused else Finished()
@@ -296,12 +296,6 @@ class BrokerProcesses(RemoteKafka):
             node.port = free_port()
         self._controller_ports = [free_port() for _ in self.nodes]
         self.bootstrap_servers = ",".join(f"{HOST}:{node.port}" for node in self.nodes)
-
-    def _node(self, node_id: int) -> ProcessNode:
-        for node in self.nodes:
-            if node.node_id == node_id:
-                return node
-        raise UnknownNode(f"there is no node {node_id}; there are {[node.node_id for node in self.nodes]}")
 
     def _launch(self, node: ProcessNode) -> None:
         if self._guard is None:

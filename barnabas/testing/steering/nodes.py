@@ -6,7 +6,7 @@ lost with the machine's power is not imitated.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from barnabas.testing.broker_node import BrokerNode
 from barnabas.testing.contents import awake_services_of
@@ -23,11 +23,20 @@ if TYPE_CHECKING:
 UNREGISTER_BROKER: Final = 64
 
 
+class Numbered(Protocol):
+    """A node of whatever kind."""
+
+    node_id: int
+
+
+N = TypeVar("N", bound=Numbered)
+
+
 class UnknownNode(LookupError):
     """There is no such node."""
 
 
-def node_of(nodes: Sequence[BrokerNode], node_id: int) -> BrokerNode:
+def node_of(nodes: Sequence[N], node_id: int) -> N:
     """UnknownNode."""
     for node in nodes:
         if node.node_id == node_id:
