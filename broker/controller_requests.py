@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.primitives import DecodeError
+from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
@@ -119,7 +120,13 @@ class ControllerRequests:
         kind = response_type(asked.api_key)
 
         def done(response: msgspec.Struct) -> None:
-            answer(ErrorCode.NONE, b"".join(kind.encode(asked.api_version, response)))  # type: ignore[arg-type]
+            try:
+                parts = encode_or_server_error(asked.api_key, kind.writers[asked.api_version], response)
+            except EncodeError as error:
+                log.error("the response to %s of node %d cannot be encoded: %s", served.name, node_id, error)
+                answer(ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                answer(ErrorCode.NONE, b"".join(parts))  # type: ignore[arg-type]
 
         context = RequestContext(
             self._services,

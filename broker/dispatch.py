@@ -17,9 +17,10 @@ import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.controller_requests import RawResponse
 from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome, Registration, Usual
+from barnabas.broker.server_error import encode_or_server_error
 from barnabas.storage.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
-from barnabas.wire.primitives import DecodeError, skip_tagged_fields
+from barnabas.wire.primitives import DecodeError, EncodeError, skip_tagged_fields
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
@@ -168,7 +169,10 @@ def _read_nothing(_buffer: Buffer, position: int, _end: int) -> tuple[None, int]
 
 def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> Answer:
     parts: list[Part] = []
-    route.write(response, parts.append)
+    try:
+        route.write(response, parts.append)
+    except EncodeError:
+        parts = encode_or_server_error(route.api_key, route.write, response)
     if route.answers_records:
         kinds = list(map(type, parts))
         others = len(kinds) - kinds.count(bytes)

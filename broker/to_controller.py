@@ -23,8 +23,9 @@ from barnabas.broker.controller_requests import (
     RawResponse,
 )
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.primitives import DecodeError
+from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
@@ -194,8 +195,14 @@ class ToController:
             if response is None:
                 attempt.answered(None, error)
                 return
-            kind = response_type(asked.api_key)
-            attempt.answered(b"".join(kind.encode(asked.api_version, response)), ErrorCode.NONE)  # type: ignore[arg-type]
+            write = response_type(asked.api_key).writers[asked.api_version]
+            try:
+                parts = encode_or_server_error(asked.api_key, write, response)
+            except EncodeError as failure:
+                log.error("the response to API %d cannot be encoded: %s", asked.api_key, failure)
+                attempt.answered(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                attempt.answered(b"".join(parts), ErrorCode.NONE)  # type: ignore[arg-type]
 
         try:
             request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)

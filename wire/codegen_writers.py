@@ -177,7 +177,8 @@ class _WriterGenerator:
         self._source.depth += 1
         self._run = run
         if kind == "string":
-            emit(f"data = {local}.encode()")
+            is_error = path.endswith("ErrorMessage")  # Kafka names all its error messages so
+            emit(f"data = encode_error_message({local})" if is_error else f"data = {local}.encode()")
             local = "data"
         self._length(kind, compact, local)
         self._source.depth -= 1

@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias
 MAX_ARRAY_ELEMENTS = 1_000_000
 MAX_TAGGED_FIELDS = 10_000
 MAX_STRING_BYTES = 32767
+MAX_ERROR_MESSAGE_CHARACTERS = 1000
 
 ZERO_UUID = bytes(16)
 
@@ -176,6 +177,14 @@ def string_size(length: int) -> bytes:
     return uvarint(length + 1)
 
 
+def encode_error_message(text: str) -> bytes:
+    """Encodes an error message. It may quote names and values of any length from the request, so it is cut: a string holds
+    at most MAX_STRING_BYTES."""
+    if len(text) > MAX_ERROR_MESSAGE_CHARACTERS:
+        text = text[: MAX_ERROR_MESSAGE_CHARACTERS - 3] + "..."
+    return text.encode()
+
+
 # -- arrays and tagged fields -------------------------------------------------------------------------------
 
 
@@ -195,13 +204,18 @@ def read_uuids(buffer: Buffer, pos: int, count: int) -> list[bytes]:
 
 
 def skip_tagged_fields(buffer: Buffer, pos: int, end: int, count: int) -> int:
-    """Steps over `count` unknown tagged fields; `count` is the section's first byte, read already."""
-    if count > 127:
-        count, pos = long_uvarint(count, buffer, pos)
-    check_tagged_fields(count)
-    for _ in range(count):
-        _, pos, size = read_tag(buffer, pos, end)
-        pos += size
+    """Steps over `count` unknown tagged fields; `count` is the section's first byte, read already. Raises DecodeError."""
+    try:
+        if count > 127:
+            count, pos = long_uvarint(count, buffer, pos)
+        check_tagged_fields(count)
+        for _ in range(count):
+            _, pos, size = read_tag(buffer, pos, end)
+            pos += size
+    except IndexError:
+        raise DecodeError("the bytes end inside the tagged fields") from None
+    if pos > end:
+        raise overrun("tagged fields")
     return pos
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 from barnabas.broker.groups.member import Member, Protocols
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.member import JoinReply, SyncReply
 
 log = logging.getLogger(__name__)
+
+MEMBER_ID_PREFIX_MAX: Final = (
+    1000  # characters of a client id or instance id: a member id must fit into a string
+)
 
 
 class Client(msgspec.Struct, frozen=True):
@@ -126,7 +130,7 @@ class ClassicProtocol:
     ) -> None:
         instance_id = request.group_instance_id
         prefix = client.client_id if instance_id is None else instance_id
-        new_member_id = f"{prefix}-{self._new_uuid()}"
+        new_member_id = f"{prefix[:MEMBER_ID_PREFIX_MAX]}-{self._new_uuid()}"
         if instance_id is None:
             if client.api_version >= 4:  # KIP-394
                 self._rebalancer.add_pending_join(group, new_member_id, request.session_timeout_ms)

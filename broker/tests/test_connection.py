@@ -233,6 +233,8 @@ def test_a_client_that_never_reads_does_not_disturb_the_others(connect: Connect)
         struct.pack(">ihhih", 10, PRODUCE, 2, 1, -1),
         struct.pack(">ihhih", 10, PRODUCE, 9, 1, 30000),
         struct.pack(">ihhih", 11, FETCH, 12, 1, -1) + b"\xff",
+        struct.pack(">ihhih", 12, FETCH, 12, 1, -1) + b"\x01\x05",
+        struct.pack(">ihhih", 13, FETCH, 12, 1, -1) + b"\x01\x05\x09",
     ],
     ids=[
         "negative",
@@ -242,14 +244,20 @@ def test_a_client_that_never_reads_does_not_disturb_the_others(connect: Connect)
         "future version",
         "produce 2",
         "client id",
-        "tags",
+        "the count of tags ends early",
+        "a tag without its size",
+        "a tag longer than the frame",
     ],
 )
-def test_what_is_no_request_closes_its_connection_and_no_other(connect: Connect, frame: bytes) -> None:
+def test_what_is_no_request_closes_its_connection_and_no_other(
+    connect: Connect, frame: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     client, other = connect(), connect()
     client.socket.sendall(frame)
     assert client.is_closed()
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
+    (said,) = [record for record in caplog.records if record.name == "barnabas.connection"]
+    assert said.exc_info is None, "a line, and no traceback"
 
 
 def refusal_in(received: bytes) -> Refused:

@@ -13,11 +13,15 @@ from barnabas.broker.registry import REGISTRATIONS, Outcome
 from barnabas.broker.to_controller import ToController
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from barnabas.wire.messages.broker_registration import (
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+)
 from barnabas.wire.registry import request_type, response_type
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
-HEARTBEAT = 63
+HEARTBEAT, REGISTRATION = 63, 62
 
 
 class Links:
@@ -98,6 +102,34 @@ def test_another_node_hears_of_a_request_that_has_no_response(sessions: object) 
     (reply,) = replies
     answered = msgspec.msgpack.decode(reply, type=ControllerAnswer)
     assert (answered.error, answered.offset, answered.body) == (ErrorCode.UNKNOWN_SERVER_ERROR, 7, b"")
+
+
+class UnencodableSessions:
+    """A controller's part that answers what has no encoding: a text beside the code, where a number belongs."""
+
+    def __init__(self, epoch: Any) -> None:
+        self.epoch = epoch
+
+    def register(self, _request: object, done: Callable[[object], object]) -> None:
+        done(BrokerRegistrationResponse(broker_epoch=self.epoch))
+
+
+def test_an_answer_that_has_no_encoding_is_an_error_for_the_node_that_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    image = SimpleNamespace(offset=7)
+    services: Any = SimpleNamespace(
+        controller=SimpleNamespace(is_active=True, image=image), broker_sessions=UnencodableSessions("none")
+    )
+    version = REGISTRATIONS[REGISTRATION].max_version
+    body = b"".join(request_type(REGISTRATION).encode(version, BrokerRegistrationRequest()))  # type: ignore[arg-type]
+    asked = ControllerRequest(REGISTRATION, version, None, "", "2", body, for_client=False)
+    replies: list[bytes] = []
+    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    (reply,) = replies
+    answered = msgspec.msgpack.decode(reply, type=ControllerAnswer)
+    assert answered.error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert [record.exc_info for record in caplog.records] == [None, None], "said, without a traceback"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -281,7 +282,7 @@ def write_add_raft_voter_response_0(message: AddRaftVoterResponse, append: Appen
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)

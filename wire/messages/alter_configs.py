@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -375,7 +376,7 @@ def write_alter_configs_response_0(message: AlterConfigsResponse, append: Append
             if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
             text_2 = item.resource_name
@@ -400,7 +401,7 @@ def write_alter_configs_response_2(message: AlterConfigsResponse, append: Append
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -436,7 +437,7 @@ def write_alter_partition_reassignments_response_0(message: AlterPartitionReassi
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
@@ -463,7 +464,7 @@ def write_alter_partition_reassignments_response_0(message: AlterPartitionReassi
                 if text_3 is None:
                     append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
-                    data = text_3.encode()
+                    data = encode_error_message(text_3)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
@@ -480,7 +481,7 @@ def write_alter_partition_reassignments_response_1(message: AlterPartitionReassi
         if text is None:
             append(pack_iohx(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_iohB(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code, n) if n < 128 else pack_ioh(message.throttle_time_ms, message.allow_replication_factor_change, message.error_code) + string_size(n - 1))
             append(data)
@@ -507,7 +508,7 @@ def write_alter_partition_reassignments_response_1(message: AlterPartitionReassi
                 if text_3 is None:
                     append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
-                    data = text_3.encode()
+                    data = encode_error_message(text_3)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)

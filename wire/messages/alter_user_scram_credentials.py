@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     bad_length,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -271,7 +272,7 @@ def write_alter_user_scram_credentials_response_0(message: AlterUserScramCredent
             if text_2 is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -638,7 +639,7 @@ def write_consumer_group_describe_response_0(message: ConsumerGroupDescribeRespo
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
@@ -792,7 +793,7 @@ def write_consumer_group_describe_response_1(message: ConsumerGroupDescribeRespo
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -314,7 +315,7 @@ def write_create_acls_response_1(message: CreateAclsResponse, append: Append) ->
             if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -333,7 +334,7 @@ def write_create_acls_response_2(message: CreateAclsResponse, append: Append) ->
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

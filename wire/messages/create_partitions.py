@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -346,7 +347,7 @@ def write_create_partitions_response_0(message: CreatePartitionsResponse, append
             if text_2 is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -372,7 +373,7 @@ def write_create_partitions_response_2(message: CreatePartitionsResponse, append
             if text_2 is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

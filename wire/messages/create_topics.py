@@ -21,6 +21,7 @@ from barnabas.wire.primitives import (
     bad_tag_size,
     check_array,
     check_tagged_fields,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -625,7 +626,7 @@ def write_create_topics_response_2(message: CreateTopicsResponse, append: Append
             if text_2 is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
     except UNENCODABLE as error:
@@ -651,7 +652,7 @@ def write_create_topics_response_5(message: CreateTopicsResponse, append: Append
             if text_2 is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
@@ -713,7 +714,7 @@ def write_create_topics_response_7(message: CreateTopicsResponse, append: Append
             if text_2 is None:
                 append(pack_uhx(item.topic_id, item.error_code))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 n = len(data) + 1
                 append(pack_uhB(item.topic_id, item.error_code, n) if n < 128 else pack_uh(item.topic_id, item.error_code) + string_size(n - 1))
                 append(data)

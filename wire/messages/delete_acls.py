@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -439,7 +440,7 @@ def write_delete_acls_response_1(message: DeleteAclsResponse, append: Append) ->
             if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
             matching_acls = item.matching_acls
@@ -451,7 +452,7 @@ def write_delete_acls_response_1(message: DeleteAclsResponse, append: Append) ->
                 if text_2 is None:
                     append(pack_hh(item_2.error_code, -1))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     append(pack_hh(item_2.error_code, len(data)))
                     append(data)
                 text_3 = item_2.resource_name
@@ -489,7 +490,7 @@ def write_delete_acls_response_2(message: DeleteAclsResponse, append: Append) ->
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
@@ -503,7 +504,7 @@ def write_delete_acls_response_2(message: DeleteAclsResponse, append: Append) ->
                 if text_2 is None:
                     append(pack_hx(item_2.error_code))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     n = len(data) + 1
                     append(pack_hB(item_2.error_code, n) if n < 128 else pack_h(item_2.error_code) + string_size(n - 1))
                     append(data)

@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -203,7 +204,7 @@ def write_delete_share_group_offsets_response_0(message: DeleteShareGroupOffsets
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
@@ -224,7 +225,7 @@ def write_delete_share_group_offsets_response_0(message: DeleteShareGroupOffsets
             if text_3 is None:
                 append(pack_uhx(item.topic_id, item.error_code))
             else:
-                data = text_3.encode()
+                data = encode_error_message(text_3)
                 n = len(data) + 1
                 append(pack_uhB(item.topic_id, item.error_code, n) if n < 128 else pack_uh(item.topic_id, item.error_code) + string_size(n - 1))
                 append(data)

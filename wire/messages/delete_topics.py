@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -451,7 +452,7 @@ def write_delete_topics_response_5(message: DeleteTopicsResponse, append: Append
             if text_2 is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
@@ -481,7 +482,7 @@ def write_delete_topics_response_6(message: DeleteTopicsResponse, append: Append
             if text_2 is None:
                 append(pack_uhx(item.topic_id, item.error_code))
             else:
-                data = text_2.encode()
+                data = encode_error_message(text_2)
                 n = len(data) + 1
                 append(pack_uhB(item.topic_id, item.error_code, n) if n < 128 else pack_uh(item.topic_id, item.error_code) + string_size(n - 1))
                 append(data)

@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -403,7 +404,7 @@ def write_describe_client_quotas_response_0(message: DescribeClientQuotasRespons
         if text is None:
             append(pack_ihh(message.throttle_time_ms, message.error_code, -1))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             append(pack_ihh(message.throttle_time_ms, message.error_code, len(data)))
             append(data)
         entries = message.entries
@@ -452,7 +453,7 @@ def write_describe_client_quotas_response_1(message: DescribeClientQuotasRespons
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)

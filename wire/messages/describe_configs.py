@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -663,7 +664,7 @@ def write_describe_configs_response_1(message: DescribeConfigsResponse, append: 
             if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
             text_2 = item.resource_name
@@ -724,7 +725,7 @@ def write_describe_configs_response_3(message: DescribeConfigsResponse, append: 
             if text is None:
                 append(pack_hh(item.error_code, -1))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 append(pack_hh(item.error_code, len(data)))
                 append(data)
             text_2 = item.resource_name
@@ -793,7 +794,7 @@ def write_describe_configs_response_4(message: DescribeConfigsResponse, append: 
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     bad_length,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -1272,7 +1273,7 @@ def write_describe_groups_response_6(message: DescribeGroupsResponse, append: Ap
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

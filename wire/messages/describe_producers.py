@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -252,7 +253,7 @@ def write_describe_producers_response_0(message: DescribeProducersResponse, appe
                 if text_2 is None:
                     append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)

@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -600,7 +601,7 @@ def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Ap
         if text is None:
             append(pack_hx(message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + string_size(n - 1))
             append(data)
@@ -627,7 +628,7 @@ def write_describe_quorum_response_2(message: DescribeQuorumResponse, append: Ap
                 if text_3 is None:
                     append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
-                    data = text_3.encode()
+                    data = encode_error_message(text_3)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)

@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -441,7 +442,7 @@ def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOff
                     if text_3 is None:
                         append(pack_iqihx(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code))
                     else:
-                        data = text_3.encode()
+                        data = encode_error_message(text_3)
                         n = len(data) + 1
                         append(pack_iqihB(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code, n) if n < 128 else pack_iqih(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.error_code) + string_size(n - 1))
                         append(data)
@@ -451,7 +452,7 @@ def write_describe_share_group_offsets_response_0(message: DescribeShareGroupOff
             if text_4 is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text_4.encode()
+                data = encode_error_message(text_4)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
@@ -499,7 +500,7 @@ def write_describe_share_group_offsets_response_1(message: DescribeShareGroupOff
                     if text_3 is None:
                         append(pack_iqiqhx(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code))
                     else:
-                        data = text_3.encode()
+                        data = encode_error_message(text_3)
                         n = len(data) + 1
                         append(pack_iqiqhB(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code, n) if n < 128 else pack_iqiqh(item_3.partition_index, item_3.start_offset, item_3.leader_epoch, item_3.lag, item_3.error_code) + string_size(n - 1))
                         append(data)
@@ -509,7 +510,7 @@ def write_describe_share_group_offsets_response_1(message: DescribeShareGroupOff
             if text_4 is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text_4.encode()
+                data = encode_error_message(text_4)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -444,7 +445,7 @@ def write_elect_leaders_response_0(message: ElectLeadersResponse, append: Append
                 if text_2 is None:
                     append(pack_ihh(item_2.partition_id, item_2.error_code, -1))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     append(pack_ihh(item_2.partition_id, item_2.error_code, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -473,7 +474,7 @@ def write_elect_leaders_response_1(message: ElectLeadersResponse, append: Append
                 if text_2 is None:
                     append(pack_ihh(item_2.partition_id, item_2.error_code, -1))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     append(pack_ihh(item_2.partition_id, item_2.error_code, len(data)))
                     append(data)
     except UNENCODABLE as error:
@@ -505,7 +506,7 @@ def write_elect_leaders_response_2(message: ElectLeadersResponse, append: Append
                 if text_2 is None:
                     append(pack_ihx(item_2.partition_id, item_2.error_code))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_id, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_id, item_2.error_code) + string_size(n - 1))
                     append(data)

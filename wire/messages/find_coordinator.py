@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -380,7 +381,7 @@ def write_find_coordinator_response_1(message: FindCoordinatorResponse, append: 
         if text is None:
             append(pack_ihh(message.throttle_time_ms, message.error_code, -1))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             append(pack_ihh(message.throttle_time_ms, message.error_code, len(data)))
             append(data)
         text_2 = message.host
@@ -400,7 +401,7 @@ def write_find_coordinator_response_3(message: FindCoordinatorResponse, append: 
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
@@ -442,7 +443,7 @@ def write_find_coordinator_response_4(message: FindCoordinatorResponse, append: 
             if text_3 is None:
                 append(pack_ihx(item.port, item.error_code))
             else:
-                data = text_3.encode()
+                data = encode_error_message(text_3)
                 n = len(data) + 1
                 append(pack_ihB(item.port, item.error_code, n) if n < 128 else pack_ih(item.port, item.error_code) + string_size(n - 1))
                 append(data)

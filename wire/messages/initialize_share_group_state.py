@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -225,7 +226,7 @@ def write_initialize_share_group_state_response_0(message: InitializeShareGroupS
                 if text is None:
                     append(pack_ihx(item_2.partition, item_2.error_code))
                 else:
-                    data = text.encode()
+                    data = encode_error_message(text)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition, item_2.error_code) + string_size(n - 1))
                     append(data)

@@ -24,6 +24,7 @@ from barnabas.wire.primitives import (
     bad_tag_size,
     check_array,
     check_tagged_fields,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -1033,14 +1034,14 @@ def write_produce_response_8(message: ProduceResponse, append: Append) -> None:
                     if text_2 is None:
                         append(pack_ih(item_3.batch_index, -1))
                     else:
-                        data = text_2.encode()
+                        data = encode_error_message(text_2)
                         append(pack_ih(item_3.batch_index, len(data)))
                         append(data)
                 text_3 = item_2.error_message
                 if text_3 is None:
                     append(pack_h(-1))
                 else:
-                    data = text_3.encode()
+                    data = encode_error_message(text_3)
                     append(pack_h(len(data)))
                     append(data)
         append(pack_i(message.throttle_time_ms))
@@ -1079,7 +1080,7 @@ def write_produce_response_9(message: ProduceResponse, append: Append) -> None:
                     if text_2 is None:
                         append(pack_ix(item_3.batch_index))
                     else:
-                        data = text_2.encode()
+                        data = encode_error_message(text_2)
                         n = len(data) + 1
                         append(pack_iB(item_3.batch_index, n) if n < 128 else pack_i(item_3.batch_index) + string_size(n - 1))
                         append(data)
@@ -1088,7 +1089,7 @@ def write_produce_response_9(message: ProduceResponse, append: Append) -> None:
                 if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = encode_error_message(text_3)
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1130,7 +1131,7 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
                     if text_2 is None:
                         append(pack_ix(item_3.batch_index))
                     else:
-                        data = text_2.encode()
+                        data = encode_error_message(text_2)
                         n = len(data) + 1
                         append(pack_iB(item_3.batch_index, n) if n < 128 else pack_i(item_3.batch_index) + string_size(n - 1))
                         append(data)
@@ -1139,7 +1140,7 @@ def write_produce_response_10(message: ProduceResponse, append: Append) -> None:
                 if text_3 is None:
                     append(b"\0")
                 else:
-                    data = text_3.encode()
+                    data = encode_error_message(text_3)
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)
@@ -1225,7 +1226,7 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
                     if text is None:
                         append(pack_ix(item_3.batch_index))
                     else:
-                        data = text.encode()
+                        data = encode_error_message(text)
                         n = len(data) + 1
                         append(pack_iB(item_3.batch_index, n) if n < 128 else pack_i(item_3.batch_index) + string_size(n - 1))
                         append(data)
@@ -1234,7 +1235,7 @@ def write_produce_response_13(message: ProduceResponse, append: Append) -> None:
                 if text_2 is None:
                     append(b"\0")
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     n = len(data) + 1
                     append(BYTES[n] if n < 128 else string_size(n - 1))
                     append(data)

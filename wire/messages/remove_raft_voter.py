@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     ZERO_UUID,
+    encode_error_message,
     long_string_size,
     malformed,
     overrun,
@@ -115,7 +116,7 @@ def write_remove_raft_voter_response_0(message: RemoveRaftVoterResponse, append:
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)

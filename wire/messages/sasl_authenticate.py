@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     bad_length,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -218,7 +219,7 @@ def write_sasl_authenticate_response_0(message: SaslAuthenticateResponse, append
         if text is None:
             append(pack_hh(message.error_code, -1))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             append(pack_hh(message.error_code, len(data)))
             append(data)
         bytes_2 = message.auth_bytes
@@ -236,7 +237,7 @@ def write_sasl_authenticate_response_1(message: SaslAuthenticateResponse, append
         if text is None:
             append(pack_hh(message.error_code, -1))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             append(pack_hh(message.error_code, len(data)))
             append(data)
         bytes_2 = message.auth_bytes
@@ -255,7 +256,7 @@ def write_sasl_authenticate_response_2(message: SaslAuthenticateResponse, append
         if text is None:
             append(pack_hx(message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_hB(message.error_code, n) if n < 128 else pack_h(message.error_code) + string_size(n - 1))
             append(data)

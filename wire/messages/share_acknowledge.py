@@ -18,6 +18,7 @@ from barnabas.wire.primitives import (
     UNENCODABLE,
     ZERO_UUID,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -606,7 +607,7 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
@@ -626,7 +627,7 @@ def write_share_acknowledge_response_1(message: ShareAcknowledgeResponse, append
                 if text_2 is None:
                     append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
@@ -668,7 +669,7 @@ def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
@@ -688,7 +689,7 @@ def write_share_acknowledge_response_2(message: ShareAcknowledgeResponse, append
                 if text_2 is None:
                     append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)

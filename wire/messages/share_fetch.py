@@ -21,6 +21,7 @@ from barnabas.wire.primitives import (
     append_records,
     bad_length,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -649,7 +650,7 @@ def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) ->
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
@@ -669,7 +670,7 @@ def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) ->
                 if text_2 is None:
                     append(pack_ihx(item_2.partition_index, item_2.error_code))
                 else:
-                    data = text_2.encode()
+                    data = encode_error_message(text_2)
                     n = len(data) + 1
                     append(pack_ihB(item_2.partition_index, item_2.error_code, n) if n < 128 else pack_ih(item_2.partition_index, item_2.error_code) + string_size(n - 1))
                     append(data)
@@ -677,7 +678,7 @@ def write_share_fetch_response_1(message: ShareFetchResponse, append: Append) ->
                 if text_3 is None:
                     append(pack_hx(item_2.acknowledge_error_code))
                 else:
-                    data = text_3.encode()
+                    data = encode_error_message(text_3)
                     n = len(data) + 1
                     append(pack_hB(item_2.acknowledge_error_code, n) if n < 128 else pack_h(item_2.acknowledge_error_code) + string_size(n - 1))
                     append(data)

@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -842,7 +843,7 @@ def write_streams_group_describe_response_0(message: StreamsGroupDescribeRespons
             if text is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text.encode()
+                data = encode_error_message(text)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)

@@ -15,6 +15,7 @@ from barnabas.wire.primitives import (
     Buffer,
     MALFORMED,
     UNENCODABLE,
+    encode_error_message,
     long_string_size,
     malformed,
     overrun,
@@ -92,7 +93,7 @@ def write_unregister_broker_response_0(message: UnregisterBrokerResponse, append
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)

@@ -17,6 +17,7 @@ from barnabas.wire.primitives import (
     MALFORMED,
     UNENCODABLE,
     check_array,
+    encode_error_message,
     long_string_size,
     long_uvarint,
     malformed,
@@ -280,7 +281,7 @@ def write_update_features_response_0(message: UpdateFeaturesResponse, append: Ap
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)
@@ -301,7 +302,7 @@ def write_update_features_response_0(message: UpdateFeaturesResponse, append: Ap
             if text_3 is None:
                 append(pack_hx(item.error_code))
             else:
-                data = text_3.encode()
+                data = encode_error_message(text_3)
                 n = len(data) + 1
                 append(pack_hB(item.error_code, n) if n < 128 else pack_h(item.error_code) + string_size(n - 1))
                 append(data)
@@ -317,7 +318,7 @@ def write_update_features_response_2(message: UpdateFeaturesResponse, append: Ap
         if text is None:
             append(pack_ihx(message.throttle_time_ms, message.error_code))
         else:
-            data = text.encode()
+            data = encode_error_message(text)
             n = len(data) + 1
             append(pack_ihB(message.throttle_time_ms, message.error_code, n) if n < 128 else pack_ih(message.throttle_time_ms, message.error_code) + string_size(n - 1))
             append(data)

@@ -148,3 +148,41 @@ def test_the_registry_finds_all_apis_and_imports_none_before_it_is_asked() -> No
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == ["barnabas.wire.messages.index"]
+
+
+@given(st.binary(max_size=12), st.integers(0, 255), st.integers(0, 12))
+def test_any_bytes_are_skipped_as_tagged_fields_or_raise_decode_error(
+    raw: bytes, count: int, end: int
+) -> None:
+    """`end` is where the frame ends: bytes of the next one may lie behind it."""
+    end = min(end, len(raw))
+    try:
+        position = primitives.skip_tagged_fields(memoryview(raw), 0, end, count)
+    except DecodeError:
+        return
+    assert position <= end
+
+
+@given(st.sampled_from(sorted(API_NAMES)), st.integers(-1, 20), st.binary(max_size=24), st.integers(0, 34))
+def test_any_bytes_read_as_a_request_header_or_raise_decode_error(
+    api_key: int, version: int, raw: bytes, end: int
+) -> None:
+    framed = api_key.to_bytes(2, "big") + version.to_bytes(2, "big", signed=True) + raw
+    end = min(end, len(framed))
+    try:
+        header, position = decode_request_header(memoryview(framed), 0, end)
+    except DecodeError:
+        return
+    assert header.api_key == api_key
+    assert position <= end
+
+
+@given(st.sampled_from(sorted(API_NAMES)), st.integers(-1, 20), st.binary(max_size=12))
+def test_any_bytes_read_as_a_response_header_or_raise_decode_error(
+    api_key: int, version: int, raw: bytes
+) -> None:
+    try:
+        _, position = decode_response_header(api_key, version, memoryview(raw))
+    except DecodeError:
+        return
+    assert position <= len(raw)

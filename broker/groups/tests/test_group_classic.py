@@ -8,6 +8,7 @@ import pytest
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.join_group import JOIN_GROUP_RESPONSE
 
 # -- joining
 
@@ -28,6 +29,12 @@ def test_first_join_asks_for_member_id_and_second_is_alone_and_leader(bench: Any
         False,
     )
     assert bench.group.state == GroupState.COMPLETING_REBALANCE
+
+
+def test_a_member_id_has_an_encoding_however_long_the_client_id_is(bench: Any) -> None:
+    answer = bench.join(client_id="é" * 16_383)
+    JOIN_GROUP_RESPONSE.encode(9, answer.response)
+    assert answer.member_id.startswith("é" * 1000 + "-")
 
 
 def test_before_v4_a_member_joins_at_once(bench: Any) -> None:
