@@ -63,6 +63,7 @@ class PartitionManager:
         self._begun: list[Partition] = []  # whose leader epoch has to be written down
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
         self.on_opened: Callable[[Partition, PartitionState], object] | None = None
+        log_manager.is_led = self._is_led
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
         self._roles = WorkQueue(runtime)
         self._work = WorkQueue(runtime)
@@ -81,6 +82,10 @@ class PartitionManager:
 
     def all(self) -> Iterator[Partition]:
         return iter([each for partitions in self._by_name.values() for each in partitions.values()])
+
+    def _is_led(self, log: Log) -> bool:
+        partition = self.get(log.topic, log.partition)
+        return partition is not None and partition.log is log and partition.is_leader
 
     def load(self, image: MetadataImage) -> None:
         """At start: everything in the image that is ours."""

@@ -110,6 +110,7 @@ class LogManager:
         self.on_truncation: Callable[[Log, int], object] | None = None  # before everything from there on goes
         self.on_removed: Callable[[Log], object] | None = None  # out of service, deleted or not
         self.on_moved: Callable[[Log, Log], object] | None = None  # opened again, maybe in another directory
+        self.is_led: Callable[[Log], bool] = lambda _: True  # whether this broker leads the log's partition
         # Called on the loop, after what caused them has been answered:
         self.on_start_offset: Callable[[Log], object] | None = None  # records went at the log's start
         self.on_replaced: Callable[[Log, Log], object] | None = None  # a log has moved
@@ -307,7 +308,7 @@ class LogManager:
         def every(interval_ms: int, run: Callable[[Callable[[], object]], object]) -> None:
             self._periodic.append(Periodic(self._runtime, first_s, interval_ms / 1000, run))
 
-        every(settings.log_retention_check_interval_ms, self._enforce_retention)
+        every(settings.log_retention_check_interval_ms, self.enforce_retention)
         every(settings.log_flush_offset_checkpoint_interval_ms, checkpointer.write_recovery_points)
         every(settings.log_flush_start_offset_checkpoint_interval_ms, checkpointer.write_start_offsets)
         every(settings.replica_high_watermark_checkpoint_interval_ms, checkpointer.write_high_watermarks)
@@ -322,8 +323,9 @@ class LogManager:
 
         in_slices(self._runtime, each(), done)
 
-    def _enforce_retention(self, done: Callable[[], object]) -> None:
-        RetentionPass(self._runtime, self._disk, self.logs(), done)
+    def enforce_retention(self, done: Callable[[], object], logs: Iterable[Log] | None = None) -> None:
+        """Remove what retention lets go, of these logs or of all; `done()` afterwards."""
+        RetentionPass(self._runtime, self._disk, self.logs() if logs is None else logs, done, self.is_led)
 
     def close(self) -> None:
         """Sync and close every log, write the checkpoints and, where all went well, the clean-shutdown marker."""

@@ -9,6 +9,9 @@ What goes and what stays is Kafka's (UnifiedLog.deleteOldSegments):
 - The active segment goes too, after a new one has been begun; an empty one stays.
 - `cleanup.policy` without `delete` leaves only the start offset.
 
+In Kafka every replica does so by itself. Here the leader alone decides by time and size, and followers take over its
+start offset with what they fetch: a replica that deletes by a clock of its own may be the next leader.
+
 Timestamps that have not been read since the start are read by a thread, then the log is looked at again. A
 log that a cleaner is working on waits for the next pass.
 """
@@ -40,13 +43,18 @@ class TimestampsUnread(Exception):
         self.segment = segment
 
 
-def enforce_retention(log: Log, disk: Disk, now_ms: int) -> Iterator[int]:
-    """Remove what the log's settings let go, SEGMENTS_PER_STEP a step, and yield how many segments went.
+def enforce_retention(
+    log: Log, disk: Disk, now_ms: int, is_led: Callable[[Log], bool] = lambda _: True
+) -> Iterator[int]:
+    """Remove what the log's settings let go, SEGMENTS_PER_STEP a step, and yield how many segments went. Of a log that
+    is not led here only what lies below its start offset.
 
     TimestampsUnread; StorageError (KAFKA_STORAGE_ERROR).
     """
     while not log.closed:  # nor deleted or moved since the last step
-        count, reason = _deletable(log, disk, now_ms)
+        count, reason = _below_start(log), "below the log start offset"
+        if not count and is_led(log):
+            count, reason = _deletable(log, disk, now_ms)
         if count == 0:
             return
         step = min(count, SEGMENTS_PER_STEP)
@@ -68,12 +76,15 @@ def enforce_retention(log: Log, disk: Disk, now_ms: int) -> Iterator[int]:
         yield step
 
 
-def _deletable(log: Log, disk: Disk, now_ms: int) -> tuple[int, str]:
-    """How many of the first segments may go now, and why."""
+def _below_start(log: Log) -> int:
     start = log.log_start_offset
-    count = _leading(log, lambda _, end: end <= start, but_last=True)
-    if count or "delete" not in log.config.cleanup_policy:
-        return count, "below the log start offset"
+    return _leading(log, lambda _, end: end <= start, but_last=True)
+
+
+def _deletable(log: Log, disk: Disk, now_ms: int) -> tuple[int, str]:
+    """How many of the first segments may go by size or time, and why."""
+    if "delete" not in log.config.cleanup_policy:
+        return 0, ""
     limit = log.config.retention_bytes
     if limit >= 0:
         spare = log.size - limit
@@ -82,8 +93,9 @@ def _deletable(log: Log, disk: Disk, now_ms: int) -> tuple[int, str]:
             if count:
                 return count, f"retention.bytes={limit} is exceeded"
     limit = log.config.retention_ms
-    if limit >= 0:
-        count = _leading(log, lambda segment, _: now_ms - _newest_ms(segment, disk) > limit)
+    if limit < 0:
+        return 0, ""
+    count = _leading(log, lambda segment, _: now_ms - _newest_ms(segment, disk) > limit)
     return count, f"older than retention.ms={limit}"
 
 
@@ -125,10 +137,19 @@ def _newest_ms(segment: Segment, disk: Disk) -> int:
 class RetentionPass:
     """One look at every log, in slices of the loop's time; `done()` at its end."""
 
-    def __init__(self, runtime: Runtime, disk: Disk, logs: Iterable[Log], done: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        disk: Disk,
+        logs: Iterable[Log],
+        done: Callable[[], object],
+        is_led: Callable[[Log], bool] = lambda _: True,
+    ) -> None:
+        """`is_led(log)`: whether this broker leads its partition."""
         self._runtime = runtime
         self._disk = disk
         self._done = done
+        self._is_led = is_led
         self._unread: list[tuple[Log, Segment]] = []
         self._look(iter(logs))
 
@@ -142,7 +163,7 @@ class RetentionPass:
             if log.closed or log.failure is not None or log.cleaning:
                 continue
             try:
-                yield from enforce_retention(log, self._disk, now_ms)
+                yield from enforce_retention(log, self._disk, now_ms, self._is_led)
             except TimestampsUnread as unread:
                 self._unread.append((log, unread.segment))
             except (OSError, RecordBatchError, StorageError) as error:

@@ -50,6 +50,25 @@ def test_a_wiped_follower_begins_at_the_leaders_start() -> None:
     assert replicas[2].messages == ["e", "f"]
 
 
+def test_retention_is_the_leaders_and_followers_take_its_start_over() -> None:
+    """A follower whose clock is ahead removes nothing of what its leader has."""
+    replicas = Replicas(
+        log_retention_ms="86400000", log_initial_task_delay_ms="100", log_retention_check_interval_ms="200"
+    )
+    for value in ("a", "b"):
+        replicas.produce(1, value)
+        for replica in replicas.alive.values():
+            replicas.run(0.05)
+            replica.log.roll()
+    replicas[2].runtime.wall_offset_ms += 400 * 86_400_000
+    replicas.run(2)
+    assert [replicas[broker_id].messages for broker_id in replicas.ids] == [["a", "b"]] * 3
+    replicas[1].log.increment_log_start_offset(1)
+    replicas.run(2)
+    assert [replicas[broker_id].log.segments[0].base_offset for broker_id in replicas.ids] == [1, 1, 1]
+    replicas.check_identical()
+
+
 def test_a_start_inside_a_batch() -> None:
     """DeleteRecords up to the middle of a batch: an empty follower gets the whole batch and hides its beginning."""
     from barnabas.wire.record_batch import Record, build_batch

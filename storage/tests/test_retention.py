@@ -23,9 +23,9 @@ HOUR = 3_600_000
 TOPIC_ID = bytes(range(1, 17))
 
 
-def look(workshop: Any, *logs: Log) -> None:
+def look(workshop: Any, *logs: Log, is_led: bool = True) -> None:
     ended: list[bool] = []
-    RetentionPass(workshop.runtime, workshop.disk, logs, lambda: ended.append(True))
+    RetentionPass(workshop.runtime, workshop.disk, logs, lambda: ended.append(True), lambda _: is_led)
     for _ in range(1000):
         if ended:
             return
@@ -57,6 +57,18 @@ def test_old_segments_go_and_the_first_young_one_keeps_those_behind_it(workshop:
     workshop.runtime.advance(0.002)
     look(workshop, log)
     assert bases(log) == [4]
+
+
+def test_a_follower_removes_what_lies_below_its_start_and_nothing_else(workshop: Any) -> None:
+    log = workshop.log(retention_ms=HOUR, retention_bytes=0)
+    fill(workshop, log, 4 * HOUR, 3 * HOUR, 2 * HOUR, 0)
+    look(workshop, log, is_led=False)
+    assert bases(log) == [0, 1, 2, 3]
+    log.increment_log_start_offset(2)  # as the leader's answer to a fetch says
+    look(workshop, log, is_led=False)
+    assert bases(log) == [2, 3]
+    look(workshop, log)
+    assert log.size == 0
 
 
 def test_an_expired_active_segment_gives_way_to_an_empty_one(workshop: Any) -> None:

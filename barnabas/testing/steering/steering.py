@@ -191,7 +191,7 @@ class Steering:
     # -- upkeep
 
     def run_retention(self, topic: str | None = None) -> Awaitable[None]:
-        """Remove what is too old or too much, now. UnknownTopic."""
+        """Remove what is too old or too much, now, from leaders; followers do so after their next fetch. UnknownTopic."""
         from barnabas.testing.steering import upkeep
 
         return self.perform(lambda done: upkeep.run_retention(self.nodes, topic, done))

@@ -8,7 +8,6 @@ from barnabas.storage.compaction.choice import look_at
 from barnabas.storage.compaction.job import CleaningJob
 from barnabas.storage.compaction.plan import plan
 from barnabas.storage.errors import StorageError
-from barnabas.storage.retention import RetentionPass
 from barnabas.testing.contents import UnknownTopic, image_of
 from barnabas.testing.operations import when
 from barnabas.wire.record_batch import RecordBatchError
@@ -26,7 +25,8 @@ _LOAD_FACTOR: Final = 0.9
 
 
 def run_retention(nodes: Sequence[BrokerNode], topic: str | None, done: Done) -> None:
-    """Remove what retention.ms, retention.bytes and DeleteRecords let go, of one topic or of all, on every replica."""
+    """Remove what retention.ms, retention.bytes and DeleteRecords let go, of one topic or of all. Leaders do so; followers
+    take over where the log begins with the next that they fetch."""
     running = _running(nodes, topic)
     waiting = len(running)
 
@@ -37,7 +37,7 @@ def run_retention(nodes: Sequence[BrokerNode], topic: str | None, done: Done) ->
             done(None)
 
     for node in running:
-        RetentionPass(node.runtime, node.disk, _logs(node, topic), one_done)
+        node.node.services.log_manager.enforce_retention(one_done, _logs(node, topic))
 
 
 def run_compaction(nodes: Sequence[BrokerNode], topic: str | None, done: Done) -> None:
