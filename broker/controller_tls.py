@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.broker.controller_secret import warn_of_readers
+from barnabas.broker.tls_contexts import client_context, server_context
 from barnabas.controller.config_validators import ConfigError
 
 if TYPE_CHECKING:
@@ -41,10 +42,8 @@ def controller_tls(config: BrokerConfig, listener: str) -> ControllerTls:
             )
     keystore, truststore = (_file(name, value(name), listener) for name in _FILES)
     warn_of_readers("ssl.keystore.location", keystore)
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server, client = server_context(), client_context()
     for context in (server, client):
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(keystore, password=value("ssl.key.password") or "")
         except (OSError, ssl.SSLError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from barnabas.broker.asyncio_runtime import AsyncioRuntime
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.controller_tls import ControllerTls, controller_tls
+from barnabas.broker.nats.client.connection_settings import ConnectionSettings, ServerAddress
+from barnabas.broker.nats.client.greeting import tls_context
 from barnabas.controller.config_validators import ConfigError
 
 FILES = Path(__file__).parent / "tls"
@@ -54,21 +57,36 @@ class Side:
         """Seen by what was heard."""
 
 
-@pytest.mark.parametrize(("caller", "is_heard"), [("node.pem", True), ("stranger.pem", False)])
-def test_only_who_shows_a_certificate_of_the_authority_is_heard(
-    runtime: AsyncioRuntime, caller: str, is_heard: bool
+@pytest.mark.parametrize(
+    ("caller", "truststore", "is_heard"),
+    [
+        ("node.pem", "ca.pem", True),
+        ("stranger.pem", "ca.pem", False),
+        # each certificate of a truststore is an anchor, as in Java, not those of authorities alone
+        ("node.pem", "node.pem", True),
+        ("stranger.pem", "node.pem", False),
+    ],
+)
+def test_only_who_shows_a_certificate_that_is_trusted_is_heard(
+    runtime: AsyncioRuntime, caller: str, truststore: str, is_heard: bool
 ) -> None:
+    trusted = {"ssl.truststore.location": str(FILES / truststore)}
     served: list[bytes] = []
     called: list[bytes] = []
+    failures: list[OSError] = []
     server = runtime.listen(
-        "127.0.0.1", 0, lambda: Side(served, b"from the server"), tls=tls("node.pem").server
+        "127.0.0.1", 0, lambda: Side(served, b"from the server"), tls=tls("node.pem", **trusted).server
     )
     runtime.connect(
-        "127.0.0.1", server.port, lambda: Side(called, b"hello"), lambda _: None, tls=tls(caller).client
+        "127.0.0.1",
+        server.port,
+        lambda: Side(called, b"hello"),
+        failures.append,
+        tls=tls(caller, **trusted).client,
     )
 
     def look() -> None:  # who is heard is so in the end; who is not is given a while
-        if is_heard and not (served and called):
+        if is_heard and not (served and called) and not failures:
             runtime.call_later(0.01, look)
         else:
             runtime.stop()
@@ -77,6 +95,32 @@ def test_only_who_shows_a_certificate_of_the_authority_is_heard(
     runtime.run()
     server.close()
     assert (served == [b"hello"], called == [b"from the server"]) == (is_heard, is_heard)
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_the_rules_are_the_same_on_every_python(side: str) -> None:
+    context: ssl.SSLContext = getattr(tls("node.pem"), side)
+    assert_rules(context)
+    assert context.check_hostname == (side == "client")
+
+
+def assert_rules(context: ssl.SSLContext) -> None:
+    assert context.verify_mode == ssl.CERT_REQUIRED
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+    # 3.13's create_default_context sets it, and refuses authorities without a key usage extension
+    assert not context.verify_flags & ssl.VERIFY_X509_STRICT
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+    assert context.options & ssl.OP_NO_COMPRESSION
+
+
+@pytest.mark.parametrize("ca_file", ["", str(FILES / "ca.pem")], ids=["the system's authorities", "ours"])
+def test_connections_to_nats_have_the_same_rules(ca_file: str) -> None:
+    server = ServerAddress("127.0.0.1", tls=True)
+    context = tls_context(ConnectionSettings(servers=(server,), tls_ca_file=ca_file), server, None)
+    assert context is not None
+    assert_rules(context)
+    assert context.check_hostname
 
 
 def test_a_server_that_the_authority_does_not_know_is_told_nothing(runtime: AsyncioRuntime) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.nats.client.errors import NatsSettingsError
+from barnabas.broker.tls_contexts import client_context
 
 if TYPE_CHECKING:
     import ssl
@@ -94,11 +95,12 @@ def tls_context(
             )
     import ssl
 
-    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.tls_ca_file:
+    context = client_context()
+    if not settings.tls_ca_file:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
         try:
-            context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=settings.tls_ca_file)
+            context.load_verify_locations(settings.tls_ca_file)
         except (OSError, ssl.SSLError) as error:
             raise NatsSettingsError(
                 f"nats.tls.ca.file: {settings.tls_ca_file} must hold certificates in PEM: {error}"
