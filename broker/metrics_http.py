@@ -2,7 +2,8 @@
 
 It serves one page to scrapers, so this is not an HTTP server: the head of a request is read up to a size and within a time,
 its first line is looked at, and the connection is closed behind the answer. Whatever is not a GET of that page gets an
-error and is closed as well.
+error and is closed as well. Connections are bounded in number: when one more comes, the oldest that has not asked yet is
+closed, else the oldest that has not taken its answer, so that a scraper gets in whatever others hold open.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ log = logging.getLogger("barnabas.metrics")
 PATH: Final = "/metrics"
 HEAD_BYTES_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
-REQUEST_S_MAX: Final = 10.0
+REQUEST_S_MAX: Final = 5.0  # until the head is there
 ANSWER_S_MAX: Final = 30.0  # until the reader has taken it
 _REASONS: Final = {
     200: "OK",
@@ -49,7 +50,7 @@ class MetricsListener:
     ) -> None:
         self.runtime = runtime
         self.page = page
-        self.connections: set[_Request] = set()
+        self.connections: dict[_Request, None] = {}  # in the order in which they came
         self._server: Server = runtime.listen(host, port, partial(_Request, self))
         self.port = self._server.port
         log.info("metrics are at http://%s%s", format_address(host or "0.0.0.0", self.port), PATH)
@@ -58,6 +59,17 @@ class MetricsListener:
         self._server.close()
         for connection in tuple(self.connections):
             connection.abort()
+
+    def make_room(self) -> bool:
+        """Whether there is room for one more connection, now that the oldest idle one has gone."""
+        if len(self.connections) < CONNECTIONS_MAX:
+            return True
+        for is_idle in (_Request.is_silent, _Request.is_unread):
+            for connection in self.connections:
+                if is_idle(connection):
+                    connection.abort()
+                    return True
+        return False
 
 
 def make_page(sources: Sequence[Source]) -> Iterator[bytes]:
@@ -82,12 +94,11 @@ class _Request:
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        connections = self._listener.connections
-        if len(connections) >= CONNECTIONS_MAX:
+        if not self._listener.make_room():
             self._is_answered = True
             transport.abort()
             return
-        connections.add(self)
+        self._listener.connections[self] = None
         self._timer = self._listener.runtime.call_later(REQUEST_S_MAX, lambda: self._refuse(408))
 
     def data_received(self, data: bytes) -> None:
@@ -106,7 +117,7 @@ class _Request:
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's shape
         self._is_answered = True
         self._cancel()
-        self._listener.connections.discard(self)
+        self._listener.connections.pop(self, None)
 
     def pause_writing(self) -> None:
         """One page is all that is written."""
@@ -114,7 +125,16 @@ class _Request:
     def resume_writing(self) -> None:
         """See pause_writing."""
 
+    def is_silent(self) -> bool:
+        """Whether the head of its request is still to come."""
+        return not self._is_asked and not self._is_answered
+
+    def is_unread(self) -> bool:
+        """Whether it has its answer and only has to read it."""
+        return self._is_answered
+
     def abort(self) -> None:
+        self._listener.connections.pop(self, None)
         self._transport.abort()
 
     def _answer(self, head: bytes) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 import pytest
+from barnabas.broker import metrics_http
 from barnabas.broker.asyncio_runtime import AsyncioRuntime
 from barnabas.broker.listener_config import parse_address
 from barnabas.broker.metrics import COUNTER, GAUGE, Family, exposition
@@ -159,19 +160,53 @@ def test_before_there_is_anything_to_tell(world: World) -> None:
     assert world.ask(REQUEST).startswith(b"HTTP/1.1 503 ")
 
 
-def test_those_who_come_and_say_nothing(world: World) -> None:
+def test_silent_connections_keep_nobody_out(world: World) -> None:
     async def run() -> None:
-        silent = [
-            await asyncio.open_connection("127.0.0.1", world.listener.port)
-            for _ in range(CONNECTIONS_MAX + 5)
+        opened = [await asyncio.open_connection("127.0.0.1", world.listener.port) for _ in range(5)]
+        for _, writer in opened:
+            writer.write(b"GET /metrics HTTP/1.1\r\nX: ")  # and never the rest
+        opened += [
+            await asyncio.open_connection("127.0.0.1", world.listener.port) for _ in range(CONNECTIONS_MAX)
         ]
-        for reader, _ in silent[CONNECTIONS_MAX:]:
-            assert await reader.read() == b""
+        for reader, _ in opened[:5]:  # the oldest have gone
+            assert await _rest(reader) == b""
         assert len(world.listener.connections) == CONNECTIONS_MAX
-        for _, writer in silent:
-            writer.close()
-        while world.listener.connections:
-            await asyncio.sleep(0.01)
+        assert (await world._ask((REQUEST,))).endswith(b"a 1\n")
+        await _closed(world, opened)
 
     world.runtime.loop.run_until_complete(asyncio.wait_for(run(), 60))
-    assert world.ask(REQUEST).endswith(b"a 1\n")
+
+
+def test_those_who_do_not_read_their_answer_keep_nobody_out(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_http, "CONNECTIONS_MAX", 4)
+    world.page = b"b 2\n" * 2_000_000  # more than the system's buffers take
+
+    async def run() -> None:
+        opened = [
+            await asyncio.open_connection("127.0.0.1", world.listener.port, limit=1024) for _ in range(4)
+        ]
+        for _, writer in opened:
+            writer.write(REQUEST)
+        while not all(connection.is_unread() for connection in world.listener.connections):
+            await asyncio.sleep(0.01)
+        world.page = b"a 1\n"
+        assert (await world._ask((REQUEST,))).endswith(b"a 1\n")
+        await _closed(world, opened)
+
+    world.runtime.loop.run_until_complete(asyncio.wait_for(run(), 60))
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:
+        return b""
+
+
+async def _closed(world: World, opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
+    for _, writer in opened:
+        writer.transport.abort()
+    while world.listener.connections:
+        await asyncio.sleep(0.01)
