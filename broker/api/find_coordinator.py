@@ -2,8 +2,9 @@
 
 v1 key types; v4 several keys at once (KIP-699); v5 and v6 as v4 (v6 admits share keys, KIP-932). The first
 question about any group creates __consumer_offsets and is answered when the topic serves. A coordinator that is fenced
-or lacks the request's listener is not available. Not implemented:
-coordinators of transactions and share partitions, whose keys get COORDINATOR_NOT_AVAILABLE.
+or lacks the request's listener is not available. Not implemented: coordinators of transactions, whose keys get an error
+that ends the client's attempt (refused_transactions.py), and of share partitions, whose keys get
+COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import partial
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata_view import MetadataView
+from barnabas.broker.refused_transactions import MESSAGE, coordinator_refusal
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
@@ -56,7 +58,7 @@ def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
     if key_type == GROUP:
         return ErrorCode.NONE
     if key_type == TRANSACTION:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return coordinator_refusal(version)
     if key_type == SHARE and version >= 6 and len(key.split(":")) == 3:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return ErrorCode.INVALID_REQUEST
@@ -76,12 +78,16 @@ def _response(version: int, key_type: int, found: list[Coordinator | None]) -> F
         if key_type not in (GROUP, TRANSACTION, SHARE):  # as Kafka: for these alone there is a text
             for coordinator in coordinators:
                 coordinator.error_message = ErrorCode(coordinator.error_code).message
+        elif key_type == TRANSACTION:
+            for coordinator in coordinators:
+                coordinator.error_message = MESSAGE
         return FindCoordinatorResponse(coordinators=coordinators)
     first = coordinators[0]
     error = ErrorCode(first.error_code)
+    message = error.message if error else "NONE"  # as Kafka prints success here
     return FindCoordinatorResponse(
         error_code=error,
-        error_message=error.message if error else "NONE",  # as Kafka prints success here
+        error_message=MESSAGE if key_type == TRANSACTION else message,
         node_id=first.node_id,
         host=first.host,
         port=first.port,

@@ -3,14 +3,14 @@
 An id that the producer had before (versions 3+) is not given to it again, as in Kafka: without transactions
 a new one serves as well.
 
-Not done yet: transactions. With a transactional id the answer is COORDINATOR_NOT_AVAILABLE, which is also
-what FindCoordinator says of transaction keys: no broker here coordinates transactions. Clients look for a
-coordinator again until their own timeout ends.
+Not done yet: transactions. With a transactional id the answer is an error that ends the client's attempt
+(refused_transactions.py).
 """
 
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
+from barnabas.broker.refused_transactions import PRODUCER_ID_REFUSAL
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -24,7 +24,7 @@ def init_producer_id(
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     if request.transactional_id is not None:
         context.services.refused_transactions.warn(request.transactional_id)
-        return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE, producer_epoch=-1)
+        return InitProducerIdResponse(error_code=PRODUCER_ID_REFUSAL, producer_epoch=-1)
 
     def answer(producer_id: int, error: ErrorCode) -> None:
         if error:  # as Kafka while it waits for a block; what the controller has said would end the producer

@@ -335,7 +335,7 @@ def test_init_producer_id(asker: Asker, version: int) -> None:
 
     assert [ask(), ask()] == [(0, 0, 0), (0, 1, 0)]
     assert ask(transactional_id="") == (ErrorCode.INVALID_REQUEST, -1, -1)
-    assert ask(transactional_id="t") == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, -1)
+    assert ask(transactional_id="t") == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
     if version >= 3:
         assert ask(producer_id=5) == (ErrorCode.INVALID_REQUEST, -1, -1)
         assert ask(producer_id=5, producer_epoch=2) == (0, 2, 0)

@@ -90,7 +90,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "no transaction coordinator",
-        "transactions are not served yet: the answer is COORDINATOR_NOT_AVAILABLE where Kafka names a broker",
+        "transactions are not served yet: the answer is an error that ends the attempt where Kafka names a broker",
         _transactions,
     ),
     Allowed(

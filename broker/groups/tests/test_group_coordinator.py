@@ -14,6 +14,7 @@ import pytest
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.context import RequestContext
 from barnabas.broker.node import Node
+from barnabas.broker.refused_transactions import MESSAGE
 from barnabas.broker.registry import PENDING, REGISTRATIONS
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
@@ -236,7 +237,6 @@ def test_the_first_question_creates_the_topic_and_is_answered(cluster: Cluster) 
 @pytest.mark.parametrize(
     ("key_type", "key", "error"),
     [
-        (1, "transactional-id", E.COORDINATOR_NOT_AVAILABLE),
         (2, "no-share-key", E.INVALID_REQUEST),
         (3, "k", E.INVALID_REQUEST),
     ],
@@ -247,6 +247,21 @@ def test_coordinators_that_are_not_here(cluster: Cluster, key_type: int, key: st
     assert old.error_message == error.message
     (new,) = cluster.ask(FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type), 6).coordinators
     assert (new.error_code, new.node_id, new.host, new.port) == (error, -1, "", -1)
+
+
+def test_a_transactional_id_is_refused_for_good_and_with_a_reason(cluster: Cluster) -> None:
+    old = cluster.ask(FindCoordinatorRequest(key="t", key_type=1), 3)
+    assert (old.error_code, old.node_id, old.host, old.port) == (
+        E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        -1,
+        "",
+        -1,
+    )
+    (new,) = cluster.ask(FindCoordinatorRequest(coordinator_keys=["t"], key_type=1), 4).coordinators
+    assert (new.error_code, new.node_id, new.host, new.port) == (E.UNSUPPORTED_VERSION, -1, "", -1)
+    assert not E(old.error_code).retriable
+    assert not E(new.error_code).retriable
+    assert old.error_message == new.error_message == MESSAGE
 
 
 @pytest.mark.parametrize("version", range(10))
