@@ -29,6 +29,7 @@ from barnabas.broker.connection_limits import ConnectionLimits
 from barnabas.broker.registry import Outcome
 from barnabas.broker.request_memory import RequestMemory
 from barnabas.broker.response_writer import COPY_BYTES, ResponseWriter
+from barnabas.storage.repeated_warnings import RepeatedWarnings
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Connections:
         self.request_max_bytes = config.socket_request_max_bytes
         self.memory = RequestMemory(config.queued_max_request_bytes)
         self.limits = ConnectionLimits(config, runtime)
+        self.warnings = RepeatedWarnings(runtime, log)
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.copy_buffer = memoryview(bytearray(COPY_BYTES))
         self.open: dict[Connection, None] = {}  # in the order in which they came
@@ -85,7 +87,7 @@ class Connections:
         if self._foreign_callers is None:  # late: it needs what a single node does not load
             from barnabas.broker.foreign_callers import ForeignCallers
 
-            self._foreign_callers = ForeignCallers(self.runtime)
+            self._foreign_callers = ForeignCallers(self.warnings)
         return self._foreign_callers
 
     def close_all(self) -> None:
@@ -150,7 +152,7 @@ class Connection(BufferedProtocol):
                 self._drained,
             )
         except OSError as error:  # no descriptor is left, or the client has gone already
-            log.warning("cannot serve %s on %s: %s", self.peer, self.listener, error)
+            self._warn(f"cannot serve {self.peer} on {self.listener}", str(error))
             self._closing = True
             transport.abort()
             return
@@ -231,8 +233,8 @@ class Connection(BufferedProtocol):
                 self._take(response)
             else:
                 self._queue(self._shared.dispatcher.encode(context, response))
-        except Exception:
-            log.exception("an answer for %s on %s cannot be sent; closing", self.peer, self.listener)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback
+            self._log_failure(f"an answer for {self.peer} on {self.listener} cannot be sent; closing", error)
             self.close()
             return
         if self._processing:
@@ -266,8 +268,8 @@ class Connection(BufferedProtocol):
                 waiting.answer = response
             else:
                 waiting.answer = self._shared.dispatcher.encode(context, response)
-        except Exception:
-            log.exception("an answer for %s on %s cannot be sent; closing", self.peer, self.listener)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback
+            self._log_failure(f"an answer for {self.peer} on {self.listener} cannot be sent; closing", error)
             self.close()
             return
         line = self._line
@@ -308,19 +310,29 @@ class Connection(BufferedProtocol):
             overtaken(int.from_bytes(self._buffer[4:6], "big"))
 
     def close(self, reason: str = "") -> None:
-        """Close now. `reason` is logged, with the peer."""
+        """Close now. `reason` is logged, with the peer, a few times a minute at most."""
         if self._closing:
             return
         self._closing = True
         if reason:
-            log.warning("closing connection of %s on %s: %s", self.peer, self.listener, reason)
+            self._warn(f"closing connection of {self.peer} on {self.listener}", reason)
         self._writer.close()
         self._transport.abort()
 
     def close_if_idle_since(self, moment: float) -> None:
         if self._last_active < moment:
-            log.info("closing idle connection of %s on %s", self.peer, self.listener)
+            line = f"closing idle connection of {self.peer} on {self.listener}"
+            self._shared.warnings.warn(self.client_host, "idle", line, level=logging.INFO)
             self.close()
+
+    def _warn(self, what: str, reason: str) -> None:
+        self._shared.warnings.warn(self.client_host, reason, f"{what}: {reason}")
+
+    def _log_failure(self, what: str, error: Exception) -> None:
+        """A defect of ours; its traceback is logged once in a while, as a client may ask for it again and again."""
+        self._shared.warnings.warn(
+            self.client_host, type(error).__name__, what, level=logging.ERROR, error=error
+        )
 
     # -- frames ---------------------------------------------------------------------------------------
 
@@ -370,8 +382,10 @@ class Connection(BufferedProtocol):
         except DecodeError as error:
             self._flush()
             self.close(f"a request that cannot be read: {error}")
-        except Exception:
-            log.exception("request of %s on %s failed; closing its connection", self.peer, self.listener)
+        except Exception as error:  # noqa: BLE001 - logged with its traceback
+            self._log_failure(
+                f"request of {self.peer} on {self.listener} failed; closing its connection", error
+            )
             self._flush()
             self.close()
         finally:

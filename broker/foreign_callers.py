@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import REFUSED, Refused, encode
-from barnabas.controller.link.refusals import VOTERS, RefusalLog
+from barnabas.controller.link.refusals import VOTERS
 
 if TYPE_CHECKING:
-    from barnabas.storage.runtime import Runtime
+    from barnabas.storage.repeated_warnings import RepeatedWarnings
 
 _CORRECTION: Final = "controller.quorum.voters (or controller.quorum.bootstrap.servers) must name the port of the controller listener"
 
@@ -21,12 +21,15 @@ _CORRECTION: Final = "controller.quorum.voters (or controller.quorum.bootstrap.s
 class ForeignCallers:
     """Of one broker."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._refusals = RefusalLog(runtime)
+    def __init__(self, warnings: RepeatedWarnings) -> None:
+        self._warnings = warnings
+
+    def _warn(self, host: str, text: str) -> None:
+        self._warnings.warn(host, text, f"{host}: {text}")
 
     def refuse_node(self, host: str, listener: str) -> bytes:
         """What to answer a node at `host` before its connection is closed."""
-        self._refusals.warn(
+        self._warn(
             host,
             f"a node of a cluster calls the listener {listener}, which is for clients: its properties are wrong, "
             f"{_CORRECTION}",
@@ -36,7 +39,7 @@ class ForeignCallers:
 
     def note_tls(self, host: str, listener: str) -> None:
         """Somebody begins with TLS."""
-        self._refusals.warn(
+        self._warn(
             host,
             f"a TLS handshake on the listener {listener}, which speaks plain text: a client with security.protocol=SSL, or a "
             f"node whose properties are wrong, {_CORRECTION}",

@@ -16,6 +16,7 @@ from barnabas.broker.config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.controller.link.framing import PREFACE, FrameReader, encode_frame
 from barnabas.controller.link.messages import HELLO, REFUSED, Hello, Refused, decode, encode
+from barnabas.storage.repeated_warnings import REASONS_MAX
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (
@@ -258,6 +259,17 @@ def test_what_is_no_request_closes_its_connection_and_no_other(
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
     (said,) = [record for record in caplog.records if record.name == "barnabas.connection"]
     assert said.exc_info is None, "a line, and no traceback"
+
+
+def test_garbage_costs_a_few_lines_of_the_log(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(100):
+        client = connect()
+        client.socket.sendall(struct.pack(">ihhih", 10, 5000 + number, 0, 1, -1))
+        assert client.is_closed()
+    said = [record.getMessage() for record in caplog.records if record.name == "barnabas.connection"]
+    assert len(said) == REASONS_MAX + 1
+    assert said[0].startswith("closing connection of 127.0.0.1:")
+    assert said[0].endswith("API key 5000 is not served")
 
 
 def refusal_in(received: bytes) -> Refused:

@@ -26,9 +26,10 @@ from barnabas.controller.link.liveness import Liveness
 from barnabas.controller.link.messages import Identity, MalformedMessage, Voter
 from barnabas.controller.link.peer import Done, Peer
 from barnabas.controller.link.probing import Probes
-from barnabas.controller.link.refusals import LinkRefused, RefusalLog, busy
+from barnabas.controller.link.refusals import LinkRefused, busy
 from barnabas.controller.link.settings import LinkSettings
 from barnabas.controller.link.tunnels import Tunnels
+from barnabas.storage.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     import ssl
@@ -83,7 +84,7 @@ class Links:
         self._number = 0
         self._server: Server | None = None
         self._closed = False
-        self._refusals = RefusalLog(runtime)
+        self._refusals = RepeatedWarnings(runtime, log)
         self._probes = Probes(runtime, self.settings.probe_s)
         self._liveness = Liveness(runtime, self.settings, self._peers)
         self.tunnels = Tunnels(self, self._accept_from)
@@ -206,7 +207,7 @@ class Links:
             or len(self._accepted) >= settings.handshakes_max
             or len(self._accepted) + self._accepted_open >= settings.connections_max
         ):
-            self._refusals.warn("controller listener", "too many connections; refused one more")
+            self._warn("controller listener", "too many connections; refused one more")
             handshake.connection.abort(None)
             return handshake.connection
         self._accepted[handshake] = None
@@ -269,7 +270,7 @@ class Links:
                 peer.relay_id,
             )
         for text in other_addresses(self.identity, identity):
-            self._refusals.warn(f"node {peer.node_id}", text)
+            self._warn(f"node {peer.node_id}", text)
         self._liveness.start()
         self.leader.tell(peer)
         for connected in self._connected:
@@ -295,7 +296,7 @@ class Links:
         elif handshake.dialed:
             self._detours.ended(handshake, error)
         elif isinstance(error, TimeoutError):
-            self._refusals.warn(handshake.connection.peer_host, f"a caller came to no link: {error}")
+            self._warn(handshake.connection.peer_host, f"a caller came to no link: {error}")
 
     def _tell_refused(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:
         where = dialer.name if dialer is not None else handshake.connection.peer_host
@@ -305,18 +306,22 @@ class Links:
             text = f"{who} there refuses a link with this one: {refused.reason}"
         else:
             text = f"refused a link with {who} there: {refused.reason}"
-        self._refusals.warn(where, text)
+        self._warn(where, text)
         self.on_refused(where, refused)
 
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
         if dialer.failures == 1 and not isinstance(error, LinkRefused):
             log.info("no link to %s yet: %s", dialer.name, str(error) or type(error).__name__)
         if isinstance(error, HungUp) and dialer.failures >= HANG_UPS_TOLD:
-            self._refusals.warn(dialer.name, f"{error} {ELSE_HANGS_UP}")
+            self._warn(dialer.name, f"{error} {ELSE_HANGS_UP}")
         if dialer.node_id is not None and not isinstance(error, LinkRefused):
             self.on_unreachable(dialer.node_id, error)
         if isinstance(error, LinkRefused):
             self.on_address()
+
+    def _warn(self, where: str, text: str) -> None:
+        """`where`: the peer's host, without the port that changes with each connection."""
+        self._refusals.warn(where, text, f"{where}: {text}")
 
     def _dialer_of(self, handshake: Handshake) -> Dialer | None:
         if not handshake.dialed:
@@ -363,12 +368,12 @@ class Links:
         if not self._closed:
             log.info("the link with node %d is closed%s", peer.node_id, f": {error}" if error else "")
             if isinstance(error, MalformedMessage):
-                self._refusals.warn(
+                self._warn(
                     peer.connection.peer_host, f"node {peer.node_id} sends what can't be read: {error}"
                 )
             elif isinstance(error, LinkRefused) and not error.passing:
                 text = f"node {peer.node_id} there refuses a link with this one: {error.reason}"
-                self._refusals.warn(peer.connection.peer_host, text)
+                self._warn(peer.connection.peer_host, text)
                 self.on_refused(peer.connection.peer_host, error)
         if self.raft is not None and peer.identity.is_controller:
             self.raft.peer_disconnected(peer.node_id)

@@ -1,12 +1,10 @@
-"""Refusing a peer: the codes, and a log that says each thing once and not at every attempt."""
+"""Refusing a peer: the codes, and the error."""
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from barnabas.controller.link.messages import Refused
-from barnabas.storage.runtime import Runtime
 
 VERSION: Final = "version"
 AUTHENTICATION: Final = "authentication"
@@ -20,10 +18,6 @@ SELF: Final = "self"  # the node has reached itself
 GENESIS: Final = "genesis"
 
 REASON_LENGTH_MAX: Final = 1000
-REPEAT_S: Final = 60.0
-KINDS_MAX: Final = 1000  # different lines remembered
-
-log = logging.getLogger("barnabas.link")
 
 
 class LinkRefused(Exception):
@@ -48,23 +42,3 @@ class LinkRefused(Exception):
 def busy(reason: str) -> LinkRefused:
     """Not now."""
     return LinkRefused(BUSY, reason, passing=True)
-
-
-class RefusalLog:
-    """Warnings about peers; the same one again only after REPEAT_S, with how often it has been true since."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
-
-    def warn(self, where: str, text: str) -> None:
-        """`where`: the peer's host, without the port that changes with each connection."""
-        now = self._runtime.monotonic()
-        said_at, count = self._said.get((where, text), (-REPEAT_S, 0))
-        if now - said_at < REPEAT_S:
-            self._said[where, text] = said_at, count + 1
-            return
-        if len(self._said) >= KINDS_MAX:
-            self._said.clear()
-        self._said[where, text] = now, 0
-        log.warning("%s: %s%s", where, text, f" ({count} times more since)" if count else "")
