@@ -33,5 +33,7 @@ def replace_journal(disk: Disk, directory: str, records: list[bytes], end_offset
     """Begin anew with the state that `records` lead to, the last of which counts as `end_offset` - 1. Each
     file is replaced in one step, one after the other: until this has returned, call it again after a crash.
     """
-    disk.write_file(f"{directory}/{SNAPSHOT}", encode_snapshot(Snapshot(0, end_offset - 1, records)))
-    disk.write_file(f"{directory}/{JOURNAL}", journal_header(1, end_offset))
+    disk.write_file(
+        f"{directory}/{SNAPSHOT}", encode_snapshot(Snapshot(0, end_offset - 1, records)), secret=True
+    )
+    disk.write_file(f"{directory}/{JOURNAL}", journal_header(1, end_offset), secret=True)

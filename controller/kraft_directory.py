@@ -161,7 +161,7 @@ class KraftDirectory:
         records = map(encode_record, kafka_records(image, directory_ids, directory_of))
         content = encode_checkpoint(records, epoch=epoch, now_ms=self._runtime.time_ms(), voter=voter)
         kept = _checkpoint_of(mark)
-        self._disk.write_file(f"{self._path}/{kept}", content)
+        self._disk.write_file(f"{self._path}/{kept}", content, secret=True)
         for name in self._disk.list(self._path):  # older checkpoints, and a log that is in the journal by now
             if name not in (kept, QUORUM_STATE, JOURNAL, "partition.metadata"):
                 self._disk.remove(f"{self._path}/{name}")

@@ -122,7 +122,7 @@ class LocalMetadataLog:
                     f"{self._journal_path} is missing next to {self._snapshot_path}: changes made after the snapshot "
                     f"would be lost. Restore the file, or move both away to start with empty metadata."
                 )
-            disk.write_file(self._journal_path, journal_header(0, 0))
+            disk.write_file(self._journal_path, journal_header(0, 0), secret=True)
         self._load_snapshot()
         self._load_journal()
         return self._next_offset - 1
@@ -268,9 +268,9 @@ class LocalMetadataLog:
         header = journal_header(self._next_index, self._next_offset)
 
         def write() -> File:
-            self._disk.write_file(self._snapshot_path, content)
+            self._disk.write_file(self._snapshot_path, content, secret=True)
             try:
-                self._disk.write_file(self._journal_path, header)
+                self._disk.write_file(self._journal_path, header, secret=True)
                 return self._disk.open(self._journal_path, writable=True)
             except OSError:
                 self._check_journal(header)

@@ -20,6 +20,11 @@ from barnabas.storage.open_files import OPEN_FILES_MAX, OpenFiles
 from barnabas.storage.write_pressure import WritePressure
 from barnabas.wire.compression import Bytes
 
+# Of what is made anew; the process's umask may take more away.
+DIRECTORY_MODE = 0o750
+FILE_MODE = 0o640
+SECRET_MODE = 0o600
+
 _THIS_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # Linux alone tells threads apart
 
 
@@ -130,8 +135,9 @@ class Disk(Protocol):
 
     def read_file(self, path: str) -> bytes: ...
 
-    def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:
-        """Replace the file in one step: readers and crashes see the old content or the new."""
+    def write_file(self, path: str, content: Bytes, *, sync: bool = True, secret: bool = False) -> None:
+        """Replace the file in one step: readers and crashes see the old content or the new. A secret one is its owner's
+        alone."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -199,7 +205,7 @@ def write_rest(file: File, data: Bytes, written: int, position: int) -> None:
 def open_descriptor(path: str, *, create: bool, writable: bool) -> int:
     """OSError as the operating system gives it."""
     flags = os.O_CLOEXEC | (os.O_RDWR if writable or create else os.O_RDONLY)
-    return os.open(path, flags | os.O_CREAT if create else flags, 0o644)
+    return os.open(path, flags | os.O_CREAT if create else flags, FILE_MODE)
 
 
 class RealFile:
@@ -307,14 +313,14 @@ class RealDisk:
 
     def make_directory(self, path: str, *, parents: bool = False) -> None:
         if not parents:
-            os.mkdir(path)
+            os.mkdir(path, DIRECTORY_MODE)
             return
         missing = []
         while not os.path.isdir(path):
             missing.append(path)
             path = os.path.dirname(os.path.abspath(path))
         for name in reversed(missing):
-            os.mkdir(name)
+            os.mkdir(name, DIRECTORY_MODE)
             self.sync_directory(os.path.dirname(os.path.abspath(name)))
 
     def rename(self, source: str, target: str) -> None:
@@ -342,10 +348,14 @@ class RealDisk:
         with open(path, "rb") as file:
             return file.read()
 
-    def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:
+    def write_file(self, path: str, content: Bytes, *, sync: bool = True, secret: bool = False) -> None:
         temporary = path + ".tmp"
+        mode = SECRET_MODE if secret else FILE_MODE
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
-            with open(temporary, "wb") as file:
+            if secret:
+                self.remove(temporary)  # of a crash, and perhaps readable by others
+            with open(os.open(temporary, flags, mode), "wb") as file:
                 file.write(content)
                 if sync:
                     file.flush()
@@ -358,7 +368,7 @@ class RealDisk:
             self.sync_directory(os.path.dirname(path))
 
     def lock(self, path: str) -> Lock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             _take(descriptor)
         except OSError:

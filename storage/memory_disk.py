@@ -179,7 +179,14 @@ class MemoryDisk:
     def read_file(self, path: str) -> bytes:
         return self.open(path).pread(1 << 62, 0)
 
-    def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:
+    def write_file(
+        self,
+        path: str,
+        content: Bytes,
+        *,
+        sync: bool = True,
+        secret: bool = False,  # noqa: ARG002 - it has no modes
+    ) -> None:
         temporary = path + ".tmp"
         replacement = MemoryContent()
         try:

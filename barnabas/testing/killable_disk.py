@@ -117,9 +117,9 @@ class KillableDisk(RealDisk):
         self.check()
         super().sync_directory(path)
 
-    def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:
+    def write_file(self, path: str, content: Bytes, *, sync: bool = True, secret: bool = False) -> None:
         self.check()
-        super().write_file(path, content, sync=sync)
+        super().write_file(path, content, sync=sync, secret=secret)
 
     def lock(self, path: str) -> Lock:
         self.check()

@@ -247,7 +247,14 @@ class MemoryStore:
         file = self._file(path)
         return file.pread(file.size(), 0)
 
-    def write_file(self, path: str, content: Bytes, *, sync: bool = True) -> None:  # noqa: ARG002
+    def write_file(
+        self,
+        path: str,
+        content: Bytes,
+        *,
+        sync: bool = True,  # noqa: ARG002 - memory alone
+        secret: bool = False,  # noqa: ARG002
+    ) -> None:
         parent, _, name = path.rpartition("/")
         directory = self._directory(parent)
         there = directory.get(name)

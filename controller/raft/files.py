@@ -108,7 +108,7 @@ class RaftFiles:
             )
         entries = [Entry(index, 0, NO_OP) for index in range(1, GENESIS_INDEX + 1)]
         frame = Frame(0, NOBODY, GENESIS_INDEX, 0, entries)
-        self._disk.write_file(self.journal_path, encode_journal(0, frame))
+        self._disk.write_file(self.journal_path, encode_journal(0, frame), secret=True)
 
     def _begin_snapshot(self, genesis: Genesis | None, content: JournalContent) -> None:
         """The journal is there, the snapshot is not: right in the middle of a beginning, and never else."""
@@ -121,7 +121,9 @@ class RaftFiles:
         records, offset = genesis
         previous, last = content.entries[-2:]
         self._disk.write_file(
-            self.snapshot_path, encode_snapshot(Snapshot(previous, last, 0, offset, list(records)))
+            self.snapshot_path,
+            encode_snapshot(Snapshot(previous, last, 0, offset, list(records))),
+            secret=True,
         )
 
     def _meet(self, content: JournalContent, snapshot: Snapshot) -> None:
@@ -149,7 +151,7 @@ class RaftFiles:
         encoded = None
         if changes.snapshot is not None:
             encoded = encode_snapshot(changes.snapshot)
-            self._disk.write_file(self.snapshot_path, encoded)
+            self._disk.write_file(self.snapshot_path, encoded, secret=True)
         if changes.frame is not None:
             if changes.anew:
                 self._write_anew(changes.frame)
@@ -167,7 +169,7 @@ class RaftFiles:
 
     def _write_anew(self, frame: Frame) -> None:
         data = encode_journal(self._sequence, frame)
-        self._disk.write_file(self.journal_path, data)
+        self._disk.write_file(self.journal_path, data, secret=True)
         self._file = self._disk.open(self.journal_path, writable=True)
         self._position = len(data)
         self._sequence += 1
