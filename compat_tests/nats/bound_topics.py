@@ -6,10 +6,12 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import nats
 import nats.errors
 from confluent_kafka.admin import AdminClient
+from nats.aio.client import Client as NatsClient
 
 from compat_tests.harness.asking import ask, ask_for_topic
 from compat_tests.harness.broker import Broker
@@ -68,6 +70,18 @@ async def _await_taken(url: str, topic: str, wanted: set[int]) -> None:
         except nats.errors.TimeoutError:
             continue
     await client.close()
+
+
+async def told_of(client: NatsClient, subject: bytes = b"", *, broker: int = 1) -> dict[str, Any]:
+    """What a broker answers that has bindings for the subject. Others on the same server answer as well, perhaps first."""
+    inbox = client.new_inbox()
+    answers = await client.subscribe(inbox)
+    await client.publish("$BARNABAS.BINDINGS", subject, reply=inbox)
+    while True:
+        answer: dict[str, Any] = json.loads((await answers.next_msg(timeout=30)).data)
+        if answer["bindings"] and answer["broker"] == broker:
+            await answers.unsubscribe()
+            return answer
 
 
 def await_running(cluster: Cluster, *topics: str) -> None:
