@@ -396,7 +396,7 @@ class Node:
         if self._bridge is None:
             leave()
         else:
-            self._bridge.leave_groups(leave)
+            self._bridge.leave(leave)
 
     def stop(self) -> None:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""

@@ -20,6 +20,7 @@ from barnabas.broker.nats.cluster.roles import roles_of
 from barnabas.broker.nats.cluster.turns import turn_of
 from barnabas.broker.nats.connections import NatsConnections
 from barnabas.broker.nats.core.gaps import GapLog
+from barnabas.broker.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.broker.nats.overview import overview, refused_overview
 from barnabas.broker.nats.registry import BindingsService, describe
 from barnabas.broker.nats.stored_bindings import StoredBindings
@@ -42,7 +43,7 @@ SETTLES_WITHIN_S: Final = (
     2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
 )
 ATTENDANCE_EVERY_S: Final = 1.0
-LEAVE_GROUPS_S: Final = 5.0
+LEAVE_S: Final = 5.0
 
 
 class NatsBridge:
@@ -91,14 +92,14 @@ class NatsBridge:
         self._positions.close()
         self.connections.stop()
 
-    def leave_groups(self, left: Callable[[], object]) -> None:
-        """Before `stop`, while there are leaders to produce to: leave the queue groups, and call `left()` when what came here
-        is in the logs; soon in any case."""
-        members = [
-            bound.core
-            for bound in self.topics.values()
-            if bound.core is not None and bound.binding.queue_group
-        ]
+    def leave(self, left: Callable[[], object]) -> None:
+        """Before `stop`, while there are leaders to produce to: leave the queue groups and the durable consumers, and call
+        `left()` when what came here is in the logs; soon in any case."""
+        members: list[Callable[[Callable[[], object]], object]] = []
+        for bound in self.topics.values():
+            if bound.core is not None and bound.binding.queue_group:
+                members.append(bound.core.leave_group)
+            members += [each.leave for each in bound.carriers if isinstance(each, AtLeastOnce)]
         missing = len(members)
         if not missing:
             left()
@@ -114,12 +115,14 @@ class NatsBridge:
         def too_late() -> None:
             nonlocal missing
             missing = 0
-            log.warning("messages of queue groups are not stored yet, and are lost")
+            log.warning(
+                "messages that have come are not stored yet: those of queue groups are lost, streams deliver theirs again"
+            )
             left()
 
-        timer = self._services.runtime.call_later(LEAVE_GROUPS_S, too_late)
+        timer = self._services.runtime.call_later(LEAVE_S, too_late)
         for member in members:
-            member.leave_group(one_has)
+            member(one_has)
 
     def when_settled(self, callback: Callable[[], object]) -> None:
         """Call back when the servers know what is subscribed to, as of the changes so far; soon in any case."""

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -44,6 +45,10 @@ class Streams:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have it run beside the test."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def add(self, name: str, *subjects: str, **options: Any) -> None:
         """A stream with file store."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer
+from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import (
     Streams,
@@ -77,6 +80,40 @@ def test_a_broker_that_is_killed(broker: Broker, server: NatsServer) -> None:
     check_at_least_once(read_all(broker, "orders", len(published)), published)
 
 
+def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
+    broker: Broker, server: NatsServer
+) -> None:
+    published = numbered(0, 60_000)
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        bind(broker, "orders", {**BINDING, "nats.durable": "taker"}, partitions=2)
+        streams.publish(published[:100])
+        read_all(broker, "orders", 100)
+
+        def taken() -> int:
+            info = streams.run(streams.jetstream.consumer_info("ORDERS", "taker"))
+            return int(info.delivered.stream_seq)
+
+        async def publish() -> None:
+            for subject, payload in published[100:]:
+                await streams.jetstream.publish_async(subject, payload, wait_stall=30)
+
+        publishing = streams.begin(publish())
+        for _ in range(3):
+            before = taken()
+            eventually(lambda before=before: taken() > before, pause=0.001)
+            broker.stop()
+            info = streams.run(streams.jetstream.consumer_info("ORDERS", "taker"))
+            assert (info.num_ack_pending, info.num_waiting or 0) == (0, 0)
+            broker.start()
+        publishing.result(60)
+        found = read_all(broker, "orders", len(published), distinct=True)
+        info = streams.run(streams.jetstream.consumer_info("ORDERS", "taker"))
+    check_exactly(found, published)
+    assert info.num_redelivered in (None, 0)
+    assert "they are waited for" not in broker.log_text()
+
+
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_message_that_is_refused_stops_what_is_behind_it_until_it_is_taken(
     broker: Broker, server: NatsServer, delivery: str
@@ -114,6 +151,53 @@ def test_a_message_that_is_refused_goes_to_the_dead_letters(
     assert (letter.key(), letter.value()) == (b"orders.bad", b"x" * 3000)
     assert (headers["nats.stream"], headers["nats.seq"], headers["Own"]) == (b"ORDERS", b"101", b"kept")
     assert b"max.message.bytes" in headers["nats.error"]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_the_topic_of_dead_letters_is_created_when_it_is_needed(
+    broker: Broker, server: NatsServer, delivery: str
+) -> None:
+    published = [("orders.0", b"0"), ("orders.bad", b"x" * 20_000), ("orders.0", b"1")]
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+    limits = {"max.message.bytes": "5000", "nats.dead.letter.topic": "dead"}
+    if delivery == "at-least-once":
+        limits["nats.max.deliver"] = "1"
+    bind(broker, "orders", {**BINDING, **limits, "nats.delivery": delivery})
+    found = read_all(broker, "orders", 2)
+    assert [message.value() for message in found] == [b"0", b"1"]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    eventually(lambda: "dead" in admin.list_topics(timeout=30).topics)
+    (letter,) = read_all(broker, "dead", 1)
+    headers = dict(letter.headers())
+    assert (letter.key(), headers["nats.topic"]) == (b"orders.bad", b"orders")
+    assert b"max.message.bytes" in headers["nats.error"]
+
+
+def test_a_missing_topic_of_dead_letters_is_logged_once_a_minute(
+    fresh_broker: BrokerFactory, server: NatsServer
+) -> None:
+    broker = fresh_broker({"nats.servers": server.url, "auto.create.topics.enable": "false"})
+    published = [("orders.0", b"0"), ("orders.bad", b"x" * 20_000), *numbered(2, 50)]
+    limits = {"max.message.bytes": "5000", "nats.dead.letter.topic": "dead", "nats.max.deliver": "1"}
+    with Streams(server) as streams:
+        streams.add("ORDERS", "orders.>")
+        streams.publish(published)
+        bind(broker, "orders", {**BINDING, **limits, "nats.durable": "taker"})
+
+        def deliveries() -> int:
+            info = streams.run(streams.jetstream.consumer_info("ORDERS", "taker"))
+            return int(info.delivered.consumer_seq)
+
+        eventually(lambda: "there is no topic dead for dead letters: create it" in broker.log_text())
+        eventually(lambda: deliveries() > 4 * len(published))
+    lines = [line for line in broker.log_text().splitlines() if "dead letters" in line]
+    assert len(lines) == 1
+    assert "topic orders: " in lines[0]
+    bind(broker, "dead", {})
+    assert len({message.value() for message in read_all(broker, "orders", 51, distinct=True)}) == 51
+    assert read_all(broker, "dead", 1)[0].key() == b"orders.bad"
 
 
 def test_without_dead_letters_a_message_is_given_up_after_its_tries(

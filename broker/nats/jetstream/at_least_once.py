@@ -26,7 +26,7 @@ from barnabas.broker.nats.jetstream.carrier import (
     Source,
     StreamCarrier,
 )
-from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, Send
+from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
 from barnabas.broker.nats.jetstream.deliveries import Delivered, Deliveries
 from barnabas.broker.nats.jetstream.durable import ACK_WAIT_S, SETTLES_S, open_durable, wait_for_others
 from barnabas.broker.nats.jetstream.elsewhere import Elsewhere
@@ -80,7 +80,7 @@ class AtLeastOnce(StreamCarrier):
         partition_count: Callable[[], int],
         cluster_id: str,
         producer: ForeignProducer,  # closed with it
-        dead_letter: Send | None = None,
+        dead_letters: StreamDeadLetters | None = None,
         ack_wait_s: float = ACK_WAIT_S,
     ) -> None:
         super().__init__(runtime, source, binding)
@@ -93,7 +93,9 @@ class AtLeastOnce(StreamCarrier):
         self._known_stream: tuple[str, str] | None = None  # and when it was made
         self._deliveries = Deliveries(runtime, source.client)
         self._owned_epoch = -1
-        self._refusals = Refusals(binding, self.stats, self._deliveries, dead_letter, self._fail)
+        self._is_leaving = False
+        self._dead_letters = dead_letters
+        self._refusals = Refusals(binding, self.stats, self._deliveries, dead_letters, self._fail)
         self._setback = Setback(runtime, source.client, self._deliveries, self._name, self._go_on)
         self._progress_timer: Timer | None = None
         self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
@@ -154,16 +156,39 @@ class AtLeastOnce(StreamCarrier):
         self._deliveries.connected()
         super().connected(info)
 
+    def leave(self, left: Callable[[], object]) -> None:
+        """Before `stop`, while there are leaders to produce to: leave nothing delivered and open with the durable, whose next
+        owner would have to wait until the server delivers it again. `left()` is called when what has come is committed
+        and acknowledged, or given back, which may take for ever."""
+        self._is_leaving = True
+        self._rest()
+
+        def settle() -> None:
+            self._close()
+            if self._deliveries.open and self._is_started and self._client.is_connected:
+                self._runtime.call_later(SETTLES_S, settle)
+                return
+            self._deliveries.give_back()
+            self._client.flush(lambda _error: left())
+
+        if self._run is None:
+            settle()
+        else:
+            self._run.leave(settle)
+
     def _stopped(self) -> None:
+        self._deliveries.hand_back()
         self._deliveries.stop()
         self._elsewhere.close()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
         if self._progress_timer is not None:
             self._progress_timer.cancel()
 
     # -- a run's beginning
 
     async def _set_up(self) -> None:
-        if OWNING_PARTITION not in self.leading:
+        if OWNING_PARTITION not in self.leading or self._is_leaving:
             return
         info = await self._find_stream()
         known, self._known_stream = self._known_stream, (info.config.name, info.created)

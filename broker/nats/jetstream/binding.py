@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.cluster.dead_letter_topic import DeadLetterTopic
 from barnabas.broker.nats.cluster.foreign import ForeignProducer
 from barnabas.broker.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.broker.nats.jetstream.checkpoint import Checkpoints
-from barnabas.broker.nats.jetstream.dead_letters import dead_letters_to
+from barnabas.broker.nats.jetstream.dead_letters import StreamDeadLetters
 from barnabas.broker.nats.jetstream.exact import ExactlyOnce
 
 if TYPE_CHECKING:
@@ -39,10 +40,9 @@ def make_stream_carrier(
         known = controller.image.topics.get(name)
         return len(known.partitions) if known is not None else 0
 
-    producer = ForeignProducer(services)
-    dead_letter = None
+    dead_letters = None
     if binding.dead_letter_topic:
-        dead_letter = dead_letters_to(producer, binding.dead_letter_topic, partitions_of, binding.topic)
+        dead_letters = StreamDeadLetters(DeadLetterTopic(services, binding.dead_letter_topic), topic)
     if binding.delivery == AT_LEAST_ONCE:
         return AtLeastOnce(
             runtime,
@@ -50,8 +50,8 @@ def make_stream_carrier(
             binding,
             partition_count=lambda: max(1, partitions_of(topic)),
             cluster_id=services.cluster_id,
-            producer=producer,
-            dead_letter=dead_letter,
+            producer=ForeignProducer(services),
+            dead_letters=dead_letters,
         )
     return ExactlyOnce(
         runtime,
@@ -62,5 +62,5 @@ def make_stream_carrier(
         checkpoints=Checkpoints(runtime, positions, topic, topic_id),
         key_of=key_of,
         value_of=value_of,
-        dead_letter=dead_letter,
+        dead_letters=dead_letters,
     )

@@ -1,18 +1,16 @@
 """Messages of a stream that no partition will ever take: records of a topic for what is left over (nats.dead.letter.topic).
 
 The key is the subject, the value the payload, and the headers tell what the message was and why it is here:
-nats.subject, nats.stream, nats.seq, nats.timestamp, nats.topic (which it was for), nats.error, and the message's own.
+nats.subject, nats.topic (which it was for), nats.error, nats.stream, nats.seq, nats.timestamp, and the message's own.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 from barnabas.broker.nats.client.headers import MalformedHeaders, parse_headers
-from barnabas.broker.nats.records.partitioners import positive_murmur2
+from barnabas.broker.nats.cluster.dead_letter_topic import dead_letter_of
 from barnabas.broker.nats.records.parts import (
     RAW_HEADER,
     SEQUENCE_HEADER,
@@ -20,16 +18,10 @@ from barnabas.broker.nats.records.parts import (
     SUBJECT_HEADER,
     TIMESTAMP_HEADER,
 )
-from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.record_batch import Record
 
 if TYPE_CHECKING:
-    from barnabas.broker.nats.cluster.foreign import ForeignProducer
-
-log = logging.getLogger("barnabas.nats")
-
-TOPIC_HEADER: Final = b"nats.topic"
-ERROR_HEADER: Final = b"nats.error"
+    from barnabas.broker.nats.cluster.dead_letter_topic import DeadLetterTopic, Done
 
 
 class DeadLetter(msgspec.Struct, gc=False):
@@ -44,24 +36,20 @@ class DeadLetter(msgspec.Struct, gc=False):
     why: str
 
 
-Send = Callable[[DeadLetter, Callable[[ErrorCode], object]], object]
+class StreamDeadLetters:
+    """Of one binding: what `for_topic` does not take."""
 
+    def __init__(self, topic: DeadLetterTopic, for_topic: str) -> None:
+        self._topic = topic
+        self._for_topic = for_topic
 
-def dead_letters_to(
-    producer: ForeignProducer, topic: str, partition_count: Callable[[str], int], for_topic: str
-) -> Send:
-    """Sends what `for_topic` does not take to a topic. `partition_count(topic)` is 0 while there is no such topic."""
+    def send(self, letter: DeadLetter, done: Done) -> None:
+        """`done(why)`: "" once it is committed there, else why it is not."""
+        self._topic.send(record_of(letter, self._for_topic), done)
 
-    def send(letter: DeadLetter, done: Callable[[ErrorCode], object]) -> None:
-        count = partition_count(topic)
-        if not count:
-            log.warning("there is no topic %s for dead letters; create it", topic)
-            done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            return
-        batch = build_batch([record_of(letter, for_topic)])
-        producer.produce(topic, positive_murmur2(letter.subject) % count, batch, done)
-
-    return send
+    def close(self) -> None:
+        """No `done` is called any more."""
+        self._topic.close()
 
 
 def record_of(letter: DeadLetter, for_topic: str) -> Record:
@@ -77,14 +65,13 @@ def record_of(letter: DeadLetter, for_topic: str) -> Record:
         (STREAM_HEADER, letter.stream.encode()),
         (SEQUENCE_HEADER, b"%d" % letter.sequence),
         (TIMESTAMP_HEADER, letter.timestamp_ns),
-        (TOPIC_HEADER, for_topic.encode()),
-        (ERROR_HEADER, letter.why.encode()),
         *own,
     ]
-    return Record(
+    record = Record(
         offset=0,
         timestamp=int(letter.timestamp_ns[:-6] or b"0"),
         key=letter.subject,
         value=letter.payload,
         headers=[(name.decode(), value) for name, value in headers],
     )
+    return dead_letter_of(record, for_topic, letter.why)

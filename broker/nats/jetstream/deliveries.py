@@ -92,6 +92,12 @@ class Deliveries:
             self._publish(failed[sequence], NAK)
         return len(failed)
 
+    def hand_back(self) -> None:
+        """All that has no committed record yet is to be delivered to somebody else."""
+        self.failed.update((sequence, reply) for sequence, (reply, _) in self.open.items())
+        self.open.clear()
+        self.give_back()
+
     def say_in_progress(self, after_s: float) -> None:
         """Of what has been here for so long without an end."""
         now = self._runtime.monotonic()

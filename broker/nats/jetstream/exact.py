@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.nats.jetstream.acks import parse_ack_subject
 from barnabas.broker.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, StreamInfo
 from barnabas.broker.nats.jetstream.carrier import Source, StreamCarrier
-from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, Send
+from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
 from barnabas.broker.nats.jetstream.intake import (
     Intake,
     ValueOf,
@@ -76,7 +76,7 @@ class ExactlyOnce(StreamCarrier):
         checkpoints: Checkpoints | None = None,
         key_of: KeyFunction | None = None,
         value_of: ValueOf | None = None,
-        dead_letter: Send | None = None,
+        dead_letters: StreamDeadLetters | None = None,
     ) -> None:
         """`key_of` instead of the binding's own key; `value_of(header_block, payload)` instead of the payload, None is
         null. Without `checkpoints` the log alone tells what has been reached."""
@@ -86,7 +86,7 @@ class ExactlyOnce(StreamCarrier):
         self._intake = Intake(binding, self.stats, cluster_id, key_of=key_of, value_of=value_of)
         self._intake.on_refused = self._refused
         self._intake.on_committed = self._refill
-        self._dead_letter = dead_letter
+        self._dead_letters = dead_letters
         self._progress = Progress(runtime, binding, checkpoints)
         self._reached = self._progress.reached
         self._stream = ""
@@ -123,6 +123,8 @@ class ExactlyOnce(StreamCarrier):
     def _stopped(self) -> None:
         self._note_progress()
         self._progress.stop()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
             self._checkpoint_timer = None
@@ -263,31 +265,31 @@ class ExactlyOnce(StreamCarrier):
             self._refill()
             return
         is_blocked, why = self._trouble
-        if self._letter is not None and self._dead_letter is not None:
-            self._bury(self._letter, self._dead_letter)
+        if self._letter is not None and self._dead_letters is not None:
+            self._bury(self._letter, self._dead_letters)
         elif is_blocked:
             self.block(why)
         else:
             self.restart(why)
 
-    def _bury(self, letter: DeadLetter, send: Send) -> None:
+    def _bury(self, letter: DeadLetter, dead_letters: StreamDeadLetters) -> None:
         """Everything before it has been dealt with; what is behind it waits until it has its place."""
         self._rest()
         self._end_run()
         self._state = f"waiting: message {letter.sequence} goes to the dead letters"
 
-        def sent(error: ErrorCode) -> None:
+        def sent(problem: str) -> None:
             if self._letter is not letter or not self._is_started:
                 return  # other partitions are led here now: it comes again
             self._letter = None
-            if error:
-                self.restart(f"the dead letter topic does not take message {letter.sequence}: {error.name}")
+            if problem:
+                self.restart(f"message {letter.sequence} of the stream can't be taken, and {problem}")
                 return
             self.stats.dead_letters += 1
             self._progress.came_to(letter.sequence, int(letter.timestamp_ns))
             self._begin_anew()
 
-        send(letter, sent)
+        dead_letters.send(letter, sent)
 
     def _close(self) -> None:
         count, size = self._count, self._bytes

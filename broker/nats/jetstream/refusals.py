@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, Send
+from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
 from barnabas.broker.nats.jetstream.deliveries import Delivered, Deliveries
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.controller.nats.binding import Binding
-    from barnabas.wire.errors import ErrorCode
 
 log = logging.getLogger("barnabas.nats")
 
@@ -32,13 +31,13 @@ class Refusals:
         binding: Binding,
         stats: CarrierStats,
         deliveries: Deliveries,
-        dead_letter: Send | None,
+        dead_letters: StreamDeadLetters | None,
         fail: Callable[[list[Delivered], str], object],
     ) -> None:
         self._binding = binding
         self._stats = stats
         self._deliveries = deliveries
-        self._dead_letter = dead_letter
+        self._dead_letters = dead_letters
         self._fail = fail
         self._tries: dict[int, int] = {}  # by sequence
 
@@ -65,8 +64,8 @@ class Refusals:
             self._fail([delivered], f"message {sequence} of the stream can't be taken: {letter.why}")
             return
         letter.why = letter.why or _NO_REASON
-        if self._dead_letter is not None:
-            self._dead_letter(letter, partial(self._is_buried, delivered))
+        if self._dead_letters is not None:
+            self._dead_letters.send(letter, partial(self._is_buried, delivered))
             return
         log.error(
             "topic %s: message %d of the stream %s was refused %d times and is given up: %s",
@@ -80,9 +79,9 @@ class Refusals:
         self._deliveries.fail((delivered,))
         self._deliveries.terminate(sequence)
 
-    def _is_buried(self, delivered: Delivered, error: ErrorCode) -> None:
-        if error:
-            self._fail([delivered], f"the dead letter topic does not take it: {error.name}")
+    def _is_buried(self, delivered: Delivered, problem: str) -> None:
+        if problem:
+            self._fail([delivered], f"message {delivered[0]} of the stream can't be taken, and {problem}")
             return
         self._stats.dead_letters += 1
         self._tries.pop(delivered[0], None)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from barnabas.broker.nats.jetstream.carrier import BACKOFF_MAX_S, FIRST_BACKOFF_S
+from barnabas.broker.nats.jetstream.carrier import BACKOFF_MAX_S, FIRST_BACKOFF_S, LOG_AGAIN_S
 from barnabas.broker.nats.jetstream.durable import SETTLES_S
 
 if TYPE_CHECKING:
@@ -44,12 +44,15 @@ class Setback:
         self._over = over
         self._puller: Puller | None = None
         self._in_row = 0
+        self._log_again_at = 0.0
         self._timer: Timer | None = None
 
     def begin(self, why: str, puller: Puller | None) -> None:
         """Something has failed. Without a puller the next run begins with giving back."""
         self.why = why
-        if self._in_row == 0:
+        now = self._runtime.monotonic()
+        if self._in_row == 0 and now >= self._log_again_at:
+            self._log_again_at = now + LOG_AGAIN_S
             log.warning("%s: what comes of its stream waits: %s", self._name, why)
         longest = min(FIRST_BACKOFF_S * 2 ** min(self._in_row, 10), BACKOFF_MAX_S)
         self._in_row += 1
