@@ -68,6 +68,7 @@ class NatsClient:
         self._connection: NatsConnection | None = None
         self._is_running = False
         self._is_paused = False
+        self._is_pool_behind = False  # servers were told of, and the pool hears of them in the next turn
         self._tell_sink_errors_at_s = 0.0
 
     # -- state
@@ -290,7 +291,9 @@ class NatsClient:
             return
         connection.info = info
         self.parser.size_max = info.size_max
-        self._pool_hears(connection)
+        if info.connect_urls and not self._is_pool_behind:  # once a turn, however many lines it brings
+            self._is_pool_behind = True
+            self._runtime.call_soon(self._catch_up_pool)
         if info.ldm and connection.expected_end is None:
             connection.expected_end = Cause(LAME_DUCK, f"{connection.server} shuts down")
             if len(self._reconnect.pool) > 1:
@@ -300,6 +303,11 @@ class NatsClient:
     def _leave(self, connection: NatsConnection) -> None:
         if connection is self._connection and connection.expected_end is not None:
             connection.finish(connection.expected_end)
+
+    def _catch_up_pool(self) -> None:
+        self._is_pool_behind = False
+        if self._connection is not None:
+            self._pool_hears(self._connection)
 
     def _pool_hears(self, connection: NatsConnection) -> None:
         if connection.info.connect_urls:

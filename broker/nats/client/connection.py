@@ -140,14 +140,38 @@ class NatsConnection(BufferedProtocol):
         if not self.is_greeted:
             self._protected(lambda: self._first_bytes(data))
             return
-        self._feed(data)
-        if count >= self._yield_bytes and not (self._pausing.is_paused or self._closing):
+        is_behind = self._read(data)
+        if not is_behind and count >= self._yield_bytes and not (self._pausing.is_paused or self._closing):
             # There is more, and the loop would read on and on: let the others come in between.
             self._transport.pause_reading()
             self._runtime.call_soon(self._read_on)
 
+    def _read(self, data: memoryview) -> bool:
+        """Deal with what was read; whether some of it is left to the next turns, until which nothing more is read."""
+        self._feed(data)
+        if self._closing or not self._owner.parser.is_behind:
+            return False
+        self._transport.pause_reading()
+        self._runtime.call_soon(self._feed_rest)
+        return True
+
+    def _feed_rest(self) -> None:
+        """What a turn before has left of what was read."""
+        if self._closing:
+            return
+        self._feed(memoryview(b""))
+        if self._owner.parser.is_behind:
+            self._runtime.call_soon(self._feed_rest)
+        else:
+            self._read_on()
+
     def _read_on(self) -> None:
-        if not (self._pausing.is_paused or self._closing or self._transport.is_closing()):
+        if not (
+            self._pausing.is_paused
+            or self._closing
+            or self._transport.is_closing()
+            or self._owner.parser.is_behind
+        ):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
@@ -216,7 +240,7 @@ class NatsConnection(BufferedProtocol):
         self.output.send_line(self._owner.greeting(self, self.info))
         self.ping(self._answered)
         if rest:
-            self._feed(memoryview(rest))
+            self._read(memoryview(rest))
 
     def _answered(self, error: NatsError | None) -> None:
         if error is not None:

@@ -38,6 +38,7 @@ Sink: TypeAlias = "Callable[[bytes, bytes, bytes, bytes], object]"
 LINE_BYTES_MAX: Final = (
     64 * 1024
 )  # INFO of a large cluster; the lines of messages are at most a few kilobytes
+CONTROL_LINES_MAX: Final = 1000  # of one `feed`: lines other than those of messages
 KNOWN_LINES_MAX: Final = 16_384
 KNOWN_LINE_BYTES_MAX: Final = 512  # a longer one is not kept
 NOT_REMEMBERED: Final = (
@@ -80,7 +81,8 @@ def _nobody(_subject: bytes, _reply: bytes, _header_block: bytes, _payload: byte
 
 class NatsParser:
     """Reads what a server sends. `sinks` says who takes the messages of a subscription id; change it by `add_sink` and
-    `remove_sink`, at any time, also from within a sink. `messages` counts those that were read."""
+    `remove_sink`, at any time, also from within a sink. `messages` counts those that were read. `is_behind`: more lines were
+    fed than one turn of the loop deals with; feed nothing more than b"" until it is over."""
 
     __slots__ = (
         "_handler",
@@ -89,6 +91,7 @@ class NatsParser:
         "_messages_then",
         "_needed",
         "_not_remembered",
+        "is_behind",
         "messages",
         "sinks",
         "size_max",
@@ -98,6 +101,7 @@ class NatsParser:
         self.sinks: dict[bytes, Sink] = {}
         self.size_max = ServerInfo().size_max
         self.messages = 0
+        self.is_behind = False
         self._handler = handler
         self._known: dict[bytes, _Message] = {}
         self._messages_then = 0  # `messages`, when the known lines were forgotten
@@ -118,6 +122,7 @@ class NatsParser:
         """Forget what is incomplete: the next bytes are of another connection."""
         self._held = bytearray()
         self._needed = 0
+        self.is_behind = False
 
     def feed(self, data: bytes | memoryview) -> None:
         """Read the next bytes, cut anywhere. NatsProtocolError: they make no sense; nothing may be fed before `reset`."""
@@ -130,7 +135,7 @@ class NatsParser:
             data = bytes(data)
         find, known = data.find, self._known.get
         length = len(data)
-        position = messages = needed = 0
+        position = messages = needed = control_lines = 0
         while (line_end := find(b"\r\n", position)) >= 0:
             line = data[position:line_end]
             message = known(line)
@@ -138,6 +143,11 @@ class NatsParser:
                 message = self._read_line(line)
                 if message is None:
                     position = line_end + 2
+                    control_lines += 1
+                    if control_lines == CONTROL_LINES_MAX and position < length:
+                        self.is_behind = True
+                        needed = 1  # the next call goes on with what is held
+                        break
                     continue
             sink, subject, reply, header_bytes, total_bytes = message
             start = line_end + 2

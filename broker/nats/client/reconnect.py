@@ -89,7 +89,10 @@ class FailureLog:
         what = what or text
         if now - self._logged.get(what, -LOG_AGAIN_AFTER_S) >= LOG_AGAIN_AFTER_S:
             if len(self._logged) >= LOGGED_MAX:
-                self._logged.clear()
+                oldest = now - LOG_AGAIN_AFTER_S
+                self._logged = {said: at for said, at in self._logged.items() if at > oldest}
+                if len(self._logged) >= LOGGED_MAX:
+                    return  # of texts that are never the same, so many a minute will do
             self._logged[what] = now
             log.warning("%s: %s", self._name, text)
 

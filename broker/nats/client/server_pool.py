@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FIRST_BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 2.0
 DISCOVERED_MAX: Final = 256
+URL_CHARACTERS_MAX: Final = 512  # a longer one is no server's: names have at most 253
 WELL_AFTER_S: Final = 1.0  # a connection that lasted so long was a good one
 _IS_ADDRESS = re.compile(r"[0-9.]+|.*:.*").fullmatch
 
@@ -66,6 +67,8 @@ class ServerPool:
         known = {(server.host, server.port): server for server in self._order}
         told: dict[tuple[str, int], ServerAddress] = {}
         for url in urls[:DISCOVERED_MAX]:
+            if len(url) > URL_CHARACTERS_MAX:
+                continue
             try:
                 found = parse_server(url)
             except NatsSettingsError:

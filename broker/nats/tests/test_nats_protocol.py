@@ -9,7 +9,13 @@ from typing import Any, TypeAlias
 
 import pytest
 from barnabas.broker.nats.client.lines import connect_line, pub, sub_line, unsub_line
-from barnabas.broker.nats.client.protocol import KNOWN_LINES_MAX, LINE_BYTES_MAX, NOT_REMEMBERED, NatsParser
+from barnabas.broker.nats.client.protocol import (
+    CONTROL_LINES_MAX,
+    KNOWN_LINES_MAX,
+    LINE_BYTES_MAX,
+    NOT_REMEMBERED,
+    NatsParser,
+)
 from barnabas.broker.nats.client.server_info import NatsProtocolError, ServerInfo, read_info
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -266,6 +272,26 @@ def test_a_sink_that_fails_costs_its_message_alone() -> None:
         [("sink error", b"s", "'no'"), ("message", b"2", b"a", b"", b"", b"y"), ("ping",)],
         True,
     )
+
+
+def test_a_turn_deals_with_a_bounded_number_of_lines() -> None:
+    heard = Heard()
+    rest = b"MSG a 1 1\r\nx\r\nMSG a 1 5\r\nab"
+    heard.parser.feed(b"PING\r\n" * 2500 + rest)
+    assert (len(heard.events), heard.parser.is_behind) == (CONTROL_LINES_MAX, True)
+    heard.parser.feed(b"")
+    assert (len(heard.events), heard.parser.is_behind) == (2 * CONTROL_LINES_MAX, True)
+    heard.parser.feed(b"")
+    assert (len(heard.events), heard.parser.is_behind) == (2501, False)
+    heard.parser.feed(b"cde\r\n" + b"PONG\r\n" * CONTROL_LINES_MAX)
+    assert heard.events[2500:2502] == [
+        ("message", b"1", b"a", b"", b"", b"x"),
+        ("message", b"1", b"a", b"", b"", b"abcde"),
+    ]
+    assert (len(heard.events), heard.parser.is_behind) == (2502 + CONTROL_LINES_MAX, False)
+    heard.parser.feed(b"PING\r\n" * 2500)
+    heard.parser.reset()
+    assert not heard.parser.is_behind
 
 
 def test_known_lines_are_bounded() -> None:

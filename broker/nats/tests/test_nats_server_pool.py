@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from barnabas.broker.nats.client.client import NatsClient
-from barnabas.broker.nats.client.connection_settings import parse_server
+from barnabas.broker.nats.client.connection_settings import ServerAddress, parse_server
 from barnabas.broker.nats.client.errors import NOT_REACHED, STALE
+from barnabas.broker.nats.client.reconnect import LOGGED_MAX, FailureLog
 from barnabas.broker.nats.client.server_pool import BACKOFF_MAX_S, FIRST_BACKOFF_S, ServerPool
-from barnabas.broker.nats.tests.client_world import Events, settings
+from barnabas.broker.nats.tests.client_world import Events, into, settings
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +85,8 @@ def test_servers_that_are_told_of() -> None:
     assert {str(server) for server in pool.servers} == {"nats.example:1", "other:1", "10.0.0.1:1"}
     pool.discovered([f"h{number}:1" for number in range(5000)], teller)
     assert len(pool) <= 300
+    pool.discovered(["h" * 60_000 + ":1"], teller)
+    assert {str(server) for server in pool.servers} == {"nats.example:1", "other:1"}
 
 
 class ScriptedServer:
@@ -150,6 +154,57 @@ def test_a_failure_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
     client.stop()
     runtime.advance(150)
     assert len(caplog.records) == len(logged)
+
+
+def test_texts_that_are_never_the_same_are_logged_a_few_times_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runtime = VirtualRuntime()
+    failures = FailureLog("client", runtime)
+    for number in range(10_000):
+        failures.write(f"failure {number}")
+    assert len(caplog.records) == LOGGED_MAX
+    runtime.advance(61)
+    failures.write("another")
+    assert len(caplog.records) == LOGGED_MAX + 1
+
+
+def test_a_flood_of_lines_is_dealt_with_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = VirtualRuntime()
+    servers: list[ScriptedServer] = []
+
+    def accept() -> ScriptedServer:
+        servers.append(ScriptedServer())
+        return servers[-1]
+
+    port = runtime.listen("127.0.0.1", 0, accept).port
+    client, _ = a_client(runtime, port)
+    runtime.advance(1)
+    assert client.is_connected
+    heard: list[int] = []
+    discovered = ServerPool.discovered
+
+    def counted(pool: ServerPool, urls: Sequence[str], teller: ServerAddress) -> None:
+        heard.append(len(urls))
+        discovered(pool, urls, teller)
+
+    monkeypatch.setattr(ServerPool, "discovered", counted)
+    info = msgspec.json.encode({"connect_urls": [f"h{number}:1" for number in range(256)]})
+    got: list[tuple[bytes, bytes, bytes, bytes]] = []
+    client.subscribe("a", into(got))
+    turns: list[int] = []  # messages after each turn while lines wait
+    servers[0].transport.write(
+        b"".join(b"INFO %b\r\n" % info for _ in range(150)) + b"PING\r\n" * 5000 + b"MSG a 1 1\r\nx\r\n"
+    )
+    while not got and runtime.step():
+        turns.append(len(got))
+    runtime.advance(1)
+    assert client.is_connected
+    assert [message[3] for message in got] == [b"x"]
+    assert servers[0].received.count(b"PONG\r\n") == 5000
+    assert len(turns) >= 5
+    # once for each turn that brought some, not once a line
+    assert 1 <= len(heard) <= 5
 
 
 def test_pings_and_a_server_that_stops_to_answer() -> None:
