@@ -19,7 +19,7 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate \
+  test-languages check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate fuzz \
   kafka lock clean
 
 help:
@@ -34,6 +34,7 @@ help:
 	@echo 'make simulate     whole clusters under a seeded scheduler (SEEDS=1000)'
 	@echo 'make chaos        clusters under load whose nodes die, stand still and lose their network'
 	@echo 'make chaos-nats   bound topics whose leaders move and die; ten million messages'
+	@echo 'make fuzz         hostile requests, with a client beside them (BARNABAS_FUZZ_SEEDS=5000)'
 	@echo 'make check        format, lint, types, import rules, generated code'
 	@echo 'make test-apache  the client tests against Apache Kafka'
 	@echo 'make test-kafka-python  the integration tests that kafka-python comes with (ARGS="--broker apache")'
@@ -113,6 +114,11 @@ chaos: $(JARS)
 chaos-nats: $(JARS)
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-2} BARNABAS_NATS_MESSAGES=$${BARNABAS_NATS_MESSAGES:-10000000} \
 	  $(PYTEST) -q compat_tests/nats $(ARGS)
+
+# So many mutated requests of each kind; what fails prints the command that runs its case alone.
+fuzz: $(INSTALLED)
+	BARNABAS_FUZZ_SEEDS=$${BARNABAS_FUZZ_SEEDS:-5000} $(PYTEST) -q -s compat_tests/fuzz $(ARGS)
+	BARNABAS_FUZZ_SEEDS=100 $(PYTEST) -q wire/tests/test_hostile_bytes.py $(ARGS)
 
 # Every example as a program, and all that the default run leaves out of compat_tests/spark.
 test-spark: $(JARS)

@@ -1,0 +1,113 @@
+"""What no case may do to a broker: the bounds, and the figures of each case."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compat_tests.fuzz.probe import Probe, Worst, cpu_seconds
+from compat_tests.harness.broker import Broker
+
+# The product's bound is 100 ms. CPU seconds grow on a busy machine, too (caches, a slower clock).
+ANSWER_CPU_S_MAX = 0.5
+# A request may be of 100 MB (socket.request.max.bytes) and unpack to 64 MB, in several threads.
+PEAK_BYTES_MAX = 600 << 20
+LOG_LINES_MAX = 20  # a case
+QUIET_TIMEOUT_S = 120.0
+REQUEST_CPU_S = 0.0005  # of the broker for a request of the probe, and nothing beside
+
+
+@dataclass
+class Verdict:
+    """The figures of one case, and what is wrong."""
+
+    case: str
+    sent_bytes: int = 0
+    cpu_s: float = 0.0  # of the broker, until it was at rest again
+    worst: Worst = field(default_factory=Worst)
+    peak_bytes: int = 0  # resident, above what there was before
+    log_lines: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        return (
+            f"{self.case}: {self.sent_bytes / 1e3:,.1f} KB sent, {self.cpu_s:.3f} CPU-s, peak +{self.peak_bytes >> 20} MB, "
+            f"{self.log_lines} log lines; beside it {self.worst.seconds * 1e3:.0f} ms at worst, "
+            f"{self.worst.cpu_seconds * 1e3:.0f} ms of it the broker's CPU ({self.worst.request})"
+        )
+
+
+class Judge:
+    """Watches one broker process, with a probe that asks it all the time."""
+
+    def __init__(self, broker: Broker, probe: Probe) -> None:
+        self.broker = broker
+        self.probe = probe
+        self._log_bytes = 0
+        self._stderr = broker.directory / "stderr"
+        self._read_log()
+
+    def begin(self) -> tuple[float, int]:
+        """Before a case: the CPU used and the memory held so far."""
+        Path(f"/proc/{self.broker.pid}/clear_refs").write_text("5")  # the peak starts anew
+        self.probe.reset()
+        return cpu_seconds(self.broker.pid), self.broker.resident_bytes()
+
+    def end(self, before: tuple[float, int], verdict: Verdict) -> Verdict:
+        """After a case, once the broker is at rest: its figures, and its faults."""
+        faults = verdict.faults
+        if not self._rest():
+            faults.append(f"not at rest within {QUIET_TIMEOUT_S:.0f} s")
+        verdict.worst = self.probe.worst()
+        if not self.broker.alive():
+            faults.append("the broker has died")
+        else:
+            verdict.cpu_s = cpu_seconds(self.broker.pid) - before[0]
+            verdict.peak_bytes = self._peak_bytes() - before[1]
+        if self.probe.error is not None:
+            faults.append(f"the client beside it failed: {self.probe.error!r}")
+        if verdict.worst.cpu_seconds > ANSWER_CPU_S_MAX:
+            faults.append(
+                f"{verdict.worst.cpu_seconds:.2f} CPU-s before a small {verdict.worst.request} was answered"
+            )
+        if verdict.peak_bytes > PEAK_BYTES_MAX:
+            faults.append(f"{verdict.peak_bytes >> 20} MB more memory")
+        lines = self._read_log()
+        verdict.log_lines = len(lines)
+        if any("Traceback" in line for line in lines):
+            at = next(number for number, line in enumerate(lines) if "Traceback" in line)
+            faults.append("a traceback in its log:\n" + "\n".join(lines[max(0, at - 1) : at + 40]))
+        elif len(lines) > LOG_LINES_MAX:
+            faults.append(f"{len(lines)} log lines, such as: {lines[0][:300]}")
+        return verdict
+
+    def is_at_rest(self, timeout: float = QUIET_TIMEOUT_S) -> bool:
+        """Whether the broker has nothing to do but what the probe asks, or is no more."""
+        before, requests = cpu_seconds(self.broker.pid), self.probe.requests
+        if not self.probe.wait_for_rounds(3, timeout):
+            return not self.broker.alive() or self.probe.error is not None
+        used = cpu_seconds(self.broker.pid) - before
+        return used < REQUEST_CPU_S * (self.probe.requests - requests)
+
+    def _rest(self) -> bool:
+        deadline = time.monotonic() + QUIET_TIMEOUT_S
+        while self.broker.alive():
+            if self.is_at_rest(deadline - time.monotonic()):
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return True
+
+    def _peak_bytes(self) -> int:
+        for line in Path(f"/proc/{self.broker.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        return 0
+
+    def _read_log(self) -> list[str]:
+        with self._stderr.open("rb") as log:
+            log.seek(self._log_bytes)
+            data = log.read()
+        self._log_bytes += len(data)
+        return data.decode(errors="replace").splitlines()

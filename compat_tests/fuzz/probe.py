@@ -1,0 +1,123 @@
+"""A client that is not hostile: small requests on a connection of its own, one behind the other, all the time.
+
+Of each request it notes how long the answer took, and how much CPU the broker's process used meanwhile. The second
+figure is the one to judge by: it does not grow because other processes keep the machine busy.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+from compat_tests.harness import raw
+from compat_tests.harness.raw import RawConnection
+
+TOPIC = "beside"
+
+
+@dataclass
+class Worst:
+    """The slowest answer since it was last asked for."""
+
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0  # of the answer during which the broker used most of it
+    request: str = ""
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used, all its threads, in nanoseconds' resolution (the clock that Linux derives from a pid)."""
+    return time.clock_gettime((~pid << 3) | 2)
+
+
+class Probe:
+    """Produces numbered records to one topic, fetches them and asks for ApiVersions."""
+
+    def __init__(self, bootstrap: str, pid: int, acknowledged: int = 0) -> None:
+        """`acknowledged`: records that are in the topic already."""
+        self.acknowledged = acknowledged
+        self.requests = 0
+        self.error: BaseException | None = None
+        self._pid = pid
+        self._bootstrap = bootstrap
+        self._lock = threading.Lock()
+        self._worst = Worst()
+        self._stopping = False
+        self._asking_since = (0.0, 0.0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """After the request at hand."""
+        self._stopping = True
+        self._thread.join(120)
+
+    def reset(self) -> None:
+        """Begin a new measurement; a request that still waits counts for it."""
+        with self._lock:
+            self._worst = Worst()
+
+    def worst(self) -> Worst:
+        """Since `reset`."""
+        with self._lock:
+            return Worst(self._worst.seconds, self._worst.cpu_seconds, self._worst.request)
+
+    def wait_for_rounds(self, rounds: int, timeout: float) -> bool:
+        """Whether so many whole rounds of requests have been answered from now on."""
+        goal = self.requests + 3 * (rounds + 1)
+        deadline = time.monotonic() + timeout
+        while self.requests < goal:
+            if self.error is not None or time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
+
+    def _run(self) -> None:
+        try:
+            with RawConnection(self._bootstrap, timeout=120) as connection:
+                while not self._stopping:
+                    self._measure("ApiVersions", lambda: raw.api_versions_v0(connection))
+                    self._measure("Produce", lambda: self._produce(connection))
+                    self._measure("Fetch", lambda: self._fetch(connection))
+                    time.sleep(0.002)
+        except BaseException as error:  # noqa: BLE001 - the judge hears of it
+            self.error = error
+
+    def _measure(self, name: str, ask: object) -> None:
+        assert callable(ask)
+        started, cpu = time.monotonic(), cpu_seconds(self._pid)
+        ask()
+        seconds, used = time.monotonic() - started, cpu_seconds(self._pid) - cpu
+        with self._lock:
+            self.requests += 1
+            self._worst.seconds = max(self._worst.seconds, seconds)
+            if used > self._worst.cpu_seconds:
+                self._worst.cpu_seconds, self._worst.request = used, name
+
+    def _produce(self, connection: RawConnection) -> None:
+        number = self.acknowledged
+        value = b"%010d" % number
+        assert raw.produce(connection, TOPIC, raw.good_batch(value), acks=1) == (0, number)
+        self.acknowledged = number + 1
+
+    def _fetch(self, connection: RawConnection) -> None:
+        last = self.acknowledged - 1
+        error, _, records = raw.fetch(connection, TOPIC, last, max_bytes=4096, max_wait_ms=0)
+        assert error == 0
+        assert b"%010d" % last in records
+
+
+def check_everything_is_there(bootstrap: str, acknowledged: int) -> None:
+    """Every record that was acknowledged can be read, in its order."""
+    with RawConnection(bootstrap) as connection:
+        offset = 0
+        while offset < acknowledged:
+            error, _, records = raw.fetch(connection, TOPIC, offset, max_bytes=1 << 20)
+            assert error == 0
+            found = offset
+            at = records.find(b"%010d" % offset)
+            while at >= 0 and found < acknowledged:
+                found += 1
+                at = records.find(b"%010d" % found, at)
+            assert found > offset, f"record {offset} of {acknowledged} is not there"
+            offset = found
