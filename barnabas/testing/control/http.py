@@ -1,8 +1,10 @@
 """HTTP/1.1 for the controls: one request a connection, JSON in and out, handlers in threads.
 
 Handlers block (they wait for a leader to move, or for a request to come), so each gets a thread, which ends with the process
-whatever it waits for; the loop only reads and writes. Whoever reaches the port is trusted as far as a test is: sizes are
-bounded, and pages in a browser are refused; nothing else.
+whatever it waits for; the loop only reads and writes. Clients are trusted as tests are: sizes are bounded, and pages in a
+browser are refused, by their Origin and, where another site's name leads to this machine (DNS rebinding), by Host.
+
+What unfinished requests hold is bounded over all connections: the oldest of them makes room.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import threading  # noqa: TID251 - handlers block
 from collections.abc import Callable
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,7 +24,11 @@ log = logging.getLogger("barnabas.testing")
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 BODY_BYTES_MAX: Final = 64 * 1024 * 1024
-REQUEST_SECONDS_MAX: Final = 60.0  # to send a request
+HELD_BYTES_MAX: Final = 2 * BODY_BYTES_MAX  # bodies of all requests that are not answered yet
+READING_MAX: Final = 64  # requests that have not arrived in full
+PIECE_BYTES: Final = 64 * 1024
+IDLE_SECONDS_MAX: Final = 10.0  # without a byte of a request
+REQUEST_SECONDS_MAX: Final = 60.0  # to send a request, and to read its answer
 THREADS_MAX: Final = 64  # requests that may wait at a time
 JSON: Final = "application/json"
 _REASONS: Final = {
@@ -55,6 +62,7 @@ class Request(msgspec.Struct, frozen=True):
     path: tuple[str, ...]  # decoded, without the empty first part
     query: dict[str, str]
     body: bytes
+    host: str = ""  # as in its header
 
 
 # (request) -> (status, what is sent as JSON); HttpError
@@ -62,12 +70,18 @@ Handler = Callable[[Request], tuple[int, Any]]
 
 
 class HttpServer:
-    """Serves on a loop that runs already; made in any thread but the loop's. OSError when the port is taken."""
+    """Serves on a loop that runs already; made in any thread but the loop's. OSError when the port is taken.
+
+    Requests name it by an address or as localhost; where `host` is not this machine's own loopback, by a name without dots as
+    well, which containers have for each other."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: str, port: int, handler: Handler) -> None:
         self._loop = loop
         self._handler = handler
         self._threads = 0
+        self._reading: dict[_Incoming, None] = {}  # in the order in which they came
+        self._held_bytes = 0
+        self._is_loopback = _is_loopback(host)
         starting = asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
         self._server = asyncio.run_coroutine_threadsafe(starting, loop).result()
         self.port: int = self._server.sockets[0].getsockname()[1]
@@ -81,26 +95,33 @@ class HttpServer:
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        incoming = _Incoming(self, reader, writer)
         try:
-            status, answer = await self._answer(reader)
+            status, answer = await self._answer(incoming)
             body = b"" if status == 204 else msgspec.json.encode(answer, enc_hook=_encode)
             head = (
                 f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {JSON}\r\n"
                 f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
             )
             writer.write(head.encode() + body)
-            await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
-            log.debug("whoever asked has gone")
+            log.debug("the client has gone")
         finally:
-            writer.close()
+            self._reading.pop(incoming, None)
+            self._held_bytes -= incoming.body_bytes
+            await _close(writer)
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[int, Any]:
+    async def _answer(self, incoming: _Incoming) -> tuple[int, Any]:
+        self._reading[incoming] = None
+        if len(self._reading) > READING_MAX:
+            self._drop(next(iter(self._reading)))
         try:
-            request = await asyncio.wait_for(_read(reader), REQUEST_SECONDS_MAX)
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                request = await incoming.read()
+            self._reading.pop(incoming, None)
             return await self._handle(request)
         except TimeoutError:
-            return 408, {"error": f"no whole request within {REQUEST_SECONDS_MAX:g} s"}
+            return 408, {"error": f"a request must come without pauses, within {REQUEST_SECONDS_MAX:g} s"}
         except HttpError as error:
             return error.status, {"error": str(error)}
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -108,6 +129,32 @@ class HttpServer:
         except Exception as error:  # the test is told, and the broker lives on
             log.exception("a control failed")
             return 500, {"error": f"{type(error).__name__}: {error}"}
+
+    def check_host(self, request: Request) -> None:
+        """A page of another site whose name leads here has that name in Host."""
+        host = _host_of(request.host)
+        is_known = not host or host == "localhost" or host.endswith(".localhost") or _is_address(host)
+        if not is_known and (self._is_loopback or "." in host):
+            raise HttpError(
+                403, f"{host[:100]} is not this machine's own name: call it by address, or as localhost"
+            )
+
+    def hold(self, incoming: _Incoming, count: int) -> None:
+        """More of a body has come. The oldest unfinished request makes room, else this one is refused."""
+        incoming.body_bytes += count
+        self._held_bytes += count
+        for other in tuple(self._reading):
+            if self._held_bytes <= HELD_BYTES_MAX:
+                return
+            if other is not incoming:
+                self._drop(other)
+        if self._held_bytes > HELD_BYTES_MAX:
+            raise HttpError(503, f"requests hold {HELD_BYTES_MAX} bytes already")
+
+    def _drop(self, incoming: _Incoming) -> None:
+        del self._reading[incoming]
+        self._held_bytes -= incoming.body_bytes
+        incoming.drop()
 
     async def _handle(self, request: Request) -> tuple[int, Any]:
         """What the handler says, in a thread that nobody waits for at the end of the process."""
@@ -139,11 +186,76 @@ class HttpServer:
         return await told
 
 
-async def _read(reader: asyncio.StreamReader) -> Request:
+class _Incoming:
+    """A request while it arrives, and its body until it is answered."""
+
+    def __init__(
+        self, server: HttpServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.body_bytes = 0
+        self._server = server
+        self._reader = reader
+        self._writer = writer
+        self._body = bytearray()
+
+    async def read(self) -> Request:
+        """HttpError, TimeoutError, ConnectionError, IncompleteReadError."""
+        try:
+            async with asyncio.timeout(IDLE_SECONDS_MAX):
+                head = await self._reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            raise HttpError(400, f"a head of more than {HEAD_BYTES_MAX} bytes") from None
+        request, length = _read_head(head)
+        self._server.check_host(request)
+        while len(self._body) < length:
+            async with asyncio.timeout(IDLE_SECONDS_MAX):
+                piece = await self._reader.read(min(PIECE_BYTES, length - len(self._body)))
+            if not piece:
+                raise asyncio.IncompleteReadError(bytes(0), length)
+            self._server.hold(self, len(piece))
+            self._body += piece
+        body, self._body = bytes(self._body), bytearray()
+        return msgspec.structs.replace(request, body=body)
+
+    def drop(self) -> None:
+        """Others need the room."""
+        self.body_bytes = 0
+        self._body = bytearray()
+        self._writer.transport.abort()
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Once the client has read its answer, or has had the time to."""
+    writer.close()
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise HttpError(400, f"a head of more than {HEAD_BYTES_MAX} bytes") from None
+        async with asyncio.timeout(REQUEST_SECONDS_MAX):
+            await writer.wait_closed()
+    except (TimeoutError, OSError):
+        writer.transport.abort()
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
+
+
+def _host_of(header: str) -> str:
+    """The name in `name`, `name:port` or `[address]:port`."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    name, _, port = header.rpartition(":")
+    return (name if name and port.isdigit() else header).rstrip(".").lower()
+
+
+def _read_head(head: bytes) -> tuple[Request, int]:
+    """A request without its body, and the length of that."""
     try:
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, version = first.split(" ")
@@ -164,7 +276,7 @@ async def _read(reader: asyncio.StreamReader) -> Request:
     except ValueError:
         raise HttpError(400, f"{target!r} is no address") from None
     path = tuple(unquote(part) for part in url.path.strip("/").split("/") if part)
-    return Request(method, path, dict(parse_qsl(url.query)), await reader.readexactly(length))
+    return Request(method, path, dict(parse_qsl(url.query)), b"", headers.get("host", "")), length
 
 
 def _encode(value: Any) -> Any:

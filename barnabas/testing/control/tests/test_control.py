@@ -19,6 +19,7 @@ from barnabas.wire.record_batch import iterate_records
 
 from barnabas.testing import Broker
 from barnabas.testing.control.control import Control
+from barnabas.testing.control.http import READING_MAX
 from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
 from barnabas.testing.raw_client import RawClient
@@ -225,6 +226,15 @@ def test_nodes(http: Http) -> None:
         (b"GET /rules/%ff%00 HTTP/1.1\r\n\r\n", 404),
         (b"GET http://[ HTTP/1.1\r\n\r\n", 400),
         (b"POST /reset HTTP/1.1\r\nOrigin: http://example.com\r\n\r\n", 403),
+        (b"GET /status HTTP/1.1\r\nHost: rebound.example.com:9093\r\n\r\n", 403),
+        (b"GET /status HTTP/1.1\r\nHost: 127.0.0.1.example.com\r\n\r\n", 403),
+        (b"GET /status HTTP/1.1\r\nHost: kafka\r\n\r\n", 403),
+        (b"POST /topics HTTP/1.1\r\nHost: example.com\r\nContent-Length: 1000\r\n\r\n", 403),
+        (b"GET /status HTTP/1.1\r\nHost: LOCALHOST.:9093\r\n\r\n", 200),
+        (b"GET /status HTTP/1.1\r\nHost: control.localhost:9093\r\n\r\n", 200),
+        (b"GET /status HTTP/1.1\r\nHost: 192.0.2.1\r\n\r\n", 200),
+        (b"GET /status HTTP/1.1\r\nHost: [::1]:9093\r\n\r\n", 200),
+        (b"GET /status HTTP/1.1\r\n\r\n", 200),
         (b"DELETE /links/x HTTP/1.1\r\n\r\n", 400),
         (b"GET /sta", None),
         (b"", None),
@@ -242,6 +252,70 @@ def test_what_is_no_request_is_refused(http: Http, sent: bytes, status: int | No
             assert len(sent) > 65536
             return
         assert answer.split(b" ")[1:2] == ([] if status is None else [str(status).encode()])
+
+
+def said_to(url: str, sent: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=60) as client:
+        client.sendall(sent)
+        answer = b""
+        while data := client.recv(65536):
+            answer += data
+        return answer
+
+
+def test_a_browser_is_told_what_is_wrong(http: Http) -> None:
+    answer = said_to(http.url, b"GET /status HTTP/1.1\r\nHost: rebound.example.com\r\n\r\n")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {
+        "error": "rebound.example.com is not this machine's own name: call it by address, or as localhost"
+    }
+
+
+def test_containers_call_it_by_their_names(broker: Broker) -> None:
+    control = Control(broker, host="0.0.0.0")
+    for name, status in (("kafka:9093", b"200"), ("rebound.example.com:9093", b"403")):
+        answer = said_to(control.url, b"GET /status HTTP/1.1\r\nHost: %b\r\n\r\n" % name.encode())
+        assert answer.split(b" ")[1] == status
+    control.close()
+
+
+def half_sent(http: Http, sent: bytes) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", int(http.url.rpartition(":")[2])), timeout=60)
+    client.sendall(b"POST /topics HTTP/1.1\r\nContent-Length: 60000000\r\n\r\n" + sent)
+    return client
+
+
+def ended(client: socket.socket) -> bool:
+    try:
+        return client.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_half_sent_bodies_make_room(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.testing.control.http.HELD_BYTES_MAX", 1_000_000)
+    held = [half_sent(http, bytes(300_000)) for _ in range(3)]
+    more = half_sent(http, bytes(300_000))
+    assert ended(held[0])  # the oldest
+    assert http.ask("POST", "/topics", {"name": "roomy", "padding": "x" * 900_000})[0] == 400  # it was read
+    assert all(ended(client) for client in (held[1], held[2], more))
+    status, answer = http.ask("POST", "/topics", {"padding": "x" * 1_000_001})
+    assert (status, answer["error"]) == (503, "requests hold 1000000 bytes already")
+    http.done("GET", "/status")
+
+
+def test_silent_connections_make_room(http: Http) -> None:
+    silent = [half_sent(http, b"{") for _ in range(READING_MAX + 1)]
+    assert ended(silent[0])
+    http.done("GET", "/status")
+    for client in silent:
+        client.close()
+
+
+def test_a_request_that_stands_still_is_ended(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.testing.control.http.IDLE_SECONDS_MAX", 0.05)
+    client = half_sent(http, b"{")
+    assert client.recv(65536).startswith(b"HTTP/1.1 408 ")
+    client.close()
 
 
 @pytest.mark.parametrize(
