@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from barnabas.broker.context import RequestContext
     from barnabas.broker.dispatch import Answer, Dispatcher
     from barnabas.broker.foreign_callers import ForeignCallers
+    from barnabas.broker.inter_broker_authentication import Handshake
     from barnabas.storage.runtime import Runtime, Timer
     from barnabas.wire.primitives import Part
 
@@ -112,7 +113,7 @@ class Connection(BufferedProtocol):
         "_abandoned", "_admitted", "_buffer", "_closing", "_filled", "_granted", "_hungry", "_last_active", "_line", "_out",
         "_out_regions", "_overtaken", "_paused", "_pending", "_processing", "_shared", "_stuck", "_transport", "_writer",
         "client_host",
-        "listener", "peer",
+        "listener", "peer", "peer_broker_id", "peer_handshake",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str) -> None:
@@ -120,6 +121,8 @@ class Connection(BufferedProtocol):
         self.listener = listener
         self.client_host = ""
         self.peer = ""
+        self.peer_broker_id = -1
+        self.peer_handshake: Handshake | None = None
         self._buffer: bytearray | None = None  # own buffer: unfinished frame or waiting requests
         self._filled = 0  # bytes of it that are in use
         self._granted = 0  # bytes that queued.max.request.bytes lets it hold

@@ -9,12 +9,18 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barnabas.broker.inter_broker_authentication import Handshake
     from barnabas.broker.registry import Outcome
     from barnabas.broker.services import Services
 
 
 class Reply(Protocol):
     """The connection's side of a request: takes the response when it is ready."""
+
+    peer_broker_id: (
+        int  # of the broker that it is authenticated as (inter_broker_authentication.py); -1: of none
+    )
+    peer_handshake: Handshake | None
 
     def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None: ...
 

@@ -15,6 +15,7 @@ from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
+    from barnabas.broker.inter_broker_authentication import Handshake
     from barnabas.broker.services import Services
 
 log = logging.getLogger("barnabas.controller")
@@ -49,6 +50,9 @@ class RawResponse(msgspec.Struct, frozen=True):
 
 class LocalReply:
     """Takes the response of a request that came over no connection of a client."""
+
+    peer_broker_id = -1
+    peer_handshake: Handshake | None = None
 
     def __init__(self, done: Callable[[msgspec.Struct], object], failed: Callable[[], object]) -> None:
         """Exactly one of them is called, once. `failed()`: there is no response, as where a connection would be closed."""

@@ -1,5 +1,7 @@
 """The secret that the nodes of a cluster share, from the file that `barnabas.controller.secret.file` names.
 
+It guards the controller listener and the inter-broker listener. A cluster does without one only where all its listeners
+between nodes are on the loopback address: then every process of this machine may call itself a node.
 Whoever can read it can call himself a node, so a file that others can read is warned about, as that of a private key is.
 """
 
@@ -8,13 +10,17 @@ from __future__ import annotations
 import logging
 import stat
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.listener_config import format_address, is_loopback
 from barnabas.controller.config_validators import ConfigError
 
 NAME: Final = "barnabas.controller.secret.file"
 SECRET_BYTES_MIN: Final = 16
 MAKE_ONE: Final = "make one, the same on all nodes: (umask 077; openssl rand -base64 48 > {path})"
+
+if TYPE_CHECKING:
+    from barnabas.broker.config import BrokerConfig
 
 log = logging.getLogger("barnabas.member")
 
@@ -40,6 +46,32 @@ def read_secret(path: str | None) -> bytes | None:
         )
     warn_of_readers(NAME, path)
     return secret
+
+
+def check_secret(config: BrokerConfig, secret: bytes | None) -> None:
+    """ConfigError where one of several nodes has no secret and can be reached from other machines."""
+    if secret is not None or config.quorum.is_alone:
+        return
+    between_nodes = [each for each in config.listeners if each.name == config.inter_broker_listener]
+    for listener in [*between_nodes, *config.controller_listeners]:
+        if not is_loopback(listener.host):
+            raise ConfigError(
+                f"{NAME} is not set, and this node is one of several: whoever reaches its listener {listener.name} "
+                f"({format_address(listener.host or '*', listener.port)}) could pass for another node, and records would "
+                f"be acknowledged that no replica has. Make a file with a secret, the same on all nodes, and name it in "
+                f"{NAME} on each: (umask 077; openssl rand -base64 48 > /etc/barnabas/secret). Only where all nodes run on "
+                f"one machine and listen on 127.0.0.1 may it be left out"
+            )
+
+
+def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | None:
+    """What other brokers prove to know; None where there can be none."""
+    if not config.is_broker or (config.quorum.is_alone and not config.controller_listeners):
+        return None
+    if secret is not None:
+        return secret
+    hosts = [each.host for each in config.listeners if each.name == config.inter_broker_listener]
+    return b"" if all(map(is_loopback, hosts)) else None
 
 
 def warn_of_readers(name: str, path: str) -> None:

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.controller_requests import RawResponse
-from barnabas.broker.registry import REGISTRATIONS, Handler, Outcome, Registration, Usual
+from barnabas.broker.registry import (
+    AUTHENTICATE_BROKER,
+    REGISTRATIONS,
+    Handler,
+    Outcome,
+    Registration,
+    Usual,
+)
 from barnabas.broker.server_error import encode_or_server_error
 from barnabas.storage.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
@@ -25,6 +32,7 @@ from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
     from barnabas.broker.context import Requester
+    from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.services import Services
     from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Buffer, Part
@@ -124,6 +132,9 @@ class Dispatcher:
     def _make_route(self, key: int) -> Route:
         """The route of what stands first in a request, its API key and version."""
         api_key, api_version = _unpack_key(key.to_bytes(4, "big"))
+        if key == AUTHENTICATE_BROKER << 16 and self._services.inter_broker_authentication is not None:
+            route = self._routes[key] = self._authentication_route(self._services.inter_broker_authentication)
+            return route
         registration = REGISTRATIONS.get(api_key)
         if registration is None or registration.internal:
             raise DecodeError(f"API key {api_key} is not served")
@@ -150,6 +161,25 @@ class Dispatcher:
             read=_read_nothing,
             write=response.writers[0],
             handler=registration.handler,
+            usual=None,
+            flexible_request=False,
+            flexible_response_header=False,
+            answers_records=False,
+        )
+
+    @staticmethod
+    def _authentication_route(authentication: InterBrokerAuthentication) -> Route:
+        from barnabas.wire.messages.sasl_authenticate import (
+            SASL_AUTHENTICATE_REQUEST,
+            SASL_AUTHENTICATE_RESPONSE,
+        )
+
+        return Route(
+            AUTHENTICATE_BROKER,
+            0,
+            read=SASL_AUTHENTICATE_REQUEST.readers[0],
+            write=SASL_AUTHENTICATE_RESPONSE.writers[0],
+            handler=authentication.serve,
             usual=None,
             flexible_request=False,
             flexible_response_header=False,

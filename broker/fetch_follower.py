@@ -61,7 +61,14 @@ def fetch_follower(context: RequestContext, buffer: memoryview, start: int) -> b
         tags,
     ) = _unpack_rest(buffer, start + ID_KEY_SIZE)
     key = buffer[start : start + ID_KEY_SIZE].tobytes()
-    if rest != _A_REPLICA_AND_NOTHING_ELSE or tags or isolation_level or key[0] != 2 or key[-5] != 2:
+    if (
+        rest != _A_REPLICA_AND_NOTHING_ELSE
+        or tags
+        or isolation_level
+        or key[0] != 2
+        or key[-5] != 2
+        or replica_id != context.reply.peer_broker_id
+    ):
         return None
     services = context.services
     session = services.fetch_sessions.get(session_id)

@@ -85,7 +85,7 @@ def fetch_usual(
     session = one = None
     if session_id:
         session = services.fetch_sessions.get(session_id)
-        if session is None or session.epoch != epoch:
+        if session is None or session.epoch != epoch or session.privileged:
             return None
         one = session.only_active(partition, version >= 13)
         if one is None:

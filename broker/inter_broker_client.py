@@ -1,6 +1,7 @@
 """A client connection to another broker's inter-broker listener: requests out, answers in, in their order.
 
-After a connection (inter_broker_connection.py) has ended the next one is tried at once, and then later and later, at
+A connection begins with the proof of who both brokers are (inter_broker_authentication.py). After one
+(inter_broker_connection.py) has ended the next one is tried at once, and then later and later, at
 random moments, so that a broker that comes back is not met by everybody at the same time.
 """
 
@@ -10,8 +11,17 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.broker.inter_broker_authentication import AuthenticationRefused
 from barnabas.broker.inter_broker_connection import Asked, InterBrokerConnection, Usual
+from barnabas.broker.registry import AUTHENTICATE_BROKER
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import RequestHeader, encode_request_header
+from barnabas.wire.messages.sasl_authenticate import (
+    SASL_AUTHENTICATE_REQUEST,
+    SASL_AUTHENTICATE_RESPONSE,
+    SaslAuthenticateRequest,
+)
+from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import request_type
 
 if TYPE_CHECKING:
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import msgspec
+    from barnabas.broker.inter_broker_authentication import Handshake, InterBrokerAuthentication
     from barnabas.controller.image import MetadataImage
     from barnabas.storage.runtime import Connecting, Runtime, Timer
     from barnabas.wire.message_type import MessageType
@@ -46,18 +57,23 @@ class InterBrokerClient:
         connected: Callable[[], object],
         lost: Callable[[str], object],
         *,
+        authentication: InterBrokerAuthentication | None,
+        broker_id: int,
         timeout_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`endpoint()` says where the broker listens now; None when nobody knows."""
+        """`endpoint()` says where the broker, `broker_id`, listens now; None when nobody knows."""
         self.client_id = client_id
         self._runtime = runtime
         self._endpoint = endpoint
         self._connected = connected
         self._lost = lost
+        self._authentication = authentication
+        self._broker_id = broker_id
         self._timeout_s = timeout_s
         self._tls = tls
         self._connecting: Connecting | None = None
+        self._authenticating: InterBrokerConnection | None = None  # not used for anything else yet
         self._connection: InterBrokerConnection | None = None
         self._timer: Timer | None = None  # until the next attempt
         self._target: tuple[str, int] | None = None  # of the last attempt
@@ -90,9 +106,10 @@ class InterBrokerClient:
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.abandon()
+        for connection in (self._authenticating, self._connection):
+            if connection is not None:
+                connection.abandon()
+        self._authenticating = self._connection = None
 
     def hurry(self) -> None:
         """There is news of the broker: try at once instead of later, and leave the place where it does not listen any more."""
@@ -101,6 +118,9 @@ class InterBrokerClient:
             self._timer.cancel()
         elif is_elsewhere and self._connecting is not None:
             self._connecting.cancel()
+        elif is_elsewhere and self._authenticating is not None:
+            self._authenticating.abandon()
+            self._authenticating = None
         elif is_elsewhere and self._connection is not None:
             self._connection.abandon()
             self.ended(self._connection, "the broker listens elsewhere now", answered=True)
@@ -124,6 +144,21 @@ class InterBrokerClient:
         Only while it is connected. `usual(frame, start)` is asked first whether it deals with the answer as it is."""
         connection = self._connection
         assert connection is not None, "not connected"
+        self._send(
+            connection, api_key, version, request, done, answer_max_bytes=answer_max_bytes, usual=usual
+        )
+
+    def _send(
+        self,
+        connection: InterBrokerConnection,
+        api_key: int,
+        version: int,
+        request: msgspec.Struct | bytes,
+        done: Callable[[Any], object],
+        *,
+        answer_max_bytes: int,
+        usual: Usual | None,
+    ) -> None:
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         head = self._heads.get((api_key, version))
         if head is None:
@@ -159,13 +194,13 @@ class InterBrokerClient:
             *found, lambda: InterBrokerConnection(self, self._runtime, self._timeout_s), failed, tls=self._tls
         )
 
-    def _again(self, why: str) -> None:
+    def _again(self, why: str, level: int = logging.INFO) -> None:
         """Try later."""
         if not self._is_open:
             return
         longest = min(FIRST_BACKOFF_S * 2 ** min(self._attempts, 10), BACKOFF_MAX_S)
         if self._attempts == 0 or longest < BACKOFF_MAX_S:
-            log.info("%s: no connection: %s", self.client_id, why)
+            log.log(level, "%s: no connection: %s", self.client_id, why)
         self._attempts += 1
         self._timer = self._runtime.call_later(longest * self._runtime.random.uniform(0.5, 1), self._attempt)
 
@@ -175,8 +210,51 @@ class InterBrokerClient:
         if not self._is_open:
             connection.abandon()
             return
-        self._connection = connection
-        self._connected()
+        if self._authentication is None:
+            self._connection = connection
+            self._connected()
+        else:
+            self._authenticating = connection
+            self._authenticate(connection, self._authentication)
+
+    def _authenticate(
+        self, connection: InterBrokerConnection, authentication: InterBrokerAuthentication
+    ) -> None:
+        hello = authentication.hello(self._broker_id)
+        handshake: Handshake | None = None
+
+        def taken(frame: memoryview, start: int) -> bool:
+            nonlocal handshake
+            response, stop = SASL_AUTHENTICATE_RESPONSE.readers[0](frame, start, len(frame))
+            if stop != len(frame):
+                raise DecodeError(f"{len(frame) - stop} bytes behind an answer")
+            token = bytes(response.auth_bytes)
+            try:
+                if response.error_code:
+                    code = ErrorCode.of(response.error_code)
+                    raise AuthenticationRefused(code, f"{code.name}: {response.error_message}")
+                if handshake is None:
+                    handshake = authentication.greeted(self._broker_id, hello, token)
+                    ask(handshake.prove())
+                    return True
+                handshake.verify(token)
+            except AuthenticationRefused as refused:
+                self._authenticating = None
+                connection.abandon()
+                self._again(str(refused), level=logging.WARNING)
+                return True
+            self._authenticating = None
+            self._connection = connection
+            self._connected()
+            return True
+
+        def ask(token: bytes) -> None:
+            body = b"".join(SASL_AUTHENTICATE_REQUEST.encode(0, SaslAuthenticateRequest(token)))  # type: ignore[arg-type]  # all bytes
+            self._send(
+                connection, AUTHENTICATE_BROKER, 0, body, lambda _: None, answer_max_bytes=2048, usual=taken
+            )
+
+        ask(hello)
 
     def answered(self) -> None:
         """Called by the connection: the other side is well."""
@@ -184,6 +262,10 @@ class InterBrokerClient:
 
     def ended(self, connection: InterBrokerConnection, why: str, answered: bool) -> None:
         """Called by the connection."""
+        if self._authenticating is connection:
+            self._authenticating = None
+            self._again(f"broker {self._broker_id} has not authenticated itself: {why}")
+            return
         if self._connection is not connection:
             return
         self._connection = None

@@ -16,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
+from barnabas.broker.registry import AUTHENTICATE_BROKER
 from barnabas.wire.headers import decode_response_header
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import response_type
@@ -177,8 +178,9 @@ class InterBrokerConnection(BufferedProtocol):
                 f"an answer to request {correlation_id}, to {asked.correlation_id} was expected"
             )
         if asked.usual is not None and asked.usual(frame, body):
-            self._answered = True
-            self._client.answered()
+            if asked.api_key != AUTHENTICATE_BROKER:  # that shows nothing of how requests are served
+                self._answered = True
+                self._client.answered()
             return
         message_type: MessageType[Any] = response_type(asked.api_key)
         response, stop = message_type.readers[asked.version](frame, body, len(frame))

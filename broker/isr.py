@@ -222,12 +222,11 @@ class Leadership:
         self, replica: RemoteReplica, broker_epoch: int, fetch_offset: int, start_offset: int
     ) -> bool:
         """A follower has everything below `fetch_offset`, from `start_offset` on. False, and nothing is noted, when it
-        is one of an older broker epoch than the one that is registered."""
+        names no broker epoch, or an older one than the one that is registered."""
         shared = self._shared
-        if broker_epoch >= 0:
-            known = shared.alive_epoch(replica.broker_id)
-            if known is not None and known > broker_epoch:
-                return False
+        known = shared.alive_epoch(replica.broker_id)
+        if broker_epoch < 0 or (known is not None and known > broker_epoch):
+            return False
         log_end = self._partition.log.log_end_offset
         start_before = replica.start_offset
         moved = replica.fetched(fetch_offset, start_offset, shared.now(), log_end, broker_epoch)

@@ -29,9 +29,7 @@ class RemoteReplica:
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
-        self.broker_epoch: int | None = (
-            None  # as its fetches say, -1 where they do not; None before the first
-        )
+        self.broker_epoch: int | None = None  # as its fetches say; None before the first
         self.start_offset = UNKNOWN
         self.end_offset = UNKNOWN
         self.last_caught_up = NEVER

@@ -35,6 +35,16 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener there ("" is every interface)."""
+    from ipaddress import ip_address  # late: a node alone does not ask
+
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 def parse_address(property_name: str, text: str) -> tuple[str, int]:
     """The host ("" is every interface) and port of HOST:PORT or [V6]:PORT. ConfigError names the property."""
     match = _ENDPOINT.match(f"ADDRESS://{text.strip()}")

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.controller_requests import ControllerRequests
-from barnabas.broker.controller_secret import read_secret
 from barnabas.broker.controller_tls import ControllerTls, controller_tls
 from barnabas.broker.metadata_failure import why_it_ends
 from barnabas.controller.broker_sessions import BrokerSessions
@@ -77,7 +76,7 @@ class ClusterMember:
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
         self._voters: list[Voter] = []  # of the quorum that has formed
-        self.secret: bytes | None = None  # of a test's cluster; others have a file
+        self.secret: bytes | None = None
         self.first_question_s: float | None = None  # of a test's cluster, whose nodes start together
         self.on_fatal: Callable[[str], object] = lambda _: (
             None
@@ -178,7 +177,7 @@ class ClusterMember:
         links = Links(
             self._runtime,
             identity,
-            secret=read_secret(config.barnabas_controller_secret_file) or self.secret,
+            secret=self.secret,
             tls=self._tls.client if self._tls is not None else None,
         )
         links.add_listener(self._connected, self._disconnected)

@@ -41,6 +41,7 @@ from barnabas.storage.manager import LogManager
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.lifecycle import BrokerLifecycle
     from barnabas.broker.listener_config import ListenerConfig
     from barnabas.broker.member import ClusterMember
@@ -93,7 +94,7 @@ class Node:
         self.on_fatal: Callable[[str], object] = lambda _: None  # this broker can't go on and must be stopped
         self.on_ready: Callable[[], object] = lambda: None  # it serves
         self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher  # a test's stands between
-        self.controller_secret: bytes | None = None  # of a test's cluster, which has no file with one
+        self.controller_secret: bytes | None = None  # from its file; a test's cluster is given one
         self.first_question_s: float | None = None  # of a test's cluster, whose nodes start together
         self.services: Services
         self._metadata: tuple[MetadataLog, Controller] | None = None  # once started
@@ -114,6 +115,12 @@ class Node:
     def start(self) -> None:
         """Blocking: recovery and replay happen here. The loop need not run yet. `on_ready` is called on the loop: at
         once where this node is alone, otherwise when the cluster has taken it in."""
+        if self._config.controller_listeners or not self._config.quorum.is_alone:
+            from barnabas.broker.controller_secret import check_secret, read_secret
+
+            path = self._config.barnabas_controller_secret_file
+            self.controller_secret = read_secret(path) or self.controller_secret
+            check_secret(self._config, self.controller_secret)
         self._log_manager.open()
         try:
             self._listen_for_metrics()
@@ -267,6 +274,7 @@ class Node:
         )
         controller.add_config_listener(self._configs_changed)
         self._partitions = partitions
+        self.services.inter_broker_authentication = self._make_authentication(controller)
         replication = partitions.replication
         replication.image = lambda: controller.image
         replication.changes.send = self.services.to_controller.send
@@ -284,6 +292,25 @@ class Node:
         )
         self._connections = Connections(runtime, self.make_dispatcher(self.services), config)
 
+    def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
+        if not self._config.controller_listeners and self._config.quorum.is_alone:
+            return None
+        from barnabas.broker.controller_secret import inter_broker_secret
+        from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
+
+        secret = inter_broker_secret(self._config, self.controller_secret)
+        if secret is None:
+            return None
+        return InterBrokerAuthentication(
+            self._runtime,
+            secret,
+            cluster_id=self.cluster_id,
+            broker_id=self._config.node_id,
+            broker_epoch=lambda: self._log_manager.broker_epoch,
+            listener=self._config.inter_broker_listener,
+            image=lambda: controller.image,
+        )
+
     def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
         from barnabas.broker.inter_broker_client import inter_broker_address
         from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
@@ -296,6 +323,7 @@ class Node:
             FetcherSettings(
                 config.node_id,
                 broker_epoch=lambda: self._log_manager.broker_epoch,
+                authentication=self.services.inter_broker_authentication,
                 num_fetchers=config.num_replica_fetchers,
                 max_bytes=config.replica_fetch_max_bytes,
                 response_max_bytes=config.replica_fetch_response_max_bytes,

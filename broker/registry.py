@@ -92,6 +92,9 @@ class Registrations(Mapping[int, Registration]):
 
 
 REGISTRATIONS: Final = Registrations()
+# The one API that is not Kafka's, whose keys count from 0: between brokers, and neither advertised nor in any registration
+# (inter_broker_authentication.py).
+AUTHENTICATE_BROKER: Final = 0x4241
 
 
 def api(

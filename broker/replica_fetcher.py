@@ -75,6 +75,7 @@ class ReplicaFetcher:
         settings: FetcherSettings,
         log_manager: LogManager,
         client_id: str,
+        leader_id: int,
         endpoint: Callable[[], tuple[str, int] | None],
     ) -> None:
         self._runtime = runtime
@@ -85,6 +86,8 @@ class ReplicaFetcher:
             endpoint,
             self._connected,
             self._lost,
+            authentication=settings.authentication,
+            broker_id=leader_id,
             timeout_s=settings.socket_timeout_ms / 1000,
             tls=settings.tls,
         )

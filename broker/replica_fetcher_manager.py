@@ -112,7 +112,12 @@ class ReplicaFetcherManager:
         leader_id, number = where
         client_id = f"broker-{self._settings.node_id}-fetcher-{number}"
         return ReplicaFetcher(
-            self._runtime, self._settings, self._log_manager, client_id, partial(self._endpoint, leader_id)
+            self._runtime,
+            self._settings,
+            self._log_manager,
+            client_id,
+            leader_id,
+            partial(self._endpoint, leader_id),
         )
 
     def _remove(self, key: tuple[bytes, int], where: FetcherId) -> None:

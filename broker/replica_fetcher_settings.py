@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import ssl
 
+    from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.replication_quota import ReplicationQuota
 
 
@@ -18,6 +19,7 @@ class FetcherSettings:
 
     node_id: int
     broker_epoch: Callable[[], int]
+    authentication: InterBrokerAuthentication | None = None
     num_fetchers: int = 1
     max_bytes: int = 1_048_576  # of one partition
     response_max_bytes: int = 10_485_760

@@ -79,6 +79,5 @@ class Replication:
             and broker_id not in self.kept_out
             and not broker.fenced
             and not broker.in_controlled_shutdown
-            and fetched_epoch is not None
-            and (fetched_epoch in (-1, broker.broker_epoch))
+            and fetched_epoch == broker.broker_epoch
         )

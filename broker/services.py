@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 from barnabas.broker.refused_transactions import RefusedTransactions
 from barnabas.broker.to_controller import ToController
+from barnabas.storage.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
     from barnabas.broker.fetch_sessions import FetchSessionCache
     from barnabas.broker.groups.coordinator import GroupCoordinator
+    from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.partitions import PartitionManager
     from barnabas.broker.producer_ids import ProducerIdAllocator
     from barnabas.broker.purgatory import FetchPurgatory
@@ -50,6 +53,8 @@ class Services(msgspec.Struct, eq=False):
     node_id: int
     refused_transactions: RefusedTransactions = msgspec.field(default_factory=RefusedTransactions)
     leader_quota: ReplicationQuota | None = None  # leader.replication.throttled.rate; None: no followers here
+    inter_broker_authentication: InterBrokerAuthentication | None = None  # None: there are no other brokers
+    replica_warnings: RepeatedWarnings = cast("RepeatedWarnings", None)  # replica_authorization.py
     endpoints: dict[str, Endpoint] = {}  # advertised, by listener name
     to_controller: ToController = cast("ToController", None)  # made below, of the rest
     quorum: Callable[[], QuorumInfo] | None = None  # tells of the metadata quorum; None: this node is alone
@@ -58,6 +63,7 @@ class Services(msgspec.Struct, eq=False):
     )
 
     def __post_init__(self) -> None:
+        self.replica_warnings = RepeatedWarnings(self.runtime, logging.getLogger("barnabas.replication"))
         self.to_controller = ToController(self)
 
     def advertised(self, listener: str) -> tuple[str, int]:

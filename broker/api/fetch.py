@@ -6,16 +6,27 @@ epoch (KIP-595), v13 topic ids (KIP-516), v15-18 only move and add what follower
 An offset inside a batch gets the whole batch; consumers skip what they did not ask for. How partitions are
 read stands in broker/fetch_read.py, waiting and answering in broker/fetch_requests.py; broker/fetch_usual.py is the
 short way of the most frequent request.
+
+With a replica id it is a follower's, and served on a connection of that broker only (broker/replica_authorization.py). Its
+session is found on such a connection only.
 """
 
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
+from barnabas.broker.fetch_read import fetching_follower
 from barnabas.broker.fetch_requests import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
+from barnabas.broker.fetch_sessions import FetchSession
 from barnabas.broker.fetch_usual import fetch_usual
 from barnabas.broker.registry import Outcome, api
+from barnabas.broker.replica_authorization import may_act_as_replica
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.fetch import FetchRequest, FetchResponse
+from barnabas.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 INITIAL_EPOCH = 0  # of a session: asks for a new one
 FINAL_EPOCH = -1  # closes it and goes on without
@@ -24,12 +35,15 @@ FINAL_EPOCH = -1  # closes it and goes on without
 @api(1, 4, 18, usual=fetch_usual)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Outcome:
     epoch = request.session_epoch
+    follower_id, _ = fetching_follower(request)
+    if follower_id >= 0 and not may_act_as_replica(context, follower_id):
+        return _refused(request)
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-        if request.session_id:
+        if request.session_id and _session(context, request) is not None:
             context.services.fetch_sessions.remove(request.session_id)
         return FullFetch(context, request, epoch == INITIAL_EPOCH).serve()
     sessions = context.services.fetch_sessions
-    session = sessions.get(request.session_id)
+    session = _session(context, request)
     if session is None:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     if session.epoch != epoch:
@@ -43,3 +57,31 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Out
     sessions.touch(session)
     session.advance()
     return IncrementalFetch(context, request, session, session.epoch).serve()
+
+
+def _session(context: RequestContext, request: FetchRequest) -> FetchSession | None:
+    session = context.services.fetch_sessions.get(request.session_id)
+    if session is not None and session.privileged and session.follower_id != context.reply.peer_broker_id:
+        return None
+    return session
+
+
+def _refused(request: FetchRequest) -> FetchResponse:
+    return FetchResponse(
+        responses=[
+            FetchableTopicResponse(
+                topic.topic,
+                topic.topic_id,
+                [
+                    PartitionData(
+                        partition_index=wanted.partition,
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                        high_watermark=-1,
+                        records=b"",
+                    )
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

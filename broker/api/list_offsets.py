@@ -4,7 +4,8 @@
 KIP-405), -5 latest tiered (v9, KIP-1005), -6 earliest not yet tiered (v11, KIP-1023). Without tiering
 everything is local, so -4 is the log's start, and -5 and -6 have no offset.
 
-The leader answers, up to what is committed, but for a debugger up to the log's end. A new leader that does not know
+The leader answers, up to what is committed, but for a debugger and for a follower (replica_authorization.py) up to the
+log's end. A new leader that does not know
 yet how much was committed before says OFFSET_NOT_AVAILABLE where that would count (KIP-207, version 5).
 
 Looking for a time reads segments that may have been cold for long, and unpacks a batch: a thread does it.
@@ -20,6 +21,7 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.leaders import absence
 from barnabas.broker.partition import Partition
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.replica_authorization import may_act_as_replica
 from barnabas.storage.errors import StorageError
 from barnabas.storage.timestamps import TimestampOffset
 from barnabas.wire.errors import ErrorCode
@@ -59,6 +61,8 @@ OFFSET_NOT_AVAILABLE_FROM = 5  # the first version whose clients know it
 
 @api(2, 1, 11)
 def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse | Outcome:
+    if request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id):
+        return _refused(request)
     searches = {
         (topic.name, part.partition_index): partition.log.timestamp_search(
             None if part.timestamp == MAX_TIMESTAMP else part.timestamp
@@ -76,6 +80,18 @@ def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOf
 
     context.services.runtime.run_in_thread(lambda: _search(searches), done)
     return PENDING
+
+
+def _refused(request: ListOffsetsRequest) -> ListOffsetsResponse:
+    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name, partitions=[_error(part, error) for part in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 def _search(searches: Mapping[Key, Callable[[], TimestampOffset | None]]) -> Found:

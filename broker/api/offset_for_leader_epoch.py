@@ -1,11 +1,13 @@
 """OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended, so that a reader whose history
-parted from ours can find the place (KIP-101, KIP-279, KIP-320)."""
+parted from ours can find the place (KIP-101, KIP-279, KIP-320). With a replica id it is a follower's
+(broker/replica_authorization.py)."""
 
 from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.leaders import absence
 from barnabas.broker.registry import api
+from barnabas.broker.replica_authorization import may_act_as_replica
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -20,11 +22,19 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
+    is_refused = request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id)
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
                 topic=topic.topic,
-                partitions=[_answer(context, topic.topic, wanted) for wanted in topic.partitions],
+                partitions=[
+                    EpochEndOffset(
+                        partition=wanted.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                    )
+                    if is_refused
+                    else _answer(context, topic.topic, wanted)
+                    for wanted in topic.partitions
+                ],
             )
             for topic in request.topics
         ]

@@ -51,11 +51,14 @@ FENCE, UNFENCE = 1, -1
 
 
 class Call:
-    """A request on its way; `answer` is the response once it is there."""
+    """A request on its way; `answer` is the response once it is there. `peer_broker_id`: the broker that its connection
+    is authenticated as."""
 
     closed = False
+    peer_handshake: Any = None
 
-    def __init__(self) -> None:
+    def __init__(self, peer_broker_id: int = -1) -> None:
+        self.peer_broker_id = peer_broker_id
         self.answer: Any = None
         self.outcome: Outcome | None = None
 
@@ -181,8 +184,8 @@ class Leader:
         """Everything that is due."""
         self.runtime.advance(0)
 
-    def ask(self, key: int, version: int, request: msgspec.Struct) -> Call:
-        call = Call()
+    def ask(self, key: int, version: int, request: msgspec.Struct, peer_broker_id: int = -1) -> Call:
+        call = Call(peer_broker_id)
         context = RequestContext(
             self.node.services, call, key, version, 1, "client", "PLAINTEXT", "127.0.0.1"
         )
@@ -295,4 +298,4 @@ class Follower:
         )
         if is_new:
             request.replica_state = ReplicaState(self.broker_id, self.broker_epoch)
-        return self._leader.ask(1, version, request)
+        return self._leader.ask(1, version, request, self.broker_id)

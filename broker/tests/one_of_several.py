@@ -29,6 +29,8 @@ DIRECTORY = b"directory".ljust(16)
 
 class Reply:
     closed = False
+    peer_broker_id = -1
+    peer_handshake: Any = None
 
     def __init__(self) -> None:
         self.responses: list[Any] = []

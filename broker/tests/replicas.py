@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
 from barnabas.broker.node import Node
 from barnabas.broker.partition import Partition
 from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
@@ -56,9 +57,24 @@ class Replica:
         config = BrokerConfig.load(None, {}, settings)
         self.node = Node(config, self.runtime, disk)
         self.node.start()
+        services = self.node.services
+        services.inter_broker_authentication = InterBrokerAuthentication(
+            self.runtime,
+            replicas.secrets.get(broker_id, b"a secret that all of them have"),
+            cluster_id="c",
+            broker_id=broker_id,
+            broker_epoch=lambda: 100 + broker_id,
+            listener="PLAINTEXT",
+            image=lambda: services.controller.image,
+        )
         self.fetchers = ReplicaFetcherManager(
             self.runtime,
-            FetcherSettings(broker_id, lambda: 100 + broker_id, **replicas.fetching),
+            FetcherSettings(
+                broker_id,
+                lambda: 100 + broker_id,
+                services.inter_broker_authentication,
+                **replicas.fetching,
+            ),
             self.node.services.log_manager,
             lambda node_id: (f"h{node_id}", PORT),
         )
@@ -109,6 +125,7 @@ class Replicas:
         self.network = VirtualNetwork(self.world)
         self.network.delay_s = lambda _source, _target: 0.0001
         self.properties = properties
+        self.secrets: dict[int, bytes] = {}  # where it is not the same on all
         self.fetching: dict[str, Any] = fetching or {}
         self.records: list[Any] = []  # the metadata, so far
         self.ids = ids

@@ -32,6 +32,7 @@ class Quorum:
             ]
             runtime.thread_delay_s = lambda: 0.001
             self.nodes[node_id] = Node(BrokerConfig.load(None, {}, settings), runtime, MemoryDisk())
+            self.nodes[node_id].controller_secret = b"a secret that all of them have"
             self.nodes[node_id].start()
         self.advance(3)
         (self.active,) = self.actives()

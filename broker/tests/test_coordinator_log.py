@@ -262,9 +262,9 @@ def test_what_the_log_holds_is_loaded_before_it_is_committed() -> None:
     held: list[E] = []
     world.log.when_committed(0, held.append)
     later = world.append(3)
-    world.partition().follower_fetched(2, -1, 2, 0)
+    world.partition().follower_fetched(2, 102, 2, 0)
     assert (held, answers) == ([], [[E.NONE], [E.NONE], []])
-    world.partition().follower_fetched(2, -1, 3, 0)
+    world.partition().follower_fetched(2, 102, 3, 0)
     assert (held, answers[2], later) == ([E.NONE], [E.NONE], [])
     world.log.when_committed(9, held.append)
     assert held[1:] == [E.NOT_LEADER_OR_FOLLOWER]

@@ -79,9 +79,9 @@ class Side(Leader):
         self.register(2, 3)
         self.create(partitions=2)
 
-    def ask(self, key: int, version: int, request: msgspec.Struct) -> Call:
+    def ask(self, key: int, version: int, request: msgspec.Struct, peer_broker_id: int = -1) -> Call:
         request_kind, response_kind, usual, handler = APIS[key]
-        call = EncodedCall()
+        call = EncodedCall(peer_broker_id)
         context = RequestContext(self.node.services, call, key, version, 1, "c", "PLAINTEXT", "127.0.0.1")
         body = encoded(request_kind, version, request)
         buffer = memoryview(bytearray(b"\2\2" + body + b"\2\2\2"))

@@ -43,6 +43,8 @@ class Reply:
     def __init__(self) -> None:
         self.answer: Any = None  # once there is one
         self.closed = False
+        self.peer_broker_id = -1
+        self.peer_handshake: Any = None
         self.abandoned: Any = None
 
     def complete(self, context: RequestContext, response: Any) -> None:

@@ -42,6 +42,8 @@ class Side:
     """A node with some records, asked in either way."""
 
     closed = False
+    peer_broker_id = -1
+    peer_handshake: Any = None
     listener = "PLAINTEXT"
     client_host = "127.0.0.1"
 

@@ -77,6 +77,8 @@ class World:
             lambda: ("127.0.0.1", self.broker.server.port),
             self._connected,
             self.lost.append,
+            authentication=None,
+            broker_id=1,
             timeout_s=5,
         )
         self.client.open()

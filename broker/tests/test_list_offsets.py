@@ -24,6 +24,8 @@ class Client:
     """Asks handlers without a socket; `answers` come when they come."""
 
     closed = False
+    peer_broker_id = -1
+    peer_handshake: Any = None
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -66,7 +68,11 @@ def test_records_deleted_while_a_thread_looks_are_not_named(
         partition.append(build_batch([Record(0, time, None, b"v")]))
     wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
     client.answers.clear()
-    client.ask(LIST_OFFSETS, 7, ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[wanted])]))
+    client.ask(
+        LIST_OFFSETS,
+        7,
+        ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])]),
+    )
     assert client.answers == []
     partition.log.increment_log_start_offset(2)
     runtime.run_until_idle()

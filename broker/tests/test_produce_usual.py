@@ -40,6 +40,8 @@ class Side:
     """A node, asked in one of the two ways."""
 
     closed = False
+    peer_broker_id = -1
+    peer_handshake: Any = None
     listener = "PLAINTEXT"
     client_host = "127.0.0.1"
 

@@ -138,7 +138,7 @@ def test_a_follower_serves_what_it_knows_to_be_committed(replicas: Replicas) -> 
     assert E(replicas.fetched(0, version=10).error_code) == E.NOT_LEADER_OR_FOLLOWER
     assert E(replicas.fetched(0, epoch=6).error_code) == E.FENCED_LEADER_EPOCH
     assert E(replicas.fetched(0, epoch=8).error_code) == E.UNKNOWN_LEADER_EPOCH
-    assert E(replicas.fetched(0, replica_id=3).error_code) == E.NOT_LEADER_OR_FOLLOWER
+    assert E(replicas.fetched(0, replica_id=3).error_code) == E.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_who_waits_at_a_follower_hears_of_the_high_watermark(replicas: Replicas) -> None:

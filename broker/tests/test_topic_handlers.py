@@ -36,6 +36,8 @@ class Asker:
     """A node without a network: requests go to the handlers as the dispatcher would hand them over."""
 
     closed = False
+    peer_broker_id = -1
+    peer_handshake: Any = None
 
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Nobody leaves here."""

@@ -68,6 +68,13 @@ def _named_twice(difference: Difference) -> bool:
     return difference.title.endswith(": topic_twice") or "the same by name and by id" in difference.path
 
 
+def _replica_id(difference: Difference) -> bool:
+    return (
+        re.match(r"Fetch: of_a_(broker_that_is_no_replica|follower_)", difference.title) is not None
+        or re.search(r"\[replica \d+\]", difference.path) is not None
+    )
+
+
 def _silence(difference: Difference) -> bool:
     return isinstance(difference.theirs, str) and difference.theirs == "<no answer>"
 
@@ -107,6 +114,12 @@ ALLOWED: tuple[Allowed, ...] = (
         "one topic named twice in a request",
         "Kafka's maps keep one of the two; here each is answered for itself. No client sends it",
         _named_twice,
+    ),
+    Allowed(
+        "a replica id",
+        "on a connection that is not that of a broker it is refused with TOPIC_AUTHORIZATION_FAILED, as by Kafka with an "
+        "authorizer; without one Kafka believes it",
+        _replica_id,
     ),
     Allowed(
         "Kafka never answers",

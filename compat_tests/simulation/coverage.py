@@ -9,7 +9,6 @@ COMMON = (
     "batches acked",
     "batches sent",
     "batches under way together",
-    "clusters with a secret",
     "config delete.retention.ms changed",
     "config min.insync.replicas changed",
     "controller elections",

@@ -50,7 +50,7 @@ SHAPES = (  # roles by node id
 
 @functools.cache
 def _secret_file() -> str:
-    """What authenticates the links of a cluster; nodes read it from the real disk, as all that operators give them."""
+    """What authenticates the nodes of a cluster to each other; they read it from the real disk, as all that operators give them."""
     with tempfile.NamedTemporaryFile("w", prefix="simulation-", delete=False) as file:
         file.write("not known to anybody else\n")
     atexit.register(lambda: Path(file.name).unlink(missing_ok=True))
@@ -134,7 +134,7 @@ class Simulation:
             "broker.heartbeat.interval.ms": chance.choice(("200", "500")),
             "replica.lag.time.max.ms": chance.choice(("1000", "2500")),
             "replica.fetch.wait.max.ms": "200",
-            **({"barnabas.controller.secret.file": _secret_file()} if chance.random() < 0.5 else {}),
+            "barnabas.controller.secret.file": _secret_file(),
             "log.flush.interval.messages": chance.choice(("1", str((1 << 63) - 1), str((1 << 63) - 1))),
             "metadata.log.max.record.bytes.between.snapshots": chance.choice(("2000", "20971520")),
             "replica.selector.class": chance.choice(
@@ -221,8 +221,6 @@ class Simulation:
             self._run_until(
                 FORMS_WITHIN_S, lambda: setup.is_done and self.is_whole(), "the cluster does not form"
             )
-            if "barnabas.controller.secret.file" in self.nodes[0].properties and len(self.shape) > 1:
-                self.history.count("clusters with a secret")
             self._start_clients()
             self._let_faults_happen()
             self.faults.heal()

@@ -5,6 +5,9 @@ each direction, and seals every later frame: HMAC-SHA256, cut to 16 bytes, over 
 header and its payload. The first sealed frame of a side is its proof; a frame that was recorded on another
 link, or comes twice, out of order, from the other direction or changed, does not fit. The content itself is not hidden: TLS does that.
 
+The inter-broker listener asks for the same proof (broker/inter_broker_authentication.py), with keys of its own: what is
+sealed on one kind of listener does not fit on the other.
+
 Sources: RFC 2104 (HMAC), RFC 5869 (extract and expand).
 """
 
@@ -16,7 +19,8 @@ from typing import Final
 SEAL_BYTES: Final = 16
 NONCE_BYTES: Final = 16
 
-_EXTRACT: Final = b"barnabas controller link 1"
+CONTROLLER_LINK: Final = b"barnabas controller link 1"
+INTER_BROKER_LISTENER: Final = b"barnabas inter-broker listener 1"
 _DIALER: Final = b"dialer to listener"
 _LISTENER: Final = b"listener to dialer"
 
@@ -41,9 +45,16 @@ class Seal:
         return hmac.compare_digest(self.next(head, payload), seal)
 
 
-def seals(secret: bytes, dialer_hello: bytes, listener_hello: bytes, *, dialed: bool) -> tuple[Seal, Seal]:
+def seals(
+    secret: bytes,
+    dialer_hello: bytes,
+    listener_hello: bytes,
+    *,
+    dialed: bool,
+    purpose: bytes = CONTROLLER_LINK,
+) -> tuple[Seal, Seal]:
     """(for what this side sends, for what it receives); `dialed`: this side has made the connection."""
-    extracted = hmac.digest(_EXTRACT, secret, "sha256")
+    extracted = hmac.digest(purpose, secret, "sha256")
     hellos = b"".join(len(hello).to_bytes(4, "big") + hello for hello in (dialer_hello, listener_hello))
     to_listener = Seal(hmac.digest(extracted, _DIALER + b"\0" + hellos, "sha256"))
     to_dialer = Seal(hmac.digest(extracted, _LISTENER + b"\0" + hellos, "sha256"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from barnabas.broker.registry import AUTHENTICATE_BROKER
 from barnabas.storage.disk import FileRegion
 from barnabas.testing.faults.shapes import groups, targets
 from barnabas.wire.headers import API_VERSIONS, decode_request_header, decode_response_header
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.context import RequestContext
     from barnabas.broker.dispatch import Answer
+    from barnabas.broker.inter_broker_authentication import Handshake
     from barnabas.broker.registry import Outcome
     from barnabas.broker.services import Services
     from barnabas.testing.faults.connection import ClientConnection
@@ -88,6 +90,8 @@ class Call:
     @property
     def is_internal(self) -> bool:
         """Whether another broker has sent it."""
+        if self.api_key == AUTHENTICATE_BROKER:
+            return True
         client_id = self.client_id
         return client_id is not None and client_id.startswith("broker-") and self._is_of_follower
 
@@ -167,6 +171,22 @@ class Call:
         self.is_as_sent = False
 
     # -- what the handler sees in place of the connection
+
+    @property
+    def peer_broker_id(self) -> int:
+        return self.connection.peer_broker_id
+
+    @peer_broker_id.setter
+    def peer_broker_id(self, broker_id: int) -> None:
+        self.connection.peer_broker_id = broker_id
+
+    @property
+    def peer_handshake(self) -> Handshake | None:
+        return self.connection.peer_handshake
+
+    @peer_handshake.setter
+    def peer_handshake(self, handshake: Handshake | None) -> None:
+        self.connection.peer_handshake = handshake
 
     @property
     def closed(self) -> bool:

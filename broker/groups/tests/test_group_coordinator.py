@@ -69,6 +69,8 @@ UNKNOWN_ID = b"\x07" * 16
 
 class Reply:
     closed = False
+    peer_broker_id = -1
+    peer_handshake: Any = None
 
     def when_abandoned(self, callback: Callable[[], object]) -> None:
         """Nobody leaves here."""

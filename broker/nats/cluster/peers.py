@@ -86,6 +86,8 @@ class _Link:
             ),
             self._connected,
             self._lost,
+            authentication=services.inter_broker_authentication,
+            broker_id=node_id,
             timeout_s=terms.timeout_s,
         )
 

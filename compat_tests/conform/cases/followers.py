@@ -1,4 +1,5 @@
-"""Fetches that say they are a follower's. One broker has no followers, so these are what a leader refuses."""
+"""Fetches that say they are a follower's. One broker has no followers, so these are what a leader refuses: Kafka for what
+they ask, this broker for who asks (allowed.py)."""
 
 from __future__ import annotations
 

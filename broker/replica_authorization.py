@@ -1,0 +1,28 @@
+"""Authorizes requests that name a replica id: those of a broker of the cluster, which shows in the connection that they come
+on (inter_broker_authentication.py).
+
+Kafka asks its authorizer whether the principal may CLUSTER_ACTION on the cluster, and answers TOPIC_AUTHORIZATION_FAILED for
+each partition if not. Which replica a broker is, it is taken at its word for; here the id must be the one it has proven.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.broker.context import RequestContext
+
+
+def may_act_as_replica(context: RequestContext, replica_id: int) -> bool:
+    """Whether the request may be that of broker `replica_id`. Refusals are logged once a minute for each host."""
+    peer_id = context.reply.peer_broker_id
+    if replica_id == peer_id:
+        return True
+    reason = "not authenticated" if peer_id < 0 else f"authenticated as broker {peer_id}"
+    context.services.replica_warnings.warn(
+        context.client_host,
+        reason,
+        f"{context.client_host}: a request on {context.listener} says that it is of broker {replica_id}, and its connection "
+        f"is {reason}: refused",
+    )
+    return False
