@@ -207,7 +207,8 @@ class Node:
             member.when_active_known(lambda: self.on_ready())
             return
         if any(listener.port == 0 for listener in self._config.listeners):
-            self._listen_or_end()  # to know the port, which the registration tells
+            if not self._listen_or_end():  # to know the port, which the registration tells
+                return
         else:
             for listener in self._config.listeners:
                 self._advertise(listener, listener.port)
@@ -227,23 +228,25 @@ class Node:
     def _caught_up(self, opened: Callable[[], object]) -> None:
         """The metadata says what this broker has: open it, and let clients come."""
         self._open_partitions()
-        if not self._servers:
-            self._listen_or_end()
-        opened()
+        if self._servers or self._listen_or_end():
+            opened()
 
     def _serving(self) -> None:
         if not self._is_ready:
             self._is_ready = True
             self.on_ready()
 
-    def _listen_or_end(self) -> None:
+    def _listen_or_end(self) -> bool:
+        """False: this node can't serve, and ends."""
         try:
             self._listen()
+            return True
         except OSError as error:
             addresses = ", ".join(format_address(each.host, each.port) for each in self._config.listeners)
             self.on_fatal(
                 f"cannot listen on {addresses}: {error.strerror or error}; free it or choose another in `listeners`"
             )
+            return False
 
     # -- both
 
