@@ -76,13 +76,15 @@ def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: Broker
     """It waits for more bytes than there are, and what it stands on is taken away."""
     broker = fresh_broker(SETTINGS)
     create_topic(broker.bootstrap, "t", 1, {"retention.ms": "-1"})
-    answers: list[tuple[int, float]] = []
+    answers: list[int] = []
+    # Kafka lets it wait to its end; here that is later than the test waits
+    max_wait_ms = 600_000 if broker.kind == "barnabas" else 20_000
 
     def wait() -> None:
         with RawConnection(broker.bootstrap) as connection:
-            began = time.monotonic()
-            error, _, _ = raw.fetch(connection, "t", 0, min_bytes=1 << 20, max_wait_ms=20_000)
-            answers.append((error, time.monotonic() - began))
+            connection.socket.settimeout(100)
+            error, _, _ = raw.fetch(connection, "t", 0, min_bytes=1 << 20, max_wait_ms=max_wait_ms)
+            answers.append(error)
 
     with RawConnection(broker.bootstrap) as connection:
         for _ in range(3):
@@ -93,7 +95,6 @@ def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: Broker
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(30)
     waiting.join(60)
-    ((error, seconds),) = answers
-    if broker.kind == "barnabas":  # Kafka lets it wait to its end
+    (error,) = answers
+    if broker.kind == "barnabas":
         assert error == OFFSET_OUT_OF_RANGE
-        assert seconds < 15

@@ -280,10 +280,8 @@ def test_connections_that_say_nothing(cluster: Cluster) -> None:
     opened = [socket.create_connection((host, int(port)), timeout=30) for _ in range(100)]
     try:
         create_topic(cluster, "meanwhile")
-        started = time.monotonic()
         for one in opened:
             assert one.recv(1) == b""
-        assert time.monotonic() - started < 30
     finally:
         for one in opened:
             one.close()
