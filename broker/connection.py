@@ -254,9 +254,11 @@ class Connection(BufferedProtocol):
 
     def let_produces_on(self, context: RequestContext) -> None:
         """The request at hand waits, but produces behind it need not: its answer goes out before theirs. To be called
-        before its handler returns PENDING."""
+        before its handler returns PENDING, or later, while it is pending."""
         self._queue_in_line(_Waiting(context, None))
         self._pending = False
+        if not self._processing:
+            self._shared.runtime.call_soon(self._continue)
 
     def _queue_in_line(self, waiting: _Waiting) -> None:
         if self._line is None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from barnabas.broker.replica_fetch_state import ReplicaObserver
     from barnabas.broker.replication import Replication
     from barnabas.storage.log import AppendResult, Log
+    from barnabas.storage.validation import Inspected
     from barnabas.wire.record_batch import BatchHeader
 
     Waiters = dict[PartitionListener, None]  # told in the order in which they came
@@ -161,6 +162,7 @@ class Partition:
         header: BatchHeader | None = None,
         required_acks: int = 1,
         from_client: bool = True,
+        inspected: Inspected | None = None,
     ) -> AppendResult:
         """Append one record batch as the leader; wakes the fetches that wait for it. `header` is the batch's, if
         it has been read already and `records` are a view that ends with the batch. `from_client` False: it was made
@@ -168,18 +170,19 @@ class Partition:
 
         Raises storage errors, which carry their ErrorCode: NOT_LEADER_OR_FOLLOWER, and with required_acks -1
         NOT_ENOUGH_REPLICAS, among them. Returning is the acknowledgement's base for acks 1; for acks -1 it is
-        as well with one replica. Unless the result awaits a sync (flush.messages): then it is
+        as well with one replica. With a header RecordsUnread, too: then it is tried again with what that has come to as
+        `inspected`. Unless the result awaits a sync (flush.messages): then it is
         `log.when_synced`, and readers are shown the batch no sooner; or, with acks -1, awaits the other replicas
         (`awaits_commit`): then it is `when_committed`.
         """
         if not self._alone:
-            return self._append_replicated(records, header, required_acks, from_client)
+            return self._append_replicated(records, header, required_acks, from_client, inspected)
         stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if header is None:
             result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
         else:
             assert isinstance(records, memoryview)
-            result = self.log.append_batch(records, header, self.leader_epoch, from_client)
+            result = self.log.append_batch(records, header, self.leader_epoch, from_client, inspected)
         if self.fetch_waiters or result.awaits_sync:
             byte_count = len(records)
             if result.awaits_sync:
@@ -189,7 +192,12 @@ class Partition:
         return result
 
     def _append_replicated(
-        self, records: memoryview | bytes, header: BatchHeader | None, required_acks: int, from_client: bool
+        self,
+        records: memoryview | bytes,
+        header: BatchHeader | None,
+        required_acks: int,
+        from_client: bool,
+        inspected: Inspected | None,
     ) -> AppendResult:
         leadership = self.leadership
         if self.log.offline:  # which has cost it the leadership, and says more
@@ -206,7 +214,7 @@ class Partition:
                 result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
             else:
                 assert isinstance(records, memoryview)
-                result = self.log.append_batch(records, header, self.leader_epoch, from_client)
+                result = self.log.append_batch(records, header, self.leader_epoch, from_client, inspected)
         except StorageError as error:
             if error.error == ErrorCode.KAFKA_STORAGE_ERROR:
                 leadership.refused()

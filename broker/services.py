@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 from barnabas.broker.refused_transactions import RefusedTransactions
 from barnabas.broker.to_controller import ToController
+from barnabas.storage.background import StepQueue
 from barnabas.storage.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from barnabas.controller.quorum_info import QuorumInfo
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
+
+
+LOOKUPS_AT_ONCE = 2  # of ListOffsets by time; each may hold one batch unpacked
 
 
 class Endpoint(msgspec.Struct):
@@ -61,10 +65,15 @@ class Services(msgspec.Struct, eq=False):
     broker_sessions: BrokerSessions | None = (
         None  # where the controller may become the active one of a cluster
     )
+    # What unpacks batches of clients, so few at a time that their memory is bounded: one that is about to be appended
+    inspections: StepQueue = cast("StepQueue", None)
+    lookups: StepQueue = cast("StepQueue", None)
 
     def __post_init__(self) -> None:
         self.replica_warnings = RepeatedWarnings(self.runtime, logging.getLogger("barnabas.replication"))
         self.to_controller = ToController(self)
+        self.inspections = StepQueue(self.runtime)
+        self.lookups = StepQueue(self.runtime, LOOKUPS_AT_ONCE)
 
     def advertised(self, listener: str) -> tuple[str, int]:
         """(host, port) that clients of this listener shall connect to (advertised.listeners)."""

@@ -12,6 +12,7 @@ import struct
 
 import msgspec
 from barnabas.storage import validation
+from barnabas.storage.background import run_through
 from barnabas.storage.disk import write_rest
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
@@ -95,7 +96,17 @@ class AppendableLog(PacedLog):
         size = header.batch_length + LOG_OVERHEAD
         if size != len(view):
             return self._append_several(view, leader_epoch, from_client)
-        return self.append_batch(view, header, leader_epoch, from_client)
+        return self._append_now(view, header, leader_epoch, from_client)
+
+    def _append_now(
+        self, records: memoryview, header: BatchHeader, leader_epoch: int, from_client: bool
+    ) -> AppendResult:
+        """`append_batch`, however long the reading of the records takes."""
+        try:
+            return self.append_batch(records, header, leader_epoch, from_client)
+        except validation.RecordsUnread as unread:
+            inspected = run_through(unread.steps())
+        return self.append_batch(inspected.records, inspected.header, leader_epoch, from_client, inspected)
 
     def _append_several(self, view: memoryview, leader_epoch: int, from_client: bool) -> AppendResult:
         batches: list[tuple[memoryview, BatchHeader]] = []
@@ -110,7 +121,7 @@ class AppendableLog(PacedLog):
             self._check(batch, header, header.size, from_client)
             batches.append((batch, header))
             position += header.size
-        results = [self.append_batch(batch, header, leader_epoch, from_client) for batch, header in batches]
+        results = [self._append_now(batch, header, leader_epoch, from_client) for batch, header in batches]
         results[-1].base_offset = results[0].base_offset
         results[-1].records = None
         return results[-1]
@@ -156,9 +167,15 @@ class AppendableLog(PacedLog):
             )
 
     def append_batch(
-        self, records: memoryview, header: BatchHeader, leader_epoch: int, from_client: bool = True
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        leader_epoch: int,
+        from_client: bool = True,
+        inspected: validation.Inspected | None = None,
     ) -> AppendResult:
-        """As `append_as_leader`, for exactly one batch whose header has been read."""
+        """As `append_as_leader`, for exactly one batch whose header has been read. RecordsUnread, and nothing has changed, when
+        more than a few records of a client have to be read first; `inspected` is what has come of that."""
         if self.failure is not None:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
         size = header.batch_length + LOG_OVERHEAD
@@ -176,10 +193,10 @@ class AppendableLog(PacedLog):
         now = self._time_ms()
         log_append_time = -1
         if self._rewrites or (attributes & _BROKERS_FLAGS and from_client):
-            records, header, log_append_time = self._rewritten(records, header, now, from_client)
+            records, header, log_append_time = self._rewritten(records, header, now, from_client, inspected)
             size = header.batch_length + LOG_OVERHEAD
         elif header.max_timestamp > now + self._after_max_ms:
-            validation.check_timestamps(records, header, now, self.config, self.name)
+            self._inspect(records, header, now, checks_times=True, may_wait=from_client)
         if header.producer_id >= 0:
             duplicate = self._check_producer(records, header, from_client)
             if duplicate is not None:
@@ -254,24 +271,35 @@ class AppendableLog(PacedLog):
         return segment
 
     def _rewritten(
-        self, records: memoryview, header: BatchHeader, now: int, from_client: bool
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        now: int,
+        from_client: bool,
+        inspected: validation.Inspected | None,
     ) -> tuple[memoryview, BatchHeader, int]:
         """The batch and its header as the topic's settings want them, and its LogAppendTime or -1."""
         config = self.config
-        log_append_time = -1
         batch: Bytes = records
         if header.attributes & BRIDGED_FLAG and from_client:
             batch = validation.without_flag(batch, header, BRIDGED_FLAG)
-        if validation.needs_inspection(config):
-            batch, header = validation.inspect_records(batch, header, config, self.name)
-        if config.message_timestamp_type == "LogAppendTime":
+        stamps = config.message_timestamp_type == "LogAppendTime"
+        is_stamped = header.attributes & LOG_APPEND_TIME_FLAG and from_client
+        if inspected is None or inspected.config is not config:
+            checks_times = not (stamps or is_stamped)
+            read = self._inspect(batch, header, now, checks_times=checks_times, may_wait=from_client)
+            batch, header = read.records, read.header
+        if stamps:
             batch = validation.stamp_append_time(batch, header, now)
-            log_append_time = now
-        elif header.attributes & LOG_APPEND_TIME_FLAG and from_client:
+        elif is_stamped:
             batch = validation.without_flag(batch, header, LOG_APPEND_TIME_FLAG)
-        else:
-            validation.check_timestamps(batch, header, now, config, self.name)
-        return memoryview(batch), header, log_append_time
+        return memoryview(batch), header, now if stamps else -1
+
+    def _inspect(
+        self, records: Bytes, header: BatchHeader, now: int, *, checks_times: bool, may_wait: bool
+    ) -> validation.Inspected:
+        inspection = validation.Inspection(records, header, self.config, self.name, now, checks_times)
+        return inspection.run(may_wait=may_wait)
 
     def _undo_write(self, segment: Segment, error: OSError) -> None:
         """No half batch stays: cut it off now, or before the next append when the disk refuses even that."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import msgspec
+from barnabas.storage.background import Steps, run_through
 from barnabas.storage.disk import FileRegion
 from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
 from barnabas.storage.legacy_format import read_stored_header
@@ -185,27 +186,31 @@ class ReadableLog:
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record at or after `timestamp`; None when all are older."""
-        return self._search(lambda: find_timestamp(self._segments, timestamp, self.log_start_offset))
+        return run_through(self.timestamp_lookup(timestamp))
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
         """The first record that has the largest timestamp; None in an empty log."""
-        return self._search(lambda: find_max_timestamp(self._segments, self.log_start_offset))
+        return run_through(self.timestamp_lookup(None))
 
-    def timestamp_search(self, timestamp: int | None) -> Callable[[], TimestampOffset | None]:
-        """What `offset_for_timestamp`, or with None `max_timestamp_offset`, does, for a thread: it may wait for
-        the disk and unpack a batch. When it raises (a segment may go meanwhile), ask those two."""
-        segments, start_offset = tuple(self._segments), self.log_start_offset
-        if timestamp is None:
-            return partial(find_max_timestamp, segments, start_offset)
-        return partial(find_timestamp, segments, timestamp, start_offset)
-
-    def _search(self, search: Callable[[], TimestampOffset | None]) -> TimestampOffset | None:
+    def timestamp_lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:
+        """What `offset_for_timestamp`, or with None `max_timestamp_offset`, does, in steps: it may wait for the disk and
+        unpack a batch. StorageError, also where a segment has gone meanwhile."""
         try:
-            return search()
+            return (yield from self._lookup(timestamp))
         except (OSError, RecordBatchError) as error:
             raise StorageError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
             ) from error
+
+    def timestamp_search(self, timestamp: int | None) -> Callable[[], TimestampOffset | None]:
+        """The lookup on what is there now, for a thread to do all of it."""
+        return partial(run_through, self._lookup(timestamp))
+
+    def _lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:
+        segments, start_offset = tuple(self._segments), self.log_start_offset
+        if timestamp is None:
+            return find_max_timestamp(segments, start_offset)
+        return find_timestamp(segments, timestamp, start_offset)
 
 
 def _load(segments: list[Segment], offset: int, max_bytes: int, limit: int) -> None:

@@ -6,6 +6,7 @@ asked for is KAFKA_STORAGE_ERROR.
 
 from __future__ import annotations
 
+from barnabas.storage.background import Steps
 from barnabas.storage.disk import Disk
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import Log
@@ -84,6 +85,9 @@ class OfflineLog(Log):
         raise self._refuse()
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
+        raise self._refuse()
+
+    def timestamp_lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:  # noqa: ARG002
         raise self._refuse()
 
     def increment_log_start_offset(self, offset: int) -> None:  # noqa: ARG002

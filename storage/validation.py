@@ -1,23 +1,31 @@
 """What a batch must be to enter the log, and the rare rewriting of one, with Kafka's codes and texts.
 
-The checks of `check_header` need the header alone. `inspect_records` is the slow path: it reads every record,
-because a setting of the topic asks for it (compression.type, compaction's keys, barnabas.validate.records).
+Most checks need the header alone. An `Inspection` is the slow path: it reads every record, because a setting of the
+topic asks for it (compression.type, compaction's keys, barnabas.validate.records, message.timestamp.before.max.ms), or
+because few records have to be named. Few records are read at once; many are read in steps, between which others are
+served, and are unpacked and packed by a thread.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+from barnabas.storage.background import Steps, TooManySteps, run_through
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.wire.checksum import crc32c
-from barnabas.wire.compression import CODEC_NAMES, Bytes, CompressionError, compress
+from barnabas.wire.compression import CODEC_NAMES, Bytes, Codec, CompressionError, compress
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
     ATTRIBUTES_OFFSET,
     CODEC_MASK,
     CONTROL_FLAG,
     CRC_OFFSET,
+    HEADER_SIZE,
     LOG_APPEND_TIME_FLAG,
     MAX_TIMESTAMP_OFFSET,
     NO_TIMESTAMP,
@@ -27,14 +35,20 @@ from barnabas.wire.record_batch import (
     assemble_batch,
     read_header,
 )
-from barnabas.wire.records import decode_records, records_payload
+from barnabas.wire.records import UnpacksTooLarge, record_heads, records_payload
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 INVALID_RECORDS_TEXT = "One or more records have been rejected"
 
-DECOMPRESSED_LIMIT = 1 << 30  # of a batch that stands in a log: threads read it
-# What a client sends is unpacked while everybody waits, so it may not be much larger than it seems.
-_RATIO_MAX = 100
-_ALWAYS_ALLOWED = 1 << 26
+RECORD_ERRORS_MAX: Final = 1000  # that an answer names; Kafka names all
+RECORDS_PER_STEP: Final = 512  # between two looks at the clock: some 0.3 ms
+# A batch of no more than this is read in the turn that it comes in, so long as it is no more than this in truth.
+_SMALL_BYTES: Final = 1 << 15
+_SMALL_RECORDS: Final = 1000
+_SMALL_UNPACKED_BYTES: Final = 1 << 17
+_SMALL_STEPS: Final = 10
 
 
 def read_batch_header(records: Bytes, position: int = 0) -> BatchHeader:
@@ -87,44 +101,6 @@ def without_flag(records: Bytes, header: BatchHeader, flag: int) -> bytes:
     return bytes(rewritten)
 
 
-def check_timestamps(
-    records: Bytes, header: BatchHeader, now_ms: int, config: LogConfig, partition: str
-) -> None:
-    """INVALID_TIMESTAMP when a record's time lies outside the topic's bounds, with every such record.
-
-    The header's largest time bounds them from above. Nothing bounds them from below, as a record may be older
-    than the first, so all are read when message.timestamp.before.max.ms is set, or when some are too far ahead
-    and have to be named. INVALID_RECORD when they can't be read.
-    """
-    low = now_ms - config.message_timestamp_before_max_ms
-    high = now_ms + config.message_timestamp_after_max_ms
-    if header.max_timestamp <= high and config.message_timestamp_before_max_ms == LONG_MAX:
-        return
-    try:
-        times = [record.timestamp for record in decode_records(records, _unpacked_limit(header))]
-    except RecordBatchError as error:
-        raise StorageError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}.") from None
-    wrong = [
-        (index, timestamp)
-        for index, timestamp in enumerate(times)
-        if timestamp != NO_TIMESTAMP and not low <= timestamp <= high
-    ]
-    if not wrong and header.max_timestamp > high:
-        wrong = [(0, header.max_timestamp)]  # a header that lies, which Kafka would put right
-    if wrong:
-        errors: list[tuple[int, str | None]] = [
-            (
-                index,
-                f"Timestamp {timestamp} of message with offset {index} is out of range. "
-                f"The timestamp should be within [{low}, {high}]",
-            )
-            for index, timestamp in wrong
-        ]
-        raise StorageError(
-            ErrorCode.INVALID_TIMESTAMP, INVALID_RECORDS_TEXT + " due to invalid timestamp", errors
-        )
-
-
 def stamp_append_time(records: Bytes, header: BatchHeader, now_ms: int) -> bytes:
     """The batch with LogAppendTime `now_ms` in its header, and `header` changed alike."""
     stamped = bytearray(records)
@@ -142,65 +118,188 @@ def needs_inspection(config: LogConfig) -> bool:
     return config.validate_records or config.is_compacted or config.compression_type != "producer"
 
 
-def inspect_records(
-    records: Bytes, header: BatchHeader, config: LogConfig, partition: str
-) -> tuple[Bytes, BatchHeader]:
-    """Read the records as the settings ask; the batch to write, recompressed when its codec must change.
+class Inspected(msgspec.Struct, frozen=True):
+    """A batch whose records have been read, and converted, as `config` asks."""
 
-    INVALID_RECORD when the records lie, lack keys on a compacted topic, or can't be decompressed.
-    """
-    try:
-        if config.validate_records or config.is_compacted:
-            _check_records(records, header, config, partition)
-        wanted = CODEC_NAMES.get(
-            "none" if config.compression_type == "uncompressed" else config.compression_type, header.codec
+    records: memoryview
+    header: BatchHeader
+    config: LogConfig
+
+
+class RecordsUnread(Exception):
+    """Records must be read before their batch can be appended, and may be more than one turn of the loop has time for.
+    Nothing has changed. The append can be tried again with what `steps` returns."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        super().__init__("records have to be read first")
+        self._inspection = inspection
+
+    def detach(self) -> None:
+        """Copy the batch: its buffer is about to be used for something else."""
+        self._inspection.records = memoryview(bytearray(self._inspection.records))
+
+    def steps(self) -> Steps[Inspected]:
+        """Read the records. StorageError when the batch must not be appended."""
+        return self._inspection.steps()
+
+
+class Inspection(msgspec.Struct):
+    """Reads the records of a batch as the topic's settings ask."""
+
+    records: Bytes
+    header: BatchHeader
+    config: LogConfig
+    partition: str  # for messages
+    now_ms: int
+    checks_times: bool  # not under LogAppendTime
+
+    def run(self, *, may_wait: bool) -> Inspected:
+        """Read the records now. With `may_wait`, RecordsUnread where they are not few."""
+        if not may_wait:
+            return run_through(self.steps())
+        if not self._is_small:
+            self._refuse_far_ahead()
+            raise RecordsUnread(self)
+        try:
+            return run_through(self.steps(_SMALL_UNPACKED_BYTES), _SMALL_STEPS)
+        except (UnpacksTooLarge, TooManySteps):
+            self._refuse_far_ahead()
+            raise RecordsUnread(self) from None
+
+    def steps(self, unpacked_max: int | None = None) -> Steps[Inspected]:
+        """StorageError when the batch must not be appended: INVALID_TIMESTAMP or INVALID_RECORD, with the records at fault;
+        MESSAGE_TOO_LARGE when its conversion makes it so. UnpacksTooLarge beyond `unpacked_max`, if that is given."""
+        config, header = self.config, self.header
+        checks_records = config.validate_records or config.is_compacted
+        checks_times = self.checks_times and (
+            config.message_timestamp_before_max_ms != LONG_MAX or self._is_far_ahead
         )
-        if wanted == header.codec:
-            return records, header
-        payload = records_payload(records, header, _unpacked_limit(header))
-        packed = compress(CODEC_NAMES[_name(wanted)], payload)
-    except (RecordBatchError, CompressionError) as error:
-        raise StorageError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}.") from None
-    header.attributes = header.attributes & ~CODEC_MASK | wanted
-    rewritten = assemble_batch(header, packed)
-    return rewritten, read_header(rewritten)
+        if not self._is_small:
+            self._refuse_far_ahead()
+        codec = CODEC_NAMES.get(
+            "none" if config.compression_type == "uncompressed" else config.compression_type, Codec(0)
+        )
+        converts = config.compression_type != "producer" and codec != header.codec
+        if not (checks_records or checks_times or converts):
+            return Inspected(memoryview(self.records), header, config)
+        try:
+            payload = yield partial(records_payload, self.records, header, unpacked_max)
+            if checks_records or checks_times:
+                yield from self._check_records(payload, checks_records, checks_times)
+            if not converts:
+                return Inspected(memoryview(self.records), header, config)
+            if codec == Codec.NONE:
+                self._check_converted_size(HEADER_SIZE + len(payload))
+            packed = yield partial(compress, codec, payload)
+        except (RecordBatchError, CompressionError) as error:
+            if unpacked_max is not None and isinstance(error, UnpacksTooLarge):
+                raise
+            raise StorageError(
+                ErrorCode.INVALID_RECORD, f"{error} in topic partition {self.partition}."
+            ) from None
+        self._check_converted_size(HEADER_SIZE + len(packed))
+        converted = msgspec.structs.replace(header, attributes=header.attributes & ~CODEC_MASK | codec)
+        batch = yield partial(assemble_batch, converted, packed)
+        return Inspected(memoryview(batch), converted, config)
 
+    @property
+    def _is_small(self) -> bool:
+        """Whether the header promises few records. What it promises is held to."""
+        return self.header.size <= _SMALL_BYTES and self.header.record_count <= _SMALL_RECORDS
 
-def _unpacked_limit(header: BatchHeader) -> int:
-    return min(DECOMPRESSED_LIMIT, max(_ALWAYS_ALLOWED, _RATIO_MAX * header.size))
+    @property
+    def _is_far_ahead(self) -> bool:
+        return self.header.max_timestamp > self.now_ms + self.config.message_timestamp_after_max_ms
 
+    def _refuse_far_ahead(self) -> None:
+        """INVALID_TIMESTAMP by the header alone: which records it is because of is not worth reading many."""
+        if self.checks_times and self._is_far_ahead:
+            raise StorageError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"{INVALID_RECORDS_TEXT} due to invalid timestamp: the largest of the batch, "
+                f"{self.header.max_timestamp}, is more than "
+                f"{self.config.message_timestamp_after_max_ms} ms ahead of {self.now_ms}",
+            )
 
-def _name(codec: int) -> str:
-    return next(name for name, value in CODEC_NAMES.items() if value == codec)
+    def _check_converted_size(self, size: int) -> None:
+        if size > self.config.max_message_bytes:
+            raise StorageError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"Message batch size is {size} bytes in append to partition {self.partition}, which exceeds the "
+                f"maximum configured size of {self.config.max_message_bytes}.",
+            )
 
-
-def _check_records(records: Bytes, header: BatchHeader, config: LogConfig, partition: str) -> None:
-    keyless: list[tuple[int, str | None]] = []
-    for index, record in enumerate(decode_records(records, _unpacked_limit(header))):
-        if record.offset != header.base_offset + index:
-            raise _rejected(
-                [
-                    (
-                        index,
-                        f"Record offset {record.offset} of record {index} is not in sequence in "
-                        f"topic partition {partition}.",
+    def _check_records(
+        self, payload: bytes | mmap, checks_records: bool, checks_times: bool
+    ) -> Generator[None, None, None]:
+        """INVALID_RECORD or INVALID_TIMESTAMP with the records at fault, of many the first."""
+        header = self.header
+        low = self.now_ms - self.config.message_timestamp_before_max_ms
+        high = self.now_ms + self.config.message_timestamp_after_max_ms
+        needs_keys = self.config.is_compacted
+        base = header.base_timestamp
+        append_time = header.max_timestamp if header.is_log_append_time else None
+        errors: list[tuple[int, str | None]] = []
+        total = wrong_times = index = 0
+        for head in record_heads(header, payload):
+            if head is None:
+                yield
+                continue
+            offset_delta, timestamp_delta, key_size = head
+            if checks_records and offset_delta != index:
+                raise _rejected(
+                    [
+                        (
+                            index,
+                            f"Record offset {header.base_offset + offset_delta} of record {index} is not in "
+                            f"sequence in topic partition {self.partition}.",
+                        )
+                    ]
+                )
+            if key_size < 0 and needs_keys:
+                total += 1
+                if total <= RECORD_ERRORS_MAX:
+                    errors.append(
+                        (
+                            index,
+                            "Compacted topic cannot accept message without key in topic partition "
+                            f"{self.partition}",
+                        )
                     )
-                ]
+            elif checks_times:
+                timestamp = base + timestamp_delta if append_time is None else append_time
+                if not low <= timestamp <= high and timestamp != NO_TIMESTAMP:
+                    total += 1
+                    wrong_times += 1
+                    if total <= RECORD_ERRORS_MAX:
+                        errors.append((index, _wrong_time(timestamp, index, low, high)))
+            index += 1
+            if not index % RECORDS_PER_STEP:
+                yield
+        if checks_times and not total and header.max_timestamp > high:
+            # A header that lies, which Kafka would put right
+            wrong_times, errors = 1, [(0, _wrong_time(header.max_timestamp, 0, low, high))]
+        if wrong_times:
+            raise StorageError(
+                ErrorCode.INVALID_TIMESTAMP, INVALID_RECORDS_TEXT + " due to invalid timestamp", errors
             )
-        if config.is_compacted and record.key is None:
-            keyless.append(
-                (index, f"Compacted topic cannot accept message without key in topic partition {partition}")
-            )
-    if keyless:
-        raise _rejected(keyless)
+        if errors:
+            raise _rejected(errors, total)
 
 
-def _rejected(errors: list[tuple[int, str | None]]) -> StorageError:
+def _wrong_time(timestamp: int, index: int, low: int, high: int) -> str:
+    return (
+        f"Timestamp {timestamp} of message with offset {index} is out of range. "
+        f"The timestamp should be within [{low}, {high}]"
+    )
+
+
+def _rejected(errors: list[tuple[int, str | None]], total: int = 1) -> StorageError:
     """INVALID_RECORD with the records at fault, worded as Kafka words it."""
     first = ", ".join(f"RecordError(batchIndex={index}, message='{text}')" for index, text in errors[:3])
     return StorageError(
         ErrorCode.INVALID_RECORD,
-        f"{INVALID_RECORDS_TEXT} due to {len(errors)} record errors in total, and only showing the first three "
+        f"{INVALID_RECORDS_TEXT} due to {total} record errors in total, and only showing the first three "
         f"errors at most: [{first}]",
         errors,
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import cramjam
-from barnabas.wire.compression import Bytes, Codec, CompressionError
+from barnabas.wire.compression import Bytes, Codec, CompressionError, ResultTooLarge
 
 
-def encode(codec: Codec, data: Bytes) -> bytes:
+def encode(codec: Codec, data: Bytes | mmap) -> bytes:
     """`data` as one stream of `codec`."""
     if codec == Codec.GZIP:
         return bytes(cramjam.gzip.compress(data))
@@ -22,39 +23,68 @@ def encode(codec: Codec, data: Bytes) -> bytes:
     raise CompressionError(f"unknown compression codec {codec}")
 
 
-def decode(codec: int, data: Bytes, limit: int) -> bytes:
+def decode(codec: int, data: Bytes, limit: int) -> bytes | mmap:
     """What `data` holds; CompressionError."""
     if codec == Codec.GZIP:
-        return _decompress_growing(cramjam.gzip.decompress_into, data, limit)
+        return _decompress(cramjam.gzip.decompress_into, data, limit)
     if codec == Codec.SNAPPY:
         return _snappy_decompress(memoryview(data), limit)
     if codec == Codec.LZ4:
-        return _decompress_growing(cramjam.lz4.decompress_into, data, limit)
+        return _decompress(cramjam.lz4.decompress_into, data, limit)
     if codec == Codec.ZSTD:
         _check_zstd_window(data, limit)
-        return _decompress_growing(cramjam.zstd.decompress_into, data, limit)
+        return _decompress(cramjam.zstd.decompress_into, data, limit)
     raise CompressionError(f"unknown compression codec {codec}")
 
 
-_FIRST_GUESS = 1 << 16
+_SMALL_RESULT = 1 << 17  # larger ones are mapped
 _TOO_SMALL = "failed to write whole buffer"
 
 
-def _decompress_growing(decompress_into: Callable[[Bytes, bytearray], int], data: Bytes, limit: int) -> bytes:
-    size = min(limit, max(_FIRST_GUESS, 4 * len(data)))
-    while True:
-        buffer = bytearray(size)
+def _decompress(
+    decompress_into: Callable[[Bytes, bytearray | mmap], int], data: Bytes, limit: int
+) -> bytes | mmap:
+    size = min(limit, _SMALL_RESULT)
+    if 4 * len(data) <= size or size == limit:
+        small = bytearray(size)
         try:
-            written = decompress_into(data, buffer)
+            return bytes(memoryview(small)[: decompress_into(data, small)])
         except cramjam.DecompressionError as error:
-            if _TOO_SMALL not in str(error):
-                raise CompressionError(str(error)) from None
-            if size >= limit:
-                raise CompressionError(f"more than the limit of {limit} bytes") from None
-            size = min(limit, size * 4)
-            del buffer  # before the larger one is made
-            continue
-        return bytes(memoryview(buffer)[:written])
+            _refuse_unless_too_small(error, size, limit)
+    mapped = _map(limit)
+    try:
+        written = decompress_into(data, mapped)
+    except cramjam.DecompressionError as error:
+        mapped.close()
+        _refuse_unless_too_small(error, limit, limit)
+        raise
+    return _cut(mapped, written)
+
+
+def _refuse_unless_too_small(error: Exception, size: int, limit: int) -> None:
+    """CompressionError, unless a larger buffer may help."""
+    if _TOO_SMALL not in str(error):
+        raise CompressionError(str(error)) from None
+    if size >= limit:
+        raise ResultTooLarge(f"more than the limit of {limit} bytes") from None
+
+
+def _map(size: int) -> mmap:
+    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+
+
+def _cut(mapped: mmap, size: int) -> bytes | mmap:
+    """The first `size` bytes; as bytes, where they are few or the system has no mremap."""
+    if size > _SMALL_RESULT:
+        try:
+            mapped.resize(size)
+        except SystemError:
+            pass
+        else:
+            return mapped
+    result = mapped[:size]
+    mapped.close()
+    return result
 
 
 _ZSTD_MAGIC = 0xFD2FB528
@@ -110,12 +140,30 @@ def _snappy_compress(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_decompress(data: memoryview, limit: int) -> bytes:
-    if data[:8] != _XERIAL_MAGIC:
-        return _snappy_block(data, limit)
-    parts: list[bytes] = []
+def _snappy_decompress(data: memoryview, limit: int) -> bytes | mmap:
+    blocks = [data] if data[:8] != _XERIAL_MAGIC else _xerial_blocks(data)
+    sizes = [_snappy_size(block) for block in blocks]
+    total = sum(sizes)
+    if total > limit:
+        raise ResultTooLarge(f"snappy blocks of {total} bytes are more than the limit of {limit}")
+    result = bytearray(total) if total <= _SMALL_RESULT else _map(total)
+    written = 0
+    try:
+        with memoryview(result) as view:
+            for block, size in zip(blocks, sizes, strict=True):
+                if len(block):
+                    with view[written : written + size] as target:
+                        written += cramjam.snappy.decompress_raw_into(block, target)
+    except cramjam.DecompressionError as error:
+        raise CompressionError(str(error)) from None
+    if isinstance(result, bytearray):
+        return bytes(memoryview(result)[:written])
+    return _cut(result, written)
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    blocks: list[memoryview] = []
     position = len(_XERIAL_HEADER)
-    total = 0
     if len(data) < position:
         raise CompressionError("truncated snappy header")
     while position < len(data):
@@ -125,20 +173,17 @@ def _snappy_decompress(data: memoryview, limit: int) -> bytes:
         position += 4
         if not 0 <= length <= len(data) - position:
             raise CompressionError(f"snappy block of {length} bytes in {len(data) - position}")
-        parts.append(_snappy_block(data[position : position + length], limit - total))
-        total += len(parts[-1])
+        blocks.append(data[position : position + length])
         position += length
-    return b"".join(parts)
+    return blocks
 
 
-def _snappy_block(block: memoryview, limit: int) -> bytes:
+def _snappy_size(block: memoryview) -> int:
+    """What the block claims to hold. A snappy copy makes at most 64 bytes out of 3, so the input bounds an honest claim."""
     try:
-        claimed = cramjam.snappy.decompress_raw_len(block)
-        # A snappy copy makes at most 64 bytes out of 3, so an honest claim is bounded by the input too.
-        if claimed > limit or claimed > 32 * len(block) + 64:
-            raise CompressionError(f"snappy block of {claimed} bytes is more than the limit of {limit}")
-        buffer = bytearray(claimed)
-        written = cramjam.snappy.decompress_raw_into(block, buffer) if len(block) else 0
+        claimed: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:
         raise CompressionError(str(error)) from None
-    return bytes(memoryview(buffer)[:written])
+    if claimed > 32 * len(block) + 64:
+        raise CompressionError(f"a snappy block of {len(block)} bytes claims {claimed}")
+    return claimed

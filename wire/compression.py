@@ -4,9 +4,10 @@ gzip is RFC 1952, zstd is RFC 8878, lz4 is the LZ4 frame format with independent
 refuses linked ones), snappy is the block framing of xerial's snappy-java, which librdkafka also speaks; a
 bare snappy block is accepted on read, because some clients send it.
 
-Decompression is bounded: `limit` is the largest result in bytes, and no result buffer grows beyond it. The
-buffer starts at a guess and grows fourfold while the codec says that it is too small, so a small input that
-claims a huge size costs no more than the limit, whatever it claims.
+Decompression is bounded: `limit` is the largest result in bytes, and no result buffer is larger. A result that does not
+fit into a small buffer goes to an anonymous mapping of `limit` bytes, of which the system provides the pages that the codec
+writes: a result costs its own size once, whatever the input claims, and no thread holds the interpreter while it clears or
+copies it. (cramjam's decoders have no input or output in pieces, and release the interpreter while they decode.)
 
 The codecs themselves (codecs.py) are loaded for the first batch that is compressed.
 """
@@ -14,6 +15,10 @@ The codecs themselves (codecs.py) are loaded for the first batch that is compres
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 Bytes = bytes | bytearray | memoryview
 
@@ -35,7 +40,11 @@ class CompressionError(ValueError):
     """The bytes are no whole stream of that codec, or they hold more than the limit."""
 
 
-def compress(codec: Codec, data: Bytes) -> bytes:
+class ResultTooLarge(CompressionError):
+    """They hold more than the limit."""
+
+
+def compress(codec: Codec, data: Bytes | mmap) -> bytes:
     """`data` as one stream of `codec`, at the codec's usual level."""
     if codec == Codec.NONE:
         return bytes(data)
@@ -44,11 +53,14 @@ def compress(codec: Codec, data: Bytes) -> bytes:
     return encode(codec, data)
 
 
-def decompress(codec: int, data: Bytes, limit: int) -> bytes:
-    """What `data` holds, at most `limit` bytes; CompressionError when it is damaged, longer or unknown."""
+def decompress(codec: int, data: Bytes, limit: int) -> bytes | mmap:
+    """What `data` holds, at most `limit` bytes; CompressionError when it is damaged, longer or unknown.
+
+    A large result is a mapping, which is read as bytes are: indexes give integers, slices are bytes.
+    """
     if codec == Codec.NONE:
         if len(data) > limit:
-            raise CompressionError(f"{len(data)} bytes are more than the limit of {limit}")
+            raise ResultTooLarge(f"{len(data)} bytes are more than the limit of {limit}")
         return bytes(data)
     from barnabas.wire.codecs import decode
 

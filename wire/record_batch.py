@@ -278,7 +278,7 @@ def seal_batch(batch: bytearray, header: BatchHeader) -> None:
     _CRC.pack_into(batch, CRC_OFFSET, header.crc)
 
 
-def iterate_records(batch: Bytes, max_decompressed_bytes: int = 1 << 30) -> Iterator[Record]:
+def iterate_records(batch: Bytes, max_decompressed_bytes: int | None = None) -> Iterator[Record]:
     """The records of the one batch at the start of `batch`. Raises RecordBatchError only; see `records.py`."""
     from barnabas.wire.records import decode_records  # late: records.py imports this file
 

@@ -9,8 +9,9 @@ and the record count and offset deltas with the header, before they are used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
-from barnabas.wire.compression import Bytes, Codec, CompressionError, decompress
+from barnabas.wire.compression import Bytes, Codec, CompressionError, ResultTooLarge, decompress
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
     BatchHeader,
@@ -20,14 +21,22 @@ from barnabas.wire.record_batch import (
     read_header,
 )
 
+if TYPE_CHECKING:
+    from mmap import mmap
+
+# A batch may not hold much more than it seems to: what is larger counts as one that can't be read.
+_UNPACKED_ALWAYS_ALLOWED: Final = 1 << 26
+_UNPACKED_RATIO_MAX: Final = 100
+_UNPACKED_MAX: Final = 1 << 30
+
 _SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
 
 
-def decode_records(batch: Bytes, max_decompressed_bytes: int) -> Iterator[Record]:
+def decode_records(batch: Bytes, max_decompressed_bytes: int | None = None) -> Iterator[Record]:
     """The records of the batch at the start of `batch`, with absolute offsets.
 
     Under LogAppendTime every timestamp is the batch's max timestamp. The batch is decompressed whole, into
-    at most `max_decompressed_bytes`. Raises CorruptBatch or UnsupportedMagic for the header and InvalidBatch
+    at most `max_decompressed_bytes` (None: `unpacked_bytes_max`). Raises CorruptBatch or UnsupportedMagic for the header and InvalidBatch
     for everything behind it; records in front of the damage have been yielded by then.
     """
     header = read_header(batch)
@@ -36,18 +45,33 @@ def decode_records(batch: Bytes, max_decompressed_bytes: int) -> Iterator[Record
     return _iterate(header, records_payload(batch, header, max_decompressed_bytes))
 
 
-def records_payload(batch: Bytes, header: BatchHeader, max_decompressed_bytes: int) -> bytes:
-    """The bytes of the records, decompressed; InvalidBatch when the codec can't read them."""
+class UnpacksTooLarge(InvalidBatch):
+    """A batch whose records take more bytes than they may."""
+
+
+def unpacked_bytes_max(header: BatchHeader) -> int:
+    """How many bytes the records of a batch may take: 64 MB, or 100 times the batch, at most 1 GiB."""
+    return min(_UNPACKED_MAX, max(_UNPACKED_ALWAYS_ALLOWED, _UNPACKED_RATIO_MAX * header.size))
+
+
+def records_payload(
+    batch: Bytes, header: BatchHeader, max_decompressed_bytes: int | None = None
+) -> bytes | mmap:
+    """The bytes of the records, decompressed into at most so many (None: `unpacked_bytes_max`); InvalidBatch when the codec
+    can't read them."""
     payload = memoryview(batch)[HEADER_SIZE : header.size]
     if header.codec == Codec.NONE:
         return bytes(payload)
     try:
-        return decompress(header.codec, payload, max_decompressed_bytes)
+        limit = unpacked_bytes_max(header) if max_decompressed_bytes is None else max_decompressed_bytes
+        return decompress(header.codec, payload, limit)
+    except ResultTooLarge as error:
+        raise UnpacksTooLarge(f"the records can't be decompressed: {error}") from None
     except CompressionError as error:
         raise InvalidBatch(f"the records can't be decompressed: {error}") from None
 
 
-def _iterate(header: BatchHeader, data: bytes) -> Iterator[Record]:
+def _iterate(header: BatchHeader, data: bytes | mmap) -> Iterator[Record]:
     count = header.record_count
     end = len(data)
     if count < 0:
@@ -86,8 +110,111 @@ def _iterate(header: BatchHeader, data: bytes) -> Iterator[Record]:
         raise InvalidBatch(f"{end - pos} bytes behind the last of {count} records")
 
 
+# Of a record: offset delta, timestamp delta, size of the key (-1: null)
+RecordHead = tuple[int, int, int]
+_HEADERS_BETWEEN_PAUSES: Final = 512
+
+
+def record_heads(header: BatchHeader, data: bytes | mmap) -> Iterator[RecordHead | None]:
+    """What there is to check of each record, without making an object of it: a third of the work of `decode_records`.
+
+    The lengths of records, fields and headers are compared with each other; offsets are not, nor is text decoded. None
+    comes after every few hundred headers, so that the caller can pause there. InvalidBatch.
+    """
+    count, end = header.record_count, len(data)
+    if count < 0:
+        raise InvalidBatch(f"record count {count} is negative")
+    if count * _SMALLEST_RECORD > end:
+        raise InvalidBatch(f"{count} records can't stand in {end} bytes")
+    pos = 0
+    until_pause = _HEADERS_BETWEEN_PAUSES
+    try:
+        for _ in range(count):
+            length = data[pos]
+            pos += 1
+            if length > 0x7F:
+                length += (data[pos] << 7) - 0x80
+                pos += 1
+                if length > 0x3FFF:
+                    length, pos = _read_varint(data, pos - 2, end)
+                    length <<= 1
+            record_end = pos + (length >> 1)
+            if length & 1 or not pos <= record_end <= end:
+                raise InvalidBatch(f"a record of {length >> 1} bytes, {end - pos} remain")
+            timestamp_delta = data[pos + 1]
+            pos += 2
+            if timestamp_delta > 0x7F:
+                timestamp_delta += (data[pos] << 7) - 0x80
+                pos += 1
+                if timestamp_delta > 0x3FFF:
+                    timestamp_delta, pos = _read_varlong(data, pos - 2, record_end)
+                    timestamp_delta = (timestamp_delta << 1) ^ (timestamp_delta >> 63)
+            offset_delta = data[pos]
+            pos += 1
+            if offset_delta > 0x7F:
+                offset_delta += (data[pos] << 7) - 0x80
+                pos += 1
+                if offset_delta > 0x3FFF:
+                    offset_delta += (data[pos] << 14) - 0x4000
+                    pos += 1
+                    if offset_delta > 0x1FFFFF:
+                        offset_delta, pos = _read_varint(data, pos - 3, record_end)
+                        offset_delta = (offset_delta << 1) ^ (offset_delta >> 31)
+            key_size = data[pos]
+            if key_size & 0x81:
+                key_size, pos = _read_size(data, pos, record_end)
+                if key_size > 0:
+                    pos += key_size
+            else:
+                key_size >>= 1
+                pos += 1 + key_size
+            value_size = data[pos]
+            if value_size & 0x81:
+                value_size, pos = _read_size(data, pos, record_end)
+                if value_size > 0:
+                    pos += value_size
+            else:
+                pos += 1 + (value_size >> 1)
+            header_count = data[pos]
+            pos += 1
+            if header_count:
+                header_count, pos = _read_varint(data, pos - 1, record_end)
+                if not 0 <= header_count <= (record_end - pos) // 2:
+                    raise InvalidBatch(f"{header_count} headers in {record_end - pos} bytes")
+                for _ in range(header_count):
+                    size, pos = _read_size(data, pos, record_end)
+                    if size < 0:
+                        raise InvalidBatch("null header key")
+                    size, pos = _read_size(data, pos + size, record_end)
+                    if size > 0:
+                        pos += size
+                    until_pause -= 1
+                    if not until_pause:
+                        until_pause = _HEADERS_BETWEEN_PAUSES
+                        yield None
+            if pos != record_end:
+                raise InvalidBatch(f"a record's length differs from its content by {record_end - pos} bytes")
+            yield (
+                (offset_delta >> 1) ^ -(offset_delta & 1),
+                (timestamp_delta >> 1) ^ -(timestamp_delta & 1),
+                key_size,
+            )
+    except IndexError:
+        raise InvalidBatch("a record ends inside a field") from None
+    if pos != end:
+        raise InvalidBatch(f"{end - pos} bytes behind the last of {count} records")
+
+
+def _read_size(data: bytes | mmap, pos: int, end: int) -> tuple[int, int]:
+    """The size of a field, -1 for null, and where it begins."""
+    size, pos = _read_varint(data, pos, end)
+    if size < -1 or pos + size > end:
+        raise InvalidBatch(f"a field of {size} bytes, {end - pos} remain")
+    return size, pos
+
+
 def _read_headers(
-    data: bytes, pos: int, end: int, count: int, headers: list[tuple[str, bytes | None]]
+    data: bytes | mmap, pos: int, end: int, count: int, headers: list[tuple[str, bytes | None]]
 ) -> int:
     if not 0 <= count <= (end - pos) // 2:
         raise InvalidBatch(f"{count} headers in {end - pos} bytes")
@@ -103,7 +230,7 @@ def _read_headers(
     return pos
 
 
-def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
+def _read_bytes(data: bytes | mmap, pos: int, end: int) -> tuple[bytes | None, int]:
     length, pos = _read_varint(data, pos, end)
     if length == -1:
         return None, pos
@@ -113,15 +240,15 @@ def _read_bytes(data: bytes, pos: int, end: int) -> tuple[bytes | None, int]:
     return data[pos:stop], stop
 
 
-def _read_varint(data: bytes, pos: int, end: int) -> tuple[int, int]:
+def _read_varint(data: bytes | mmap, pos: int, end: int) -> tuple[int, int]:
     return _read_zigzag(data, pos, end, 28)
 
 
-def _read_varlong(data: bytes, pos: int, end: int) -> tuple[int, int]:
+def _read_varlong(data: bytes | mmap, pos: int, end: int) -> tuple[int, int]:
     return _read_zigzag(data, pos, end, 63)
 
 
-def _read_zigzag(data: bytes, pos: int, end: int, last_shift: int) -> tuple[int, int]:
+def _read_zigzag(data: bytes | mmap, pos: int, end: int, last_shift: int) -> tuple[int, int]:
     if pos >= end:
         raise InvalidBatch("a record ends inside a field")
     byte = data[pos]

@@ -8,20 +8,23 @@ The leader answers, up to what is committed, but for a debugger and for a follow
 log's end. A new leader that does not know
 yet how much was committed before says OFFSET_NOT_AVAILABLE where that would count (KIP-207, version 5).
 
-Looking for a time reads segments that may have been cold for long, and unpacks a batch: a thread does it.
+Looking for a time reads segments that may have been cold for long, and unpacks a batch: threads do that, for a few requests
+at a time (services.lookups).
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.leaders import absence
 from barnabas.broker.partition import Partition
-from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, Outcome, api
 from barnabas.broker.replica_authorization import may_act_as_replica
+from barnabas.storage.background import Steps
 from barnabas.storage.errors import StorageError
 from barnabas.storage.timestamps import TimestampOffset
 from barnabas.wire.errors import ErrorCode
@@ -32,10 +35,12 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from barnabas.wire.record_batch import RecordBatchError
+
+log = logging.getLogger("barnabas.list_offsets")
 
 Key: TypeAlias = "tuple[str, int]"  # topic and partition
-Found: TypeAlias = "Mapping[Key, TimestampOffset | None]"
+Looked: TypeAlias = "TimestampOffset | StorageError | None"
+Found: TypeAlias = "Mapping[Key, Looked]"
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,
@@ -56,6 +61,7 @@ FIRST_VERSION_OF = {
 UNKNOWN_SPECIAL = 1 << 15  # a version that no request has
 READ_COMMITTED = 1
 CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
+LOOKUPS_MAX = 3  # of one partition in one request, if what was found is deleted before it can be answered
 OFFSET_NOT_AVAILABLE_FROM = 5  # the first version whose clients know it
 
 
@@ -63,22 +69,24 @@ OFFSET_NOT_AVAILABLE_FROM = 5  # the first version whose clients know it
 def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse | Outcome:
     if request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id):
         return _refused(request)
-    searches = {
-        (topic.name, part.partition_index): partition.log.timestamp_search(
-            None if part.timestamp == MAX_TIMESTAMP else part.timestamp
-        )
+    times = {
+        (topic.name, part.partition_index): None if part.timestamp == MAX_TIMESTAMP else part.timestamp
         for topic in request.topics
         for part in topic.partitions
         if part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
-        if (partition := context.services.partitions.get(topic.name, part.partition_index)) is not None
+        if context.services.partitions.get(topic.name, part.partition_index) is not None
     }
-    if not searches:
+    if not times:
         return _answer(context, request, {})
 
-    def done(found: Found | None, _error: BaseException | None) -> None:
-        context.complete(_answer(context, request, found or {}))
+    def done(found: Found | None, error: BaseException | None) -> None:
+        if found is None:
+            log.error("a lookup by time failed; closing its connection", exc_info=error)
+            context.complete(CLOSE_CONNECTION)
+        else:
+            context.complete(_answer(context, request, found))
 
-    context.services.runtime.run_in_thread(lambda: _search(searches), done)
+    context.services.lookups.add(_look_up(context, times), done)
     return PENDING
 
 
@@ -94,15 +102,31 @@ def _refused(request: ListOffsetsRequest) -> ListOffsetsResponse:
     )
 
 
-def _search(searches: Mapping[Key, Callable[[], TimestampOffset | None]]) -> Found:
-    """What a thread finds. What it can't look at is left out: the loop will see why."""
-    found: dict[Key, TimestampOffset | None] = {}
-    for key, search in searches.items():
-        try:
-            found[key] = search()
-        except (OSError, RecordBatchError, StorageError):
-            pass
+def _look_up(context: RequestContext, times: Mapping[Key, int | None]) -> Steps[Found]:
+    """What is found for each. What was deleted meanwhile is looked for again, a few times."""
+    found: dict[Key, Looked] = {}
+    missing = list(times)
+    for _ in range(LOOKUPS_MAX):
+        for key in missing:
+            partition = context.services.partitions.get(*key)
+            if partition is None or context.closed:
+                continue
+            try:
+                found[key] = yield from partition.log.timestamp_lookup(times[key])
+            except StorageError as error:
+                found[key] = error
+        missing = [key for key, looked in found.items() if _is_gone(context, key, looked)]
+        if not missing:
+            break
     return found
+
+
+def _is_gone(context: RequestContext, key: Key, looked: Looked) -> bool:
+    """Whether records have been deleted that the lookup has found, or was about to read."""
+    partition = context.services.partitions.get(*key)
+    if partition is None or partition.log.offline or looked is None:
+        return False
+    return isinstance(looked, StorageError) or looked.offset < partition.log.log_start_offset
 
 
 def _answer(context: RequestContext, request: ListOffsetsRequest, found: Found) -> ListOffsetsResponse:
@@ -170,12 +194,15 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
     key = (partition.topic, partition.partition)
-    record = found.get(key)
-    is_gone = record is not None and record.offset < log.log_start_offset  # deleted while the thread looked
-    if key not in found or is_gone or log.offline:
-        record = (
-            log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+    if key not in found:
+        raise StorageError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{log.name} has come while others were looked at"
         )
+    record = found[key]
+    if isinstance(record, StorageError):
+        raise record
+    if log.offline:
+        raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {log.name} is offline")
     if record is None or record.offset >= limit:
         return -1, -1, -1
     return record.timestamp, record.offset, record.leader_epoch

@@ -4,7 +4,9 @@ v3 brought record batch v2 and transactional ids, v7 zstd, v8 per-record errors 
 leader in the answer (KIP-951), v13 topic ids (KIP-516). 0-2 are advertised because librdkafka reads the
 minimum (KAFKA-18659); a request there closes the connection, as Kafka does.
 
-The records stay opaque: the log looks at the batch header alone, unless a setting of the topic asks for more.
+The records stay opaque: the log looks at the batch header alone, unless a setting of the topic asks for more. Where more
+than a few records have to be read, or more than a few partitions to be appended to, the rest of the request is served in
+later turns of the loop, in its order; the connection's next request waits (`_Serving`).
 acks=0 gets no answer, and a failure under acks=0 closes the connection so that the producer learns of it at all.
 Where a batch must be synced first, other replicas have to have it (acks=all), or the disk has fallen behind, the
 answer waits (broker/produce_answers.py). `produce_usual` is the short way of the most frequent request; it answers as the
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 import logging
 import struct
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.partition import ACKS_ALL, Partition
@@ -28,9 +32,11 @@ from barnabas.broker.produce_answers import (
     tell_leaders,
     when_due,
 )
-from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, Outcome, api
+from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
 from barnabas.controller.image import INTERNAL_TOPICS
+from barnabas.storage.background import TURN_S
 from barnabas.storage.errors import StorageError
+from barnabas.storage.validation import RecordsUnread
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -44,7 +50,13 @@ from barnabas.wire.messages.produce import (
 from barnabas.wire.primitives import MALFORMED, DecodeError, long_uvarint
 from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, BatchHeader, RecordBatchError, read_header
 
+if TYPE_CHECKING:
+    from barnabas.storage.validation import Inspected
+
 log = logging.getLogger("barnabas.produce")
+
+TURN_PARTITIONS: Final = 256  # of one request that are served in the turn that it comes in
+TURN_BYTES: Final = 16 << 20
 
 BATCH_OVERHEAD = 61
 BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
@@ -114,6 +126,8 @@ def produce_usual(
         return None
     try:
         result = partition.append(records, header, acks)
+    except RecordsUnread:
+        return None
     except StorageError as error:
         return one_answer(partition, _refused(partition.partition, partition, error))
     if result.awaits_commit and acks == ACKS_ALL and not result.awaits_write_back:
@@ -129,31 +143,126 @@ def produce_usual(
 
 @api(0, 3, 13, advertised_min=0, usual=produce_usual)
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
-    known_acks = -1 <= request.acks <= 1
-    topics = []
-    held: list[Held] = []
-    for data in request.topic_data:
-        answers = []
-        for part in data.partition_data:
-            partition = _find(context, data, part.index)
-            if not known_acks:
-                answer = _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
-            elif partition is None:
-                answer = _error(part.index, _why_absent(context, data, part.index))
+    return _Serving(context, request).begin()
+
+
+class _Serving:
+    """One request: its partitions, served in their order."""
+
+    __slots__ = ("_answers", "_context", "_held", "_parts", "_position", "_request")
+
+    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+        self._context = context
+        self._request = request
+        self._parts = [(data, part) for data in request.topic_data for part in data.partition_data]
+        self._position = 0  # of the one that is served next
+        self._answers: list[PartitionProduceResponse] = []
+        self._held: list[Held] = []
+
+    def begin(self) -> ProduceResponse | Outcome:
+        """Serve all of it now, or PENDING when that would take long."""
+        parts, answers = self._parts, self._answers
+        byte_count = 0
+        try:
+            for data, part in parts:
+                answers.append(self._serve(data, part, None))
+                self._position += 1
+                byte_count += len(part.records) if part.records else 0
+                if (
+                    self._position % TURN_PARTITIONS == 0 or byte_count > TURN_BYTES
+                ) and self._position < len(parts):
+                    break
             else:
-                answer = _append(context, request, partition, part, held)
-            answers.append(answer)
-        topics.append(TopicProduceResponse(data.name, data.topic_id, answers))
-    response = ProduceResponse(topics)
-    if request.acks == 0:
-        failed = any(answer.error_code for topic in topics for answer in topic.partition_responses)
-        if failed:
-            return CLOSE_CONNECTION
-        return when_due(context, NO_RESPONSE, held, 0) if held else NO_RESPONSE
-    if held:
-        return when_due(context, response, held, request.timeout_ms)
-    tell_leaders(context, response)
-    return response
+                return self._end()
+        except RecordsUnread as unread:
+            self._inspect(unread)
+        else:
+            self._context.services.runtime.call_soon(self._turn)
+        for _, part in parts[self._position :]:  # the request's buffer goes
+            if isinstance(part.records, memoryview):
+                part.records = memoryview(bytearray(part.records))
+        return PENDING
+
+    def _turn(self, inspected: Inspected | None = None) -> None:
+        """Go on, for a while."""
+        runtime = self._context.services.runtime
+        deadline = runtime.monotonic() + TURN_S
+        parts = self._parts
+        try:
+            while self._position < len(parts):
+                data, part = parts[self._position]
+                self._answers.append(self._serve(data, part, inspected))
+                inspected = part.records = None
+                self._position += 1
+                if runtime.monotonic() >= deadline:
+                    runtime.call_soon(self._turn)
+                    return
+            response = self._end()
+        except RecordsUnread as unread:
+            self._inspect(unread)
+            return
+        except Exception:
+            log.exception(
+                "a produce request from %s failed; closing its connection", self._context.client_host
+            )
+            response = CLOSE_CONNECTION
+        if response is not PENDING:
+            self._context.complete(response)
+
+    def _inspect(self, unread: RecordsUnread) -> None:
+        """Go on when the records of the batch at hand have been read."""
+        unread.detach()
+        self._context.services.inspections.add(unread.steps(), self._inspected)
+
+    def _inspected(self, inspected: Inspected | None, error: BaseException | None) -> None:
+        if error is not None:
+            data, part = self._parts[self._position]
+            self._answers.append(self._refuse_inspected(data, part, error))
+            part.records = None
+            self._position += 1
+        self._turn(inspected)
+
+    def _refuse_inspected(
+        self, data: TopicProduceData, part: PartitionProduceData, error: BaseException
+    ) -> PartitionProduceResponse:
+        if not isinstance(error, StorageError):
+            log.error("records of %s could not be read", data.name, exc_info=error)
+            return _error(part.index, ErrorCode.UNKNOWN_SERVER_ERROR)
+        partition = _find(self._context, data, part.index)
+        if partition is None:
+            return _error(part.index, _why_absent(self._context, data, part.index))
+        return _refused(part.index, partition, error)
+
+    def _serve(
+        self, data: TopicProduceData, part: PartitionProduceData, inspected: Inspected | None
+    ) -> PartitionProduceResponse:
+        context, request = self._context, self._request
+        partition = _find(context, data, part.index)
+        if not -1 <= request.acks <= 1:
+            return _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
+        if partition is None:
+            return _error(part.index, _why_absent(context, data, part.index))
+        return _append(context, request, partition, part, self._held, inspected)
+
+    def _end(self) -> ProduceResponse | Outcome:
+        context, request, held = self._context, self._request, self._held
+        answers = iter(self._answers)
+        response = ProduceResponse(
+            [
+                TopicProduceResponse(
+                    data.name, data.topic_id, list(islice(answers, len(data.partition_data)))
+                )
+                for data in request.topic_data
+            ]
+        )
+        if request.acks == 0:
+            if any(answer.error_code for answer in self._answers):
+                return CLOSE_CONNECTION
+            return when_due(context, NO_RESPONSE, held, 0) if held else NO_RESPONSE
+        if held:
+            return when_due(context, response, held, request.timeout_ms)
+        tell_leaders(context, response)
+        return response
 
 
 def _append(
@@ -162,9 +271,15 @@ def _append(
     partition: Partition,
     part: PartitionProduceData,
     held: list[Held],
+    inspected: Inspected | None,
 ) -> PartitionProduceResponse:
-    records = part.records
-    header = _usual_header(context, partition, records)
+    records: memoryview | bytes | None
+    header: BatchHeader | None
+    if inspected is not None:
+        records, header = inspected.records, inspected.header
+    else:
+        records = part.records
+        header = _usual_header(context, partition, records)
     if header is None:
         refusal = _refusal(context, request, partition, records)
         if refusal is not None:
@@ -172,9 +287,10 @@ def _append(
         assert isinstance(records, memoryview)  # or it had been refused
         size = 12 + int.from_bytes(records[8:12], "big")
         records = records[:size]  # what is cut short behind the batch is dropped, as Kafka does
+        header = read_header(records)
     assert records is not None
     try:
-        result = partition.append(records, header, request.acks)
+        result = partition.append(records, header, request.acks, inspected=inspected)
     except StorageError as error:
         return _refused(part.index, partition, error)
     answer = appended_answer(part.index, result)

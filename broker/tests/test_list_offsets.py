@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ from barnabas.broker.config import BrokerConfig
 from barnabas.broker.context import RequestContext
 from barnabas.broker.node import Node
 from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.broker.services import LOOKUPS_AT_ONCE
+from barnabas.storage import timestamps
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import record_heads
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -50,32 +54,96 @@ class Client:
             self.answers.append(answer)
 
 
+class World:
+    """A node with a topic of one partition, and a client."""
+
+    def __init__(self, directory: Path) -> None:
+        self.runtime = VirtualRuntime()
+        config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
+        self.node = Node(BrokerConfig.from_properties(config), self.runtime)
+        self.node.start()
+        self.client = Client(self.node)
+        topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        self.client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+        self.runtime.run_until_idle()
+        self.client.answers.clear()
+        partition = self.node.services.partitions.get("t", 0)
+        assert partition is not None
+        self.partition = partition
+
+    def look_up(self, timestamp: int) -> None:
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
+        self.client.ask(LIST_OFFSETS, 7, request)
+
+    def found(self) -> list[int]:
+        """The offset in each answer so far."""
+        return [one.topics[0].partitions[0].offset for one in self.client.answers]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.node.stop()
+
+
+def test_a_few_requests_at_a_time_unpack_a_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each unpacks it once."""
+    open_now = 0
+    opened: list[int] = []
+
+    def counted(header: Any, data: Any) -> Iterator[Any]:
+        nonlocal open_now
+        open_now += 1
+        opened.append(open_now)
+        try:
+            yield from record_heads(header, data)
+        finally:
+            open_now -= 1
+
+    monkeypatch.setattr(timestamps, "record_heads", counted)
+    ticks = 0
+
+    def monotonic() -> float:
+        nonlocal ticks
+        ticks += 1
+        return world.runtime.world.now + ticks / 1000
+
+    monkeypatch.setattr(world.runtime, "monotonic", monotonic)
+    times = [*range(1000, 6000), 9000]
+    world.partition.append(build_batch([Record(at, time, None, b"v") for at, time in enumerate(times)]))
+    for _ in range(10):
+        world.look_up(8000)
+    world.runtime.run_until_idle()
+    assert world.found() == [5000] * 10
+    assert len(opened) == 10
+    assert max(opened) <= LOOKUPS_AT_ONCE
+
+
+def test_a_segment_that_goes_while_a_thread_looks(world: World) -> None:
+    """Its file is not there any more when the thread opens it; what is there is searched again."""
+    log = world.partition.log
+    for number, time in enumerate((1000, 9000, 3000, 5000)):
+        world.partition.append(build_batch([Record(0, time, None, b"v")]))
+        if number < 3:
+            log.roll()
+    world.look_up(2000)
+    world.runtime.step()
+    log.increment_log_start_offset(2)
+    log.remove_segments_below(2)
+    world.runtime.run_until_idle()
+    assert world.found() == [2]
+
+
 @pytest.mark.parametrize(("timestamp", "expected"), [(2000, 2), (MAX_TIMESTAMP, -1)])
 def test_records_deleted_while_a_thread_looks_are_not_named(
-    tmp_path: Path, timestamp: int, expected: int
+    world: World, timestamp: int, expected: int
 ) -> None:
-    runtime = VirtualRuntime()
-    config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}
-    node = Node(BrokerConfig.from_properties(config), runtime)
-    node.start()
-    client = Client(node)
-    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-    client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
-    runtime.run_until_idle()
-    partition = node.services.partitions.get("t", 0)
-    assert partition is not None
     for time in (1000, 9000, 3000, 5000):
-        partition.append(build_batch([Record(0, time, None, b"v")]))
-    wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
-    client.answers.clear()
-    client.ask(
-        LIST_OFFSETS,
-        7,
-        ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])]),
-    )
-    assert client.answers == []
-    partition.log.increment_log_start_offset(2)
-    runtime.run_until_idle()
-    ((found,),) = ([part.offset for part in one.partitions] for one in client.answers[0].topics)
-    node.stop()
-    assert found == expected
+        world.partition.append(build_batch([Record(0, time, None, b"v")]))
+    world.look_up(timestamp)
+    assert world.client.answers == []
+    world.partition.log.increment_log_start_offset(2)
+    world.runtime.run_until_idle()
+    assert world.found() == [expected]

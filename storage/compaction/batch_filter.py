@@ -10,12 +10,12 @@ where it holds the last sequence of a producer that is known, or the last offset
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 from barnabas.storage.compaction.cleaned_transactions import CleanedTransactions
 from barnabas.storage.compaction.offset_map import OffsetMap
 from barnabas.storage.compaction.record_walk import Spans, encode_spans, latest_spans, live_spans
-from barnabas.storage.validation import DECOMPRESSED_LIMIT
 from barnabas.wire.compression import Bytes, Codec, compress
 from barnabas.wire.record_batch import (
     CODEC_MASK,
@@ -28,6 +28,9 @@ from barnabas.wire.record_batch import (
     verify_crc,
 )
 from barnabas.wire.records import records_payload
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 UNKNOWN_TYPE = -1  # of control records other than transaction markers; they stay
 
@@ -82,7 +85,7 @@ class BatchFilter:
             return None
         if not may_go or horizon is not None or header.record_count != 1:
             return batch, header
-        return self._encode(batch, header, records_payload(batch, header, DECOMPRESSED_LIMIT), None)
+        return self._encode(batch, header, records_payload(batch, header), None)
 
     def _filter_data(self, batch: Bytes, header: BatchHeader) -> tuple[Bytes, BatchHeader] | None:
         """A whole dirty batch is judged by its offsets, any other by its keys."""
@@ -98,10 +101,10 @@ class BatchFilter:
                 return None
             if len(live) == count and not any(value & 1 for value in live):
                 return batch, header
-            payload = records_payload(batch, header, DECOMPRESSED_LIMIT)
+            payload = records_payload(batch, header)
             spans = live_spans(payload, header, live)
         else:
-            payload = records_payload(batch, header, DECOMPRESSED_LIMIT)
+            payload = records_payload(batch, header)
             horizon = header.delete_horizon_ms
             spans = latest_spans(payload, header, offsets, horizon is None or settings.now_ms < horizon)
             if not spans.starts:
@@ -123,7 +126,7 @@ class BatchFilter:
         return header.next_offset == self._settings.end_offset
 
     def _encode(
-        self, batch: Bytes, header: BatchHeader, payload: bytes, spans: Spans | None
+        self, batch: Bytes, header: BatchHeader, payload: bytes | mmap, spans: Spans | None
     ) -> tuple[bytes, BatchHeader]:
         """The batch with these records alone (None: all), and with a delete horizon where one is due.
 
@@ -161,7 +164,7 @@ class BatchFilter:
 def control_type(batch: Bytes) -> int | None:
     """The type of a control batch's record (transaction_marker.py), None when it holds none. RecordBatchError
     when it can't be read."""
-    record = next(iterate_records(batch, DECOMPRESSED_LIMIT), None)
+    record = next(iterate_records(batch), None)
     if record is None:
         return None
     return int.from_bytes((record.key or b"")[2:4], "big") if len(record.key or b"") >= 4 else UNKNOWN_TYPE

@@ -20,7 +20,6 @@ from barnabas.storage.disk import Disk, File
 from barnabas.storage.log_config import LogConfig
 from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
 from barnabas.storage.transaction_index import AbortedTransaction
-from barnabas.storage.validation import DECOMPRESSED_LIMIT
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
     BatchHeader,
@@ -145,9 +144,9 @@ def _build_offset_map(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
 def _put_batch(batch: memoryview, header: BatchHeader, start: int, offsets: OffsetMap) -> bool:
     """False when the map became full on the way, and the section ends inside this batch."""
     if len(offsets.values) + header.record_count <= offsets.entries_max:
-        put_keys(records_payload(batch, header, DECOMPRESSED_LIMIT), header, start, offsets)
+        put_keys(records_payload(batch, header), header, start, offsets)
         return True
-    for record in iterate_records(batch, DECOMPRESSED_LIMIT):
+    for record in iterate_records(batch):
         if record.key is None or record.offset < start:
             continue
         if not offsets.put(record.key, record.offset, record.value is None):

@@ -8,11 +8,15 @@ length raises InvalidBatch. The format stands in wire/records.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from barnabas.storage.compaction.offset_map import RAW_KEY_MAX, OffsetMap, map_key
 from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import NO_TIMESTAMP, BatchHeader, InvalidBatch
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 _DAMAGED = "a record's length differs from its content"
 _NULL = 1  # the zigzag form of -1, in one byte
@@ -29,7 +33,7 @@ class Spans:
         self.has_tombstone = False
 
 
-def _long_varint(data: bytes, pos: int) -> tuple[int, int]:
+def _long_varint(data: bytes | mmap, pos: int) -> tuple[int, int]:
     """(value, position behind it) of an unsigned varint of up to ten bytes."""
     value = shift = 0
     while shift < 70:
@@ -42,7 +46,7 @@ def _long_varint(data: bytes, pos: int) -> tuple[int, int]:
     raise InvalidBatch("a variable-length integer is too long")
 
 
-def put_keys(data: bytes, header: BatchHeader, start_offset: int, offsets: OffsetMap) -> None:
+def put_keys(data: bytes | mmap, header: BatchHeader, start_offset: int, offsets: OffsetMap) -> None:
     """Put every key at or behind `start_offset` into the map, which must have room for all of the batch."""
     values = offsets.values
     base = header.base_offset
@@ -83,7 +87,7 @@ def put_keys(data: bytes, header: BatchHeader, start_offset: int, offsets: Offse
         raise InvalidBatch(_DAMAGED)
 
 
-def live_spans(data: bytes, header: BatchHeader, live: Sequence[int]) -> Spans:
+def live_spans(data: bytes | mmap, header: BatchHeader, live: Sequence[int]) -> Spans:
     """The records whose offsets stand in `live` (values of a sealed map, ascending, all of this batch)."""
     spans = Spans()
     starts, ends = spans.starts, spans.ends
@@ -119,7 +123,9 @@ def live_spans(data: bytes, header: BatchHeader, live: Sequence[int]) -> Spans:
     return spans
 
 
-def latest_spans(data: bytes, header: BatchHeader, offsets: OffsetMap, keeps_tombstones: bool) -> Spans:
+def latest_spans(
+    data: bytes | mmap, header: BatchHeader, offsets: OffsetMap, keeps_tombstones: bool
+) -> Spans:
     """The records that no later one of the map supersedes, and those behind all that the map speaks for.
 
     A record without a key goes (it can't be told when it is superseded), a tombstone unless
@@ -189,7 +195,7 @@ class Encoded(msgspec.Struct, gc=False):
     max_timestamp: int
 
 
-def encode_spans(data: bytes, header: BatchHeader, spans: Spans, horizon_ms: int | None) -> Encoded:
+def encode_spans(data: bytes | mmap, header: BatchHeader, spans: Spans, horizon_ms: int | None) -> Encoded:
     """The surviving records, there is at least one, with the batch's times as Kafka computes them.
 
     The base timestamp is the delete horizon or else the first record's time. Only the timestamp delta, and

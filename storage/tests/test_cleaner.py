@@ -14,6 +14,7 @@ from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
+from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records, read_header
 from hypothesis import given, settings
@@ -703,3 +704,24 @@ def test_a_power_failure_at_any_step_leaves_the_old_or_the_new(kill_after: int, 
     choose: Callable[[int], int] = lambda most: data.draw(st.integers(0, most))  # noqa: E731
     check_after_crash(house.disk.crash(choose), before, after)
     assert [header for _, header in iterate_headers(b"".join(before))]
+
+
+def test_a_batch_that_unpacks_beyond_its_bound_leaves_its_log_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that can't be read; it came while the topic was not compacted."""
+    monkeypatch.setattr(wire_records, "_UNPACKED_ALWAYS_ALLOWED", 1 << 20)
+    house = House()
+    log = house.create(cleanup_policy=frozenset({"delete"}))
+    bomb = build_batch([Record(0, house.runtime.time_ms(), b"k", bytes(2 << 20))], codec=Codec.ZSTD)
+    log.append_as_leader(bomb, 0)
+    house.configure(log)
+    house.fill(log)
+    house.start_cleaner()
+    assert "can't be cleaned" in caplog.text
+    assert "more than the limit" in caplog.text
+    end = log.log_end_offset
+    house.fill(log)
+    assert log.log_end_offset > end
+    assert log.read(0, 1 << 20).size > len(bomb)
+    house.close()

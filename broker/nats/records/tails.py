@@ -6,9 +6,14 @@ has appended. Batches come from the log, but what clients wrote there nobody has
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from barnabas.wire.compression import Bytes
 from barnabas.wire.record_batch import CorruptBatch, InvalidBatch, read_header
 from barnabas.wire.records import records_payload
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 
 def read_tails(batch: Bytes, decompressed_bytes_max: int) -> list[bytes]:
@@ -52,7 +57,7 @@ def read_tails(batch: Bytes, decompressed_bytes_max: int) -> list[bytes]:
     return tails
 
 
-def _long_size(data: bytes, size: int, position: int) -> tuple[int, int]:
+def _long_size(data: bytes | mmap, size: int, position: int) -> tuple[int, int]:
     """The rest of a length (still zigzag) whose first seven bits are `size`, and where it ends."""
     for shift in (7, 14, 21, 28):
         byte = data[position]
