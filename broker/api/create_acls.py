@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
 
 @api(30, 1, 3)
-def create_acls(_context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    return CreateAclsResponse(
-        results=[
+@sliced
+def create_acls(
+    _context: RequestContext, request: CreateAclsRequest
+) -> Generator[None, None, CreateAclsResponse]:
+    response = CreateAclsResponse()
+    for _ in request.creations:
+        response.results.append(
             AclCreationResult(
                 error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
             )
-            for _ in request.creations
-        ]
-    )
+        )
+        yield
+    return response

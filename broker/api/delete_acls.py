@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 
 
 @api(31, 1, 3)
-def delete_acls(_context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    return DeleteAclsResponse(
-        filter_results=[
+@sliced
+def delete_acls(
+    _context: RequestContext, request: DeleteAclsRequest
+) -> Generator[None, None, DeleteAclsResponse]:
+    response = DeleteAclsResponse()
+    for _ in request.filters:
+        response.filter_results.append(
             DeleteAclsFilterResult(
                 error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured."
             )
-            for _ in request.filters
-        ]
-    )
+        )
+        yield
+    return response

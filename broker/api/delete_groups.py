@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
-from barnabas.broker.groups.shard import Shard
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -12,37 +14,52 @@ from barnabas.wire.messages.delete_groups import (
     DeleteGroupsResponse,
 )
 
+GROUPS_PER_SLICE = 100
+
 
 @api(42, 0, 2)
-def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse | Outcome:
-    """Each partition of __consumer_offsets takes its groups' tombstones as one batch."""
+@sliced
+def delete_groups(
+    context: RequestContext, request: DeleteGroupsRequest
+) -> Generator[None, None, DeleteGroupsResponse | Outcome]:
+    """A partition of __consumer_offsets takes the tombstones of GROUPS_PER_SLICE groups as one batch."""
     results: dict[str, ErrorCode] = {}
-    by_shard: dict[int, tuple[Shard, list[str]]] = {}
+    by_shard: dict[int, list[str]] = {}
     for group_id in dict.fromkeys(request.groups_names):
         shard = context.services.groups.shard_of(group_id)
-        if isinstance(shard, ErrorCode):
-            results[group_id] = shard
-        else:
-            by_shard.setdefault(shard.index, (shard, []))[1].append(group_id)
-    missing = len(by_shard)
+        results[group_id] = shard if isinstance(shard, ErrorCode) else ErrorCode.NONE
+        if not isinstance(shard, ErrorCode):
+            by_shard.setdefault(shard.index, []).append(group_id)
+        yield
+    slices = [
+        group_ids[start : start + GROUPS_PER_SLICE]
+        for group_ids in by_shard.values()
+        for start in range(0, len(group_ids), GROUPS_PER_SLICE)
+    ]
+    missing = len(slices)
 
     def add(errors: dict[str, ErrorCode]) -> None:
         nonlocal missing
         results.update(errors)
         missing -= 1
         if not missing:
-            context.complete(_response(results))
+            answer_in_slices(context, _answer(results))
 
-    if not by_shard:
-        return _response(results)
-    for shard, group_ids in by_shard.values():
-        shard.offset_requests.delete_groups(group_ids, add)
+    if not slices:
+        return (yield from _answer(results))
+    for group_ids in slices:
+        shard = context.services.groups.shard_of(group_ids[0])
+        if isinstance(shard, ErrorCode):
+            add(dict.fromkeys(group_ids, shard))
+        else:
+            shard.offset_requests.delete_groups(group_ids, add)
+        yield
     return PENDING
 
 
-def _response(results: dict[str, ErrorCode]) -> DeleteGroupsResponse:
-    return DeleteGroupsResponse(
-        results=[
-            DeletableGroupResult(group_id=group_id, error_code=error) for group_id, error in results.items()
-        ]
-    )
+def _answer(results: dict[str, ErrorCode]) -> Generator[None, None, DeleteGroupsResponse]:
+    response = DeleteGroupsResponse()
+    for group_id, error in results.items():
+        response.results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+        yield
+    return response

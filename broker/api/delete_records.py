@@ -7,13 +7,14 @@ allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.leaders import absence
 from barnabas.broker.partition import Partition
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -32,18 +33,24 @@ Waiting = tuple[Partition, int, DeleteRecordsPartitionResult]
 
 
 @api(21, 0, 2)
-def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse | Outcome:
+@sliced
+def delete_records(
+    context: RequestContext, request: DeleteRecordsRequest
+) -> Generator[None, None, DeleteRecordsResponse | Outcome]:
+    wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}  # of a repetition the last counts, as in Kafka
+    for topic in request.topics:
+        for partition in topic.partitions:
+            wanted.setdefault(topic.name, {})[partition.partition_index] = partition
+            yield
+        yield
     waiting: list[Waiting] = []
-    response = DeleteRecordsResponse(
-        topics=[
-            DeleteRecordsTopicResult(
-                name=topic.name,
-                partitions=[_delete(context, topic.name, wanted, waiting) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-            if topic.partitions
-        ]
-    )
+    response = DeleteRecordsResponse()
+    for name, partitions in wanted.items():
+        result = DeleteRecordsTopicResult(name=name)
+        response.topics.append(result)
+        for partition in partitions.values():
+            result.partitions.append(_delete(context, name, partition, waiting))
+            yield
     return _wait(context, response, waiting, request.timeout_ms) if waiting else response
 
 

@@ -6,6 +6,7 @@ nobody knows come without their value.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Final
 
 from barnabas.broker.config_entries import (
@@ -19,7 +20,9 @@ from barnabas.broker.config_entries import (
 from barnabas.broker.context import RequestContext
 from barnabas.broker.logger_levels import logger_levels
 from barnabas.broker.registry import api
+from barnabas.broker.repetitions import MESSAGE, Repetitions
 from barnabas.broker.services import Services
+from barnabas.broker.sliced_handler import sliced
 from barnabas.controller.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -39,6 +42,11 @@ from barnabas.wire.messages.describe_configs import (
 )
 
 BROKER_LOGGER_RESOURCE: Final = 8
+_EXIST_BY_NAME: Final = (GROUP_RESOURCE, CLIENT_METRICS_RESOURCE)  # every name has the defaults, as in Kafka
+WITHOUT_CONFIGS_MAX: Final = 10_000
+_TOO_MANY: Final = (
+    f"The request names more than {WITHOUT_CONFIGS_MAX} groups and subscriptions without configs."
+)
 _UNSUPPORTED: Final = (
     "This most likely occurs because of a request being malformed by the client library or the message was "
     "sent to an incompatible broker. See the broker logs for more details."
@@ -46,27 +54,75 @@ _UNSUPPORTED: Final = (
 
 
 @api(32, 1, 4)
-def describe_configs(context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+@sliced
+def describe_configs(
+    context: RequestContext, request: DescribeConfigsRequest
+) -> Generator[None, None, DescribeConfigsResponse]:
     response = DescribeConfigsResponse()
+    repetitions = Repetitions()
+    described = _Described(context, request)
     for resource in request.resources:
         result = DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
-            result.configs = _describe(context.services, resource)
+            if repetitions.are_too_many(_named_by(resource)):
+                raise Refused(ErrorCode.INVALID_REQUEST, MESSAGE)
+            result.configs = described.entries(resource)
         except Refused as refusal:
             result.error_code, result.error_message = refusal.error, refusal.message
-        _trim(result.configs, resource, request, context.api_version)
         response.results.append(result)
+        yield
     return response
 
 
+def _named_by(resource: DescribeConfigsResource) -> tuple[int, str]:
+    """What makes two resources the same: this broker's id may be written as 1, 01 and 001."""
+    kind = resource.resource_type
+    is_broker = kind in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE) and resource.resource_name
+    return kind, "this broker" if is_broker else resource.resource_name
+
+
+class _Described:
+    """The entries of a request's resources. Topics with the same properties share theirs, so that a thousand topics cost
+    little more than one."""
+
+    def __init__(self, context: RequestContext, request: DescribeConfigsRequest) -> None:
+        self._context = context
+        self._request = request
+        self._of_topics: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}
+        self._without_configs = 0  # resources that have none of their own and perhaps do not exist
+
+    def entries(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        """What the request asks for of the resource. Refused."""
+        services = self._context.services
+        kind = resource.resource_type
+        if kind in _EXIST_BY_NAME and (kind, resource.resource_name) not in services.controller.image.configs:
+            self._without_configs += 1
+            if self._without_configs > WITHOUT_CONFIGS_MAX:
+                raise Refused(ErrorCode.INVALID_REQUEST, _TOO_MANY)
+        if kind != TOPIC_RESOURCE:
+            return self._trimmed(_describe(services, resource), resource)
+        _check_topic(services.controller.image, resource.resource_name)
+        overrides = services.controller.image.topic_configs(resource.resource_name)
+        alike = (*sorted(overrides.items()), None, *(resource.configuration_keys or ()))
+        found = self._of_topics.get(alike)
+        if found is None:
+            found = self._trimmed(topic_entries(services.config, overrides), resource)
+            self._of_topics[alike] = found
+        return found
+
+    def _trimmed(
+        self, entries: list[DescribeConfigsResourceResult], resource: DescribeConfigsResource
+    ) -> list[DescribeConfigsResourceResult]:
+        _trim(entries, resource, self._request, self._context.api_version)
+        return entries
+
+
 def _describe(services: Services, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+    """All entries of a resource that is not a topic."""
     kind, name = resource.resource_type, resource.resource_name
     image, config = services.controller.image, services.config
-    if kind == TOPIC_RESOURCE:
-        _check_topic(image, name)
-        return topic_entries(config, image.topic_configs(name))
     if kind == BROKER_RESOURCE:
         if not name:
             return cluster_entries(image.configs.get((BROKER_RESOURCE, ""), {}))

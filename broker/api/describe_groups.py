@@ -6,11 +6,15 @@ without an error (KIP-1043).
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.state import GroupState
 from barnabas.broker.registry import api
+from barnabas.broker.repetitions import MESSAGE, Repetitions
+from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_groups import (
     DescribedGroup,
@@ -25,13 +29,24 @@ GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 
 
 @api(15, 0, 6)
-def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-    groups = [_describe(context, group_id) for group_id in request.groups]
-    if request.include_authorized_operations:
-        for group in groups:
-            if not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
-    return DescribeGroupsResponse(groups=groups)
+@sliced
+def describe_groups(
+    context: RequestContext, request: DescribeGroupsRequest
+) -> Generator[None, None, DescribeGroupsResponse]:
+    response = DescribeGroupsResponse()
+    repetitions = Repetitions()
+    for group_id in request.groups:
+        if repetitions.are_too_many(group_id):
+            group = DescribedGroup(
+                group_id=group_id, error_code=ErrorCode.INVALID_REQUEST, error_message=MESSAGE
+            )
+        else:
+            group = _describe(context, group_id)
+        if request.include_authorized_operations and not group.error_code:
+            group.authorized_operations = GROUP_OPERATIONS
+        response.groups.append(group)
+        yield
+    return response
 
 
 def _describe(context: RequestContext, group_id: str) -> DescribedGroup:

@@ -9,10 +9,11 @@ goes, with how many records that one lacks. A directory that is offline has an e
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.storage.manager import LogManager
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import (
@@ -27,14 +28,23 @@ Placed = tuple[str, str, DescribeLogDirsPartition]  # (directory, topic, partiti
 
 
 @api(35, 1, 5)
-def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+@sliced
+def describe_log_dirs(
+    context: RequestContext, request: DescribeLogDirsRequest
+) -> Generator[None, None, DescribeLogDirsResponse]:
     manager = context.services.log_manager
     wanted = None
     if request.topics is not None:
-        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+        wanted = set[tuple[str, int]]()
+        for topic in request.topics:
+            wanted.update((topic.topic, index) for index in topic.partitions)
+            yield
     by_directory: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {}
-    for log_dir, topic, partition in _placed(manager, wanted):
-        by_directory.setdefault(log_dir, {}).setdefault(topic, []).append(partition)
+    for placed in _placed(manager, wanted):
+        if placed is not None:
+            log_dir, name, partition = placed
+            by_directory.setdefault(log_dir, {}).setdefault(name, []).append(partition)
+        yield
     return DescribeLogDirsResponse(
         results=[
             _result(manager, log_dir, by_directory.get(log_dir, {}).items()) for log_dir in manager.log_dirs
@@ -42,8 +52,9 @@ def describe_log_dirs(context: RequestContext, request: DescribeLogDirsRequest) 
     )
 
 
-def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterator[Placed]:
-    for log in manager.logs():
+def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterator[Placed | None]:
+    """Each log and each move of one that is wanted; None for another."""
+    for log in list(manager.logs()):
         if wanted is None or (log.topic, log.partition) in wanted:
             yield (
                 log.log_dir,
@@ -54,7 +65,9 @@ def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterato
                     offset_lag=max(log.high_watermark - log.log_end_offset, 0),
                 ),
             )
-    for move in manager.moves.all():
+        else:
+            yield None
+    for move in list(manager.moves.all()):
         log = move.log
         if wanted is None or (log.topic, log.partition) in wanted:
             yield (
@@ -67,6 +80,8 @@ def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterato
                     is_future_key=True,
                 ),
             )
+        else:
+            yield None
 
 
 def _result(

@@ -7,9 +7,12 @@ leader -1 and no error, as in Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata_view import TOPIC_OPERATIONS, MetadataView
 from barnabas.broker.registry import api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.controller.image import INTERNAL_TOPICS, PartitionState
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
@@ -23,9 +26,10 @@ from barnabas.wire.messages.describe_topic_partitions import (
 
 
 @api(75, 0, 0)
+@sliced
 def describe(
     context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     view = MetadataView(context)
     image = view.image
     named = [topic.name for topic in request.topics]
@@ -52,6 +56,7 @@ def describe(
         if topic is not None and end < len(topic.partitions):
             response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)
             break
+        yield
     return response
 
 

@@ -9,12 +9,14 @@ COORDINATOR_NOT_AVAILABLE.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import partial
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata_view import MetadataView
 from barnabas.broker.refused_transactions import MESSAGE, coordinator_refusal
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
     Coordinator,
@@ -24,21 +26,25 @@ from barnabas.wire.messages.find_coordinator import (
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 
+Found = tuple[ErrorCode, int]  # the coordinator's node id
+NOT_FOUND_YET: Found = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+
 
 @api(10, 0, 6)
+@sliced
 def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse | Outcome:
+) -> Generator[None, None, FindCoordinatorResponse | Outcome]:
     keys = request.coordinator_keys if context.api_version >= 4 else [request.key]
-    found: list[Coordinator | None] = [None] * len(keys)
+    found = [NOT_FOUND_YET] * len(keys)
     missing = len(keys)
 
     def add(index: int, error: ErrorCode, node_id: int) -> None:
         nonlocal missing
-        found[index] = _coordinator(context, keys[index], error, node_id)
+        found[index] = error, node_id
         missing -= 1
         if not missing:
-            context.complete(_response(context.api_version, request.key_type, found))
+            answer_in_slices(context, _answer(context, request.key_type, keys, found))
 
     if not keys:
         return FindCoordinatorResponse()
@@ -50,6 +56,7 @@ def find_coordinator(
             add(index, error, -1)
         else:
             context.services.groups.find(key, partial(add, index))
+        yield
     return PENDING
 
 
@@ -64,16 +71,26 @@ def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
     return ErrorCode.INVALID_REQUEST
 
 
-def _coordinator(context: RequestContext, key: str, error: ErrorCode, node_id: int) -> Coordinator:
-    broker = None if error else MetadataView(context).alive(node_id)
+def _answer(
+    context: RequestContext, key_type: int, keys: list[str], found: list[Found]
+) -> Generator[None, None, FindCoordinatorResponse]:
+    view = MetadataView(context)
+    coordinators = []
+    for key, (error, node_id) in zip(keys, found, strict=True):
+        coordinators.append(_coordinator(view, key, error, node_id))
+        yield
+    return _response(context.api_version, key_type, coordinators)
+
+
+def _coordinator(view: MetadataView, key: str, error: ErrorCode, node_id: int) -> Coordinator:
+    broker = None if error else view.alive(node_id)
     if broker is None:
         error = error or ErrorCode.COORDINATOR_NOT_AVAILABLE
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error)
     return Coordinator(key=key, node_id=node_id, host=broker.host, port=broker.port)
 
 
-def _response(version: int, key_type: int, found: list[Coordinator | None]) -> FindCoordinatorResponse:
-    coordinators = [coordinator for coordinator in found if coordinator is not None]
+def _response(version: int, key_type: int, coordinators: list[Coordinator]) -> FindCoordinatorResponse:
     if version >= 4:
         if key_type not in (GROUP, TRANSACTION, SHARE):  # as Kafka: for these alone there is a text
             for coordinator in coordinators:

@@ -5,30 +5,43 @@ v0-2 name one member and get its error at the top; v3 a batch, also by instance 
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
+MEMBERS_PER_SLICE = 100
+
 
 @api(13, 0, 5)
-def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse | Outcome:
+@sliced
+def leave_group(
+    context: RequestContext, request: LeaveGroupRequest
+) -> Generator[None, None, LeaveGroupResponse | Outcome]:
     version = context.api_version
-    if version < 3:
-        request.members = [MemberIdentity(member_id=request.member_id)]
+    members = [MemberIdentity(member_id=request.member_id)] if version < 3 else request.members
     if not request.group_id:
         return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
+    response = LeaveGroupResponse()
     shard = context.services.groups.shard_of(request.group_id)
+    for start in range(0, max(len(members), 1), MEMBERS_PER_SLICE):
+        if isinstance(shard, ErrorCode):
+            break
+        request.members = members[start : start + MEMBERS_PER_SLICE]
+        response.members += shard.classic.leave(request).members
+        yield
+        shard = context.services.groups.shard_of(request.group_id)
     if isinstance(shard, ErrorCode):
         return LeaveGroupResponse(error_code=shard)
-    response = shard.classic.leave(request)
     if version < 3:
         response = LeaveGroupResponse(error_code=response.members[0].error_code)
 
     def settled(error: ErrorCode) -> None:
-        failed = LeaveGroupResponse(error_code=coordinator_error(error))
-        context.complete(failed if error else response)
+        context.complete(LeaveGroupResponse(error_code=coordinator_error(error)) if error else response)
 
     shard.when_settled(settled)
     return PENDING

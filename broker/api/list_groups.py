@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -12,23 +15,26 @@ CLASSIC = "classic"
 
 
 @api(16, 0, 5)
-def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+@sliced
+def list_groups(
+    context: RequestContext, request: ListGroupsRequest
+) -> Generator[None, None, ListGroupsResponse]:
     if context.services.groups.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.strip().lower() for state in request.states_filter}
     types = {each.strip().lower() for each in request.types_filter}
+    response = ListGroupsResponse()
     if types and CLASSIC not in types:
-        return ListGroupsResponse()
-    return ListGroupsResponse(
-        groups=[
-            ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type or "",
-                group_state=group.state.value,
-                group_type=CLASSIC,
+        return response
+    for group in [group for shard in context.services.groups.shards() for group in shard.groups.values()]:
+        if not states or group.state.value.lower() in states:
+            response.groups.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=group.protocol_type or "",
+                    group_state=group.state.value,
+                    group_type=CLASSIC,
+                )
             )
-            for shard in context.services.groups.shards()
-            for group in shard.groups.values()
-            if not states or group.state.value.lower() in states
-        ]
-    )
+        yield
+    return response

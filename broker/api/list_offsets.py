@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import TypeAlias
 
 from barnabas.broker.context import RequestContext
@@ -24,6 +24,7 @@ from barnabas.broker.leaders import absence
 from barnabas.broker.partition import Partition
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, Outcome, api
 from barnabas.broker.replica_authorization import may_act_as_replica
+from barnabas.broker.sliced_handler import answer_in_slices, sliced
 from barnabas.storage.background import Steps
 from barnabas.storage.errors import StorageError
 from barnabas.storage.timestamps import TimestampOffset
@@ -66,25 +67,34 @@ OFFSET_NOT_AVAILABLE_FROM = 5  # the first version whose clients know it
 
 
 @api(2, 1, 11)
-def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse | Outcome:
+@sliced
+def list_offsets(
+    context: RequestContext, request: ListOffsetsRequest
+) -> Generator[None, None, ListOffsetsResponse | Outcome]:
     if request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id):
         return _refused(request)
-    times = {
-        (topic.name, part.partition_index): None if part.timestamp == MAX_TIMESTAMP else part.timestamp
-        for topic in request.topics
-        for part in topic.partitions
-        if part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
-        if context.services.partitions.get(topic.name, part.partition_index) is not None
-    }
+    named = Counter[Key]()  # how often
+    times: dict[Key, int | None] = {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            key = topic.name, part.partition_index
+            named[key] += 1
+            is_search = part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
+            if is_search and context.services.partitions.get(*key) is not None:
+                times[key] = None if part.timestamp == MAX_TIMESTAMP else part.timestamp
+            yield
+        yield
+    for key in [key for key in times if named[key] > 1]:
+        del times[key]  # it is refused
     if not times:
-        return _answer(context, request, {})
+        return (yield from _answer(context, request, named, {}))
 
     def done(found: Found | None, error: BaseException | None) -> None:
         if found is None:
             log.error("a lookup by time failed; closing its connection", exc_info=error)
             context.complete(CLOSE_CONNECTION)
         else:
-            context.complete(_answer(context, request, found))
+            answer_in_slices(context, _answer(context, request, named, found))
 
     context.services.lookups.add(_look_up(context, times), done)
     return PENDING
@@ -129,20 +139,21 @@ def _is_gone(context: RequestContext, key: Key, looked: Looked) -> bool:
     return isinstance(looked, StorageError) or looked.offset < partition.log.log_start_offset
 
 
-def _answer(context: RequestContext, request: ListOffsetsRequest, found: Found) -> ListOffsetsResponse:
-    asked = Counter(
-        (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
-    )
+def _answer(
+    context: RequestContext, request: ListOffsetsRequest, named: Counter[Key], found: Found
+) -> Generator[None, None, ListOffsetsResponse]:
     response = ListOffsetsResponse()
     for topic in request.topics:
-        answers = []
+        result = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(result)
         for part in topic.partitions:
-            times = asked.pop((topic.name, part.partition_index), 0)
+            times = named.pop((topic.name, part.partition_index), 0)
             if times > 1:
-                answers.append(_error(part, ErrorCode.INVALID_REQUEST))
+                result.partitions.append(_error(part, ErrorCode.INVALID_REQUEST))
             elif times == 1:  # a repetition is answered once
-                answers.append(_lookup(context, request, topic.name, part, found))
-        response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+                result.partitions.append(_lookup(context, request, topic.name, part, found))
+            yield
+        yield
     return response
 
 

@@ -13,6 +13,8 @@ again. A topic that can't be created is answered with that error here too.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, TypeVar
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata_view import (
@@ -23,6 +25,7 @@ from barnabas.broker.metadata_view import (
     MetadataView,
 )
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices, sliced
 from barnabas.broker.topic_creation import have_topics_created
 from barnabas.controller.image import INTERNAL_TOPICS, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
@@ -40,27 +43,33 @@ from barnabas.wire.primitives import ZERO_UUID
 
 log = logging.getLogger("barnabas.metadata")
 
+T = TypeVar("T")
+REFUSED_NAMED_MAX: Final = 10  # of the topics that one request can't create
+
 
 @api(3, 0, 13)
-def metadata(context: RequestContext, request: MetadataRequest) -> MetadataResponse | Outcome:
+@sliced
+def metadata(
+    context: RequestContext, request: MetadataRequest
+) -> Generator[None, None, MetadataResponse | Outcome]:
     image = context.services.controller.image
     topics = request.topics
     if topics is None or (context.api_version == 0 and not topics):
         answer = _Answer(context, request)
-        return answer.response([answer.topic(topic) for topic in image.topics.values()])
+        return (yield from answer.response(list(image.topics.values()), answer.topic))
     refused = _refuse(context.api_version, topics)
     if refused is not None:
         return refused
     ids = dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID)
     if ids:
         answer = _Answer(context, request)
-        return answer.response([answer.topic_by_id(topic_id) for topic_id in ids])
+        return (yield from answer.response(ids, answer.topic_by_id))
     names = list(dict.fromkeys(topic.name for topic in topics if topic.name is not None))
     missing = [name for name in names if name not in image.topics and _creatable(name)]
     if missing and request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
         _create(context, request, names, missing)
         return PENDING
-    return _by_name(context, request, names)
+    return (yield from _by_name(context, request, names))
 
 
 def _creatable(name: str) -> bool:
@@ -92,17 +101,21 @@ def _create(context: RequestContext, request: MetadataRequest, names: list[str],
     wanted = [auto_created_topic(name, services.config) for name in missing]
 
     def done(created: dict[str, tuple[ErrorCode, str]]) -> None:
-        for name, (error, message) in created.items():
-            if error:
-                log.info("topic %r is not created for %s: %s", name, context.client_host, message)
-        context.complete(_by_name(context, request, names))
+        refused = [(name, message) for name, (error, message) in created.items() if error]
+        for name, message in refused[:REFUSED_NAMED_MAX]:
+            log.info("topic %r is not created for %s: %s", name, context.client_host, message)
+        if len(refused) > REFUSED_NAMED_MAX:
+            log.info("%d topics in all are not created for %s", len(refused), context.client_host)
+        answer_in_slices(context, _by_name(context, request, names))
 
     have_topics_created(services.to_controller, wanted, done)
 
 
-def _by_name(context: RequestContext, request: MetadataRequest, names: list[str]) -> MetadataResponse:
+def _by_name(
+    context: RequestContext, request: MetadataRequest, names: list[str]
+) -> Generator[None, None, MetadataResponse]:
     answer = _Answer(context, request)
-    return answer.response([answer.topic_by_name(name) for name in names])
+    return (yield from answer.response(names, answer.topic_by_name))
 
 
 class _Answer:
@@ -113,7 +126,13 @@ class _Answer:
         self._context = context
         self._request = request
 
-    def response(self, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    def response(
+        self, wanted: Iterable[T], topic_of: Callable[[T], MetadataResponseTopic]
+    ) -> Generator[None, None, MetadataResponse]:
+        topics = []
+        for each in wanted:
+            topics.append(topic_of(each))
+            yield
         if self._request.include_topic_authorized_operations:
             for topic in topics:
                 if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:

@@ -6,8 +6,11 @@ v10 names topics by id (KIP-848). Topics and partitions that do not exist fail a
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -18,73 +21,88 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 
+Topic = tuple[str, bytes]  # name and id
+Errors = dict[tuple[Topic, int], int]  # by topic and partition
+NO_PARTITION = -(1 << 31)  # of a topic that is named without one
+
 
 @api(8, 2, 10)
-def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse | Outcome:
-    known, refused = _split(context, request)
+@sliced
+def offset_commit(
+    context: RequestContext, request: OffsetCommitRequest
+) -> Generator[None, None, OffsetCommitResponse | Outcome]:
+    known: dict[Topic, dict[int, OffsetCommitRequestPartition]] = {}  # of a repetition the last counts
+    refused: Errors = {}
+    image = context.services.controller.image
+    by_id = context.api_version >= 10
+    for topic in request.topics:
+        found = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.name)
+        if found is not None:
+            topic.name, topic.topic_id = found.name, found.topic_id
+        error = (
+            ErrorCode.UNKNOWN_TOPIC_ID if by_id and found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if found is not None and index in found.partitions:
+                known.setdefault((topic.name, topic.topic_id), {})[index] = partition
+            else:
+                refused[(topic.name, topic.topic_id), index] = error
+            yield
+        if found is None and not topic.partitions:
+            refused[(topic.name, topic.topic_id), NO_PARTITION] = error
+        yield
     if not known:
-        return OffsetCommitResponse(topics=refused)
+        return (yield from _answer(request, refused, {}))
     shard = context.services.groups.shard_of(request.group_id)
     if isinstance(shard, ErrorCode):
-        return _failed(request, shard)
+        return (yield from _failed(request, shard))
 
     def reply(error: ErrorCode, results: list[OffsetCommitResponseTopic]) -> None:
-        response = _failed(request, error) if error else OffsetCommitResponse(topics=_merge(refused, results))
-        context.complete(response)
+        committed = {
+            ((topic.name, topic.topic_id), each.partition_index): each.error_code
+            for topic in results
+            for each in topic.partitions
+        }
+        answer_in_slices(context, _failed(request, error) if error else _answer(request, refused, committed))
 
-    shard.offset_requests.commit(request, known, context.api_version, reply)
+    topics = [
+        OffsetCommitRequestTopic(name=name, topic_id=topic_id, partitions=list(partitions.values()))
+        for (name, topic_id), partitions in known.items()
+    ]
+    shard.offset_requests.commit(request, topics, context.api_version, reply)
     return PENDING
 
 
-def _split(
-    context: RequestContext, request: OffsetCommitRequest
-) -> tuple[list[OffsetCommitRequestTopic], list[OffsetCommitResponseTopic]]:
-    """(what exists, the answers for what does not). Topics of known ids get their names and the reverse."""
-    image = context.services.controller.image
-    by_id = context.api_version >= 10
-    known: list[OffsetCommitRequestTopic] = []
-    refused: list[OffsetCommitResponseTopic] = []
+def _failed(request: OffsetCommitRequest, error: ErrorCode) -> Generator[None, None, OffsetCommitResponse]:
+    response = OffsetCommitResponse()
     for topic in request.topics:
-        found = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.name)
-        if found is None:
-            error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            refused.append(_refuse(topic, topic.partitions, error))
-            continue
-        topic.name, topic.topic_id = found.name, found.topic_id
-        present = [each for each in topic.partitions if each.partition_index in found.partitions]
-        if len(present) < len(topic.partitions):
-            absent = [each for each in topic.partitions if each.partition_index not in found.partitions]
-            refused.append(_refuse(topic, absent, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            topic.partitions = present
-        if present:
-            known.append(topic)
-    return known, refused
+        answer = OffsetCommitResponseTopic(topic.name, topic.topic_id)
+        response.topics.append(answer)
+        for each in topic.partitions:
+            answer.partitions.append(OffsetCommitResponsePartition(each.partition_index, error))
+            yield
+        yield
+    return response
 
 
-def _refuse(
-    topic: OffsetCommitRequestTopic, partitions: list[OffsetCommitRequestPartition], error: ErrorCode
-) -> OffsetCommitResponseTopic:
-    return OffsetCommitResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            OffsetCommitResponsePartition(partition_index=each.partition_index, error_code=error)
-            for each in partitions
-        ],
-    )
-
-
-def _failed(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
-    return OffsetCommitResponse(topics=[_refuse(topic, topic.partitions, error) for topic in request.topics])
-
-
-def _merge(
-    refused: list[OffsetCommitResponseTopic], results: list[OffsetCommitResponseTopic]
-) -> list[OffsetCommitResponseTopic]:
-    """One entry a topic, what was refused first."""
-    merged = {topic.topic_id + topic.name.encode(): topic for topic in refused}
-    for topic in results:
-        entry = merged.setdefault(topic.topic_id + topic.name.encode(), topic)
-        if entry is not topic:
-            entry.partitions.extend(topic.partitions)
-    return list(merged.values())
+def _answer(
+    request: OffsetCommitRequest, refused: Errors, committed: Errors
+) -> Generator[None, None, OffsetCommitResponse]:
+    """One entry a topic, what was refused first. What is named several times is answered as often."""
+    answers: dict[Topic, OffsetCommitResponseTopic] = {}
+    for errors in (refused, committed):
+        for topic in request.topics if errors else ():
+            key = topic.name, topic.topic_id
+            if (key, NO_PARTITION) in errors:
+                answers.setdefault(key, OffsetCommitResponseTopic(*key))
+            for partition in topic.partitions:
+                error = errors.get((key, partition.partition_index))
+                if error is not None:
+                    answer = answers.get(key)
+                    if answer is None:
+                        answer = answers[key] = OffsetCommitResponseTopic(*key)
+                    answer.partitions.append(OffsetCommitResponsePartition(partition.partition_index, error))
+                yield
+            yield
+    return OffsetCommitResponse(topics=list(answers.values()))

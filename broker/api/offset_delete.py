@@ -5,8 +5,11 @@ A topic that the group reads is refused; a position that is not there is deleted
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -17,7 +20,10 @@ from barnabas.wire.messages.offset_delete import (
 
 
 @api(47, 0, 0)
-def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse | Outcome:
+@sliced
+def offset_delete(
+    context: RequestContext, request: OffsetDeleteRequest
+) -> Generator[None, None, OffsetDeleteResponse | Outcome]:
     image = context.services.controller.image
     known: dict[str, list[int]] = {}
     refused: dict[str, list[int]] = {}
@@ -27,6 +33,8 @@ def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Offs
         for partition in topic.partitions:
             index = partition.partition_index
             (known if index in existing else refused).setdefault(topic.name, []).append(index)
+            yield
+        yield
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     shard = context.services.groups.shard_of(request.group_id)
@@ -34,30 +42,31 @@ def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> Offs
         return OffsetDeleteResponse(error_code=shard)
 
     def reply(error: ErrorCode, errors: dict[str, ErrorCode]) -> None:
-        context.complete(
-            OffsetDeleteResponse(error_code=error) if error else _response(refused, known, errors)
-        )
+        if error:
+            context.complete(OffsetDeleteResponse(error_code=error))
+        else:
+            answer_in_slices(context, _answer(refused, known, errors))
 
     shard.offset_requests.delete(request.group_id, known, reply)
     return PENDING
 
 
-def _response(
+def _answer(
     refused: dict[str, list[int]], known: dict[str, list[int]], errors: dict[str, ErrorCode]
-) -> OffsetDeleteResponse:
+) -> Generator[None, None, OffsetDeleteResponse]:
     """One entry a topic, what was refused first."""
-    topics = []
+    response = OffsetDeleteResponse()
     for name in {**refused, **known}:
-        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        results = [(index, unknown) for index in refused.get(name, ())]
-        results += [(index, errors[name]) for index in known.get(name, ())]
-        topics.append(
-            OffsetDeleteResponseTopic(
-                name=name,
-                partitions=[
+        result = OffsetDeleteResponseTopic(name=name)
+        response.topics.append(result)
+        for indexes, error in (
+            (refused.get(name, ()), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (known.get(name, ()), errors.get(name, ErrorCode.NONE)),
+        ):
+            for index in indexes:
+                result.partitions.append(
                     OffsetDeleteResponsePartition(partition_index=index, error_code=error)
-                    for index, error in results
-                ],
-            )
-        )
-    return OffsetDeleteResponse(topics=topics)
+                )
+                yield
+        yield
+    return response

@@ -8,7 +8,7 @@ offset -1 without an error. v1-7 are served as a request for one group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import partial
 
 from barnabas.broker.context import RequestContext
@@ -16,6 +16,8 @@ from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.repetitions import Repetitions
+from barnabas.broker.sliced_handler import answer_in_slices, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -32,43 +34,68 @@ from barnabas.wire.primitives import ZERO_UUID
 
 
 @api(9, 1, 10)
-def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | Outcome:
+@sliced
+def offset_fetch(
+    context: RequestContext, request: OffsetFetchRequest
+) -> Generator[None, None, OffsetFetchResponse | Outcome]:
     groups = request.groups if context.api_version >= 8 else [_only_group(request)]
-    answers: list[OffsetFetchResponseGroup | None] = [None] * len(groups)
+    settled: list[Shard | ErrorCode] = [ErrorCode.NONE] * len(groups)
     missing = len(groups)
 
-    def add(index: int, answer: OffsetFetchResponseGroup) -> None:
+    def add(index: int, outcome: Shard | ErrorCode) -> None:
         nonlocal missing
-        answers[index] = answer
+        settled[index] = outcome
         missing -= 1
         if not missing:
-            context.complete(_response(context.api_version, groups, answers))
+            answer_in_slices(context, _answer(context, groups, settled))
 
     if not groups:
         return OffsetFetchResponse()
     for index, group in enumerate(groups):
-        _serve(context, group, request.require_stable, partial(add, index))
+        _settle(context, group.group_id, request.require_stable, partial(add, index))
+        yield
     return PENDING
 
 
-def _serve(
+def _settle(
     context: RequestContext,
-    group: OffsetFetchRequestGroup,
+    group_id: str,
     require_stable: bool,
-    reply: Callable[[OffsetFetchResponseGroup], None],
+    reply: Callable[[Shard | ErrorCode], None],
 ) -> None:
-    shard = context.services.groups.shard_of(group.group_id)
+    """Reply with where the group's positions are, once they count for this request."""
+    shard = context.services.groups.shard_of(group_id)
     if isinstance(shard, ErrorCode):
-        reply(_group_error(group, shard))
+        reply(shard)
         return
 
     def settled(error: ErrorCode) -> None:
-        reply(_group_error(group, _fetch_error(error)) if error else _fetch(context, shard, group))
+        reply(_fetch_error(error) if error else shard)
 
     if require_stable:
-        shard.when_stable(group.group_id, settled)
+        shard.when_stable(group_id, settled)
     else:
         shard.when_load_committed(settled)
+
+
+def _answer(
+    context: RequestContext, groups: list[OffsetFetchRequestGroup], settled: list[Shard | ErrorCode]
+) -> Generator[None, None, OffsetFetchResponse]:
+    repetitions = Repetitions()
+    answers = []
+    for group, shard in zip(groups, settled, strict=True):
+        answer = OffsetFetchResponseGroup(group_id=group.group_id)
+        answers.append(answer)
+        if isinstance(shard, ErrorCode):
+            answer.error_code = shard
+        elif repetitions.are_too_many(group.group_id):
+            answer.error_code = ErrorCode.INVALID_REQUEST
+        elif group.topics is None:
+            yield from _all(context, shard, group, answer)
+        else:
+            yield from _asked(context, shard, group, answer)
+        yield
+    return _response(context.api_version, groups, answers)
 
 
 def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
@@ -96,58 +123,56 @@ _GONE = (
 )
 
 
-def _group_error(group: OffsetFetchRequestGroup, error: ErrorCode) -> OffsetFetchResponseGroup:
-    return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error)
-
-
-def _fetch(context: RequestContext, shard: Shard, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-    topics = _all(context, shard, group) if group.topics is None else _asked(context, shard, group)
-    return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
-
-
 def _all(
-    context: RequestContext, shard: Shard, group: OffsetFetchRequestGroup
-) -> list[OffsetFetchResponseTopics]:
+    context: RequestContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
+) -> Generator[None, None, None]:
     image = context.services.controller.image
     by_id = context.api_version >= 10
-    answers = []
-    for name, partitions in shard.offsets.committed_topics(group.group_id).items():
+    committed = shard.offsets.committed_topics(group.group_id)
+    for name, positions in [(name, list(partitions.items())) for name, partitions in committed.items()]:
         known = image.topics.get(name)
         if by_id and known is None:
             continue  # it has no name on this version's wire
-        answers.append(
+        answer.topics.append(
             OffsetFetchResponseTopics(
                 name=name,
                 topic_id=known.topic_id if known is not None else ZERO_UUID,
-                partitions=[_stored(index, position) for index, position in partitions.items()],
+                partitions=[_stored(index, position) for index, position in positions],
             )
         )
-    return answers
+        yield
 
 
 def _asked(
-    context: RequestContext, shard: Shard, group: OffsetFetchRequestGroup
-) -> list[OffsetFetchResponseTopics]:
+    context: RequestContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
+) -> Generator[None, None, None]:
     image = context.services.controller.image
     by_id = context.api_version >= 10
-    answers = []
     unknown = []
+    repetitions = Repetitions()
     for topic in group.topics or ():
         name = topic.name
         if by_id:
             known = image.topic_by_id(topic.topic_id)
             if known is None:
                 unknown.append(_unknown_topic(topic))
+                yield
                 continue
             name = known.name
-        partitions = []
+        described = OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id)
+        answer.topics.append(described)
         for index in topic.partition_indexes:
             position = shard.offsets.get(group.group_id, name, index)
             if position is not None and _is_of_another_topic(position, topic.topic_id):
                 position = None
-            partitions.append(_stored(index, position))
-        answers.append(OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=partitions))
-    return answers + unknown
+            stored = _stored(index, position)
+            if stored.metadata and repetitions.are_too_many((name, index)):  # it may be 4 KB long
+                stored = _stored(index, None)
+                stored.error_code = ErrorCode.INVALID_REQUEST
+            described.partitions.append(stored)
+            yield
+        yield
+    answer.topics += unknown
 
 
 def _is_of_another_topic(position: CommittedOffset, topic_id: bytes) -> bool:
@@ -176,12 +201,11 @@ def _unknown_topic(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics
 
 
 def _response(
-    version: int, groups: list[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup | None]
+    version: int, groups: list[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
 ) -> OffsetFetchResponse:
-    complete = [answer for answer in answers if answer is not None]
     if version >= 8:
-        return OffsetFetchResponse(groups=complete)
-    answer = complete[0]
+        return OffsetFetchResponse(groups=answers)
+    answer = answers[0]
     if version < 2 and answer.error_code:
         return OffsetFetchResponse(topics=_errors_by_partition(groups[0], answer.error_code))
     return OffsetFetchResponse(

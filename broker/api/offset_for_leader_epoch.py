@@ -4,10 +4,13 @@ parted from ours can find the place (KIP-101, KIP-279, KIP-320). With a replica 
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.leaders import absence
 from barnabas.broker.registry import api
 from barnabas.broker.replica_authorization import may_act_as_replica
+from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -19,26 +22,24 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
 
 
 @api(23, 2, 4)
+@sliced
 def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> Generator[None, None, OffsetForLeaderEpochResponse]:
     is_refused = request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id)
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[
-                    EpochEndOffset(
-                        partition=wanted.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                    )
-                    if is_refused
-                    else _answer(context, topic.topic, wanted)
-                    for wanted in topic.partitions
-                ],
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        result = OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(result)
+        for wanted in topic.partitions:
+            result.partitions.append(
+                EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                if is_refused
+                else _answer(context, topic.topic, wanted)
             )
-            for topic in request.topics
-        ]
-    )
+            yield
+        yield
+    return response
 
 
 def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.context import RequestContext
+from barnabas.broker.controller_requests import RawResponse
 from barnabas.broker.node import Node
 from barnabas.broker.registry import REGISTRATIONS, Outcome
 from barnabas.broker.services import LOOKUPS_AT_ONCE
@@ -17,6 +18,7 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import record_heads
+from barnabas.wire.registry import response_type
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -36,6 +38,8 @@ class Client:
         self.answers: list[Any] = []
 
     def complete(self, context: RequestContext, response: Any) -> None:
+        if isinstance(response, RawResponse):  # it has taken several turns
+            response, _ = response_type(context.api_key).decode(context.api_version, response.body)
         self.answers.append(response)
 
     def when_abandoned(self, callback: Any) -> None:

@@ -65,7 +65,14 @@ def _message_where_none(difference: Difference) -> bool:
 
 
 def _named_twice(difference: Difference) -> bool:
-    return difference.title.endswith(": topic_twice") or "the same by name and by id" in difference.path
+    return (
+        difference.title.endswith(": topic_twice")
+        or "the same by name and by id" in difference.path
+        or (
+            difference.title.endswith((": repeated_commits", ": repeated_deletes"))
+            and "topic twice" in difference.path
+        )
+    )
 
 
 def _replica_id(difference: Difference) -> bool:

@@ -33,7 +33,6 @@ RARE = (
     "ELR in use",
     "elections of preferred leaders",
     "fault: cut pair",
-    "fault: far ahead",
     "fault: full disk",
     "fault: jump",
     "fault: kill all",

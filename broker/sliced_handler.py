@@ -1,0 +1,101 @@
+"""Handlers that serve a request of many parts in slices, so that other clients are served in between.
+
+A sliced handler is a generator: it yields between two parts and returns the response. Its parts get TURN_S of each turn of
+the loop. A request that is done within the first turn, as nearly all are, is answered as by any handler. The answer to
+one that is not may be large, so a thread encodes it; nothing may change it any more.
+
+The metadata may change between two parts: a generator copies the names that it goes through.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.controller_requests import LocalReply, RawResponse
+from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, Outcome
+from barnabas.broker.server_error import encode_or_server_error
+from barnabas.storage.background import TURN_S
+from barnabas.wire.registry import API_NAMES, response_type
+
+if TYPE_CHECKING:
+    import msgspec
+    from barnabas.broker.context import RequestContext
+    from barnabas.broker.registry import Handler
+
+    Answered = msgspec.Struct | Outcome
+    Steps = Generator[None, None, Answered]
+
+log = logging.getLogger("barnabas.connection")
+
+
+def sliced(handler: Callable[[RequestContext, Any], Steps]) -> Handler:
+    """The generator function as a handler. To be applied under `@api`."""
+
+    @wraps(handler)
+    def serve(context: RequestContext, request: Any) -> Answered:
+        steps = handler(context, request)
+        answered = _go_on(context, steps)
+        if answered is None:
+            context.services.runtime.call_soon(lambda: _turn(context, steps, is_first=False))
+            return PENDING
+        return answered
+
+    return serve
+
+
+def answer_in_slices(context: RequestContext, steps: Steps) -> None:
+    """Answer a request whose handler has returned PENDING, or is about to, with what the generator returns."""
+    _turn(context, steps, is_first=True)
+
+
+def _go_on(context: RequestContext, steps: Steps) -> Answered | None:
+    """One turn's parts; what the generator has returned, or None when there is more to do."""
+    now = context.services.runtime.monotonic
+    deadline = now() + TURN_S
+    try:
+        while True:
+            next(steps)
+            if now() >= deadline:
+                return None
+    except StopIteration as end:
+        answered: Answered = end.value
+        return answered
+
+
+def _turn(context: RequestContext, steps: Steps, *, is_first: bool) -> None:
+    if context.closed:
+        steps.close()
+        return
+    try:
+        answered = _go_on(context, steps)
+    except Exception:
+        log.exception("%s of %s failed", API_NAMES[context.api_key], context.client_host)
+        context.complete(CLOSE_CONNECTION)
+        return
+    if answered is None:
+        context.services.runtime.call_soon(lambda: _turn(context, steps, is_first=False))
+    elif answered is PENDING:
+        pass  # it will be answered by other means
+    elif is_first or isinstance(answered, Outcome) or isinstance(context.reply, LocalReply):
+        context.complete(answered)
+    else:
+        _encode(context, answered)
+
+
+def _encode(context: RequestContext, response: msgspec.Struct) -> None:
+    write = response_type(context.api_key).writers[context.api_version]
+
+    def encoded() -> bytes:
+        return b"".join(encode_or_server_error(context.api_key, write, response))  # type: ignore[arg-type]
+
+    def done(body: bytes | None, error: BaseException | None) -> None:
+        if body is None:
+            log.error("an answer for %s cannot be sent: %s", context.client_host, error)
+            context.complete(CLOSE_CONNECTION)
+        else:
+            context.complete(RawResponse(body))
+
+    context.services.runtime.run_in_thread(encoded, done)

@@ -1,0 +1,312 @@
+"""Requests of many parts: served in slices of a turn, with others in between, and answered in proportion."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.context import RequestContext
+from barnabas.broker.controller_requests import LocalReply, RawResponse
+from barnabas.broker.node import Node
+from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.repetitions import REPETITIONS_MAX
+from barnabas.broker.sliced_handler import sliced
+from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages import create_topics as ct
+from barnabas.wire.messages import delete_records as dr
+from barnabas.wire.messages import describe_configs as dc
+from barnabas.wire.messages import describe_groups as dg
+from barnabas.wire.messages import find_coordinator as fc
+from barnabas.wire.messages import join_group as jg
+from barnabas.wire.messages import list_offsets as lo
+from barnabas.wire.messages import metadata as md
+from barnabas.wire.messages import offset_commit as oc
+from barnabas.wire.messages import offset_fetch as of
+from barnabas.wire.messages import offset_for_leader_epoch as ofe
+from barnabas.wire.registry import response_type
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+TOPIC = 2
+TICK_S = 0.0001  # so that a slice of 2 ms ends after 20 parts
+
+
+class TickingRuntime(VirtualRuntime):
+    """A clock that moves on whenever it is read: work takes time, and how much work a turn does can be counted."""
+
+    ticking = False
+    reads = 0
+    reads_a_turn_max = 0
+
+    def monotonic(self) -> float:
+        if self.ticking:
+            self.reads += 1
+            self.reads_a_turn_max = max(self.reads_a_turn_max, self.reads)
+            return super().monotonic() + self.reads * TICK_S
+        return super().monotonic()
+
+    def call_soon(self, callback: Any) -> None:
+        def turn() -> None:
+            self.reads = 0
+            callback()
+
+        super().call_soon(turn)
+
+
+class Client:
+    """Asks the handlers of a node as the dispatcher does. What is answered: a response, or what was made of it."""
+
+    closed = False
+    peer_broker_id = -1
+    peer_handshake: Any = None
+
+    def __init__(self, directory: Path) -> None:
+        self.runtime = TickingRuntime()
+        properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
+        self.node = Node(BrokerConfig.from_properties(properties), self.runtime)
+        self.node.start()
+        self.answers: list[Any] = []
+        self.slow = False  # whether time passes while it is served
+
+    def complete(self, _context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        self.answers.append(response)
+
+    def context(self, key: int, version: int) -> RequestContext:
+        reply: Any = self
+        return RequestContext(self.node.services, reply, key, version, 1, "test", "PLAINTEXT", "127.0.0.1")
+
+    def ask(self, key: int, request: Any) -> Any:
+        version = REGISTRATIONS[key].max_version
+        self.answers.clear()
+        self.runtime.ticking, self.runtime.reads = self.slow, 0
+        response: Any = REGISTRATIONS[key].handler(self.context(key, version), request)
+        if response is PENDING:
+            self.runtime.run_until_idle()
+            (response,) = self.answers
+        self.runtime.ticking = False
+        if isinstance(response, RawResponse):
+            response, _ = response_type(key).decode(version, response.body)
+        return response
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    client = Client(tmp_path)
+    topic = ct.CreatableTopic(name="t", num_partitions=3, replication_factor=1)
+    assert client.ask(19, ct.CreateTopicsRequest(topics=[topic])).topics[0].error_code == E.NONE
+    client.ask(10, fc.FindCoordinatorRequest(coordinator_keys=["g"]))
+    commit = oc.OffsetCommitRequestPartition(0, 7, committed_metadata="m" * 4096)
+    topic_id = client.node.services.controller.image.topics["t"].topic_id
+    committed = oc.OffsetCommitRequestTopic("t", topic_id, [commit])
+    answer = client.ask(8, oc.OffsetCommitRequest(group_id="g", topics=[committed]))
+    assert answer.topics[0].partitions[0].error_code == E.NONE
+    client.answers.clear()
+    yield client
+    client.node.stop()
+
+
+MANY = 500
+
+
+def requests(topic_id: bytes) -> dict[str, tuple[int, Any]]:
+    """Each names MANY things."""
+    names = [f"n{number}" for number in range(MANY)]
+    return {
+        "ListOffsets": (
+            2,
+            lo.ListOffsetsRequest(
+                topics=[
+                    lo.ListOffsetsTopic("t", [lo.ListOffsetsPartition(each, timestamp=-1) for each in range(MANY)])
+                ]
+            ),
+        ),
+        "Metadata": (
+            3,
+            md.MetadataRequest(
+                topics=[md.MetadataRequestTopic(name=each) for each in names], allow_auto_topic_creation=False
+            ),
+        ),
+        "OffsetCommit": (
+            8,
+            oc.OffsetCommitRequest(
+                group_id="g",
+                topics=[
+                    oc.OffsetCommitRequestTopic(
+                        topic_id=topic_id, partitions=[oc.OffsetCommitRequestPartition(each) for each in range(MANY)]
+                    )
+                ],
+            ),
+        ),
+        "OffsetFetch": (
+            9,
+            of.OffsetFetchRequest(
+                groups=[
+                    of.OffsetFetchRequestGroup(
+                        "g", topics=[of.OffsetFetchRequestTopics("t", topic_id, list(range(MANY)))]
+                    )
+                ]
+            ),
+        ),
+        "FindCoordinator": (10, fc.FindCoordinatorRequest(coordinator_keys=names)),
+        "DescribeGroups": (15, dg.DescribeGroupsRequest(groups=names)),
+        "DeleteRecords": (
+            21,
+            dr.DeleteRecordsRequest(
+                topics=[dr.DeleteRecordsTopic("t", [dr.DeleteRecordsPartition(each) for each in range(MANY)])]
+            ),
+        ),
+        "OffsetForLeaderEpoch": (
+            23,
+            ofe.OffsetForLeaderEpochRequest(
+                topics=[
+                    ofe.OffsetForLeaderTopic("t", [ofe.OffsetForLeaderPartition(each) for each in range(MANY)])
+                ]
+            ),
+        ),
+        "DescribeConfigs": (
+            32,
+            dc.DescribeConfigsRequest(
+                resources=[dc.DescribeConfigsResource(resource_type=32, resource_name=each) for each in names]
+            ),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", requests(bytes(16)))
+def test_a_request_of_many_parts_is_served_in_slices_and_answered_as_at_once(
+    client: Client, name: str
+) -> None:
+    topic_id = client.node.services.controller.image.topics["t"].topic_id
+    at_once = client.ask(*requests(topic_id)[name])
+    client.slow = True
+    in_slices = client.ask(*requests(topic_id)[name])
+    kind: Any = response_type(requests(topic_id)[name][0])
+    version = REGISTRATIONS[requests(topic_id)[name][0]].max_version
+    assert b"".join(kind.encode(version, in_slices)) == b"".join(kind.encode(version, at_once))
+    assert 0 < client.runtime.reads_a_turn_max < 60, (
+        "parts of one turn, which may end one slice and begin another"
+    )
+
+
+def test_one_that_fails_in_a_later_turn_closes_its_connection(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    @sliced
+    def failing(_context: RequestContext, _request: Any) -> Generator[None, None, md.MetadataResponse]:
+        for _ in range(100):
+            yield
+        raise ValueError("a defect")
+
+    client.runtime.ticking = True
+    assert failing(client.context(3, 13), None) is PENDING
+    client.runtime.run_until_idle()
+    client.runtime.ticking = False
+    assert client.answers == [CLOSE_CONNECTION]
+    assert "Metadata of 127.0.0.1 failed" in caplog.text
+
+
+def test_a_client_that_has_gone_is_served_no_further(client: Client) -> None:
+    done: list[int] = []
+
+    @sliced
+    def counting(_context: RequestContext, _request: Any) -> Generator[None, None, md.MetadataResponse]:
+        for number in range(1000):
+            done.append(number)
+            yield
+        return md.MetadataResponse()
+
+    client.runtime.ticking = True
+    counting(client.context(3, 13), None)
+    client.closed = True
+    client.runtime.run_until_idle()
+    client.runtime.ticking = False
+    assert len(done) < 30
+    assert client.answers == []
+
+
+def test_who_asks_over_no_connection_gets_the_response_itself(client: Client) -> None:
+    @sliced
+    def counting(_context: RequestContext, _request: Any) -> Generator[None, None, md.MetadataResponse]:
+        for _ in range(1000):
+            yield
+        return md.MetadataResponse(cluster_id="c")
+
+    answers: list[Any] = []
+    context = client.context(3, 13)
+    context.reply = LocalReply(answers.append, lambda: None)
+    client.runtime.ticking = True
+    counting(context, None)
+    client.runtime.run_until_idle()
+    client.runtime.ticking = False
+    assert [answer.cluster_id for answer in answers] == ["c"]
+
+
+# -- repetitions
+
+
+def test_a_topics_configs_are_described_a_bounded_number_of_times(client: Client) -> None:
+    resource = dc.DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
+    results = client.ask(32, dc.DescribeConfigsRequest(resources=[resource] * 1000)).results
+    assert len(results) == 1000
+    assert [bool(result.configs) for result in results] == [True] * (1 + REPETITIONS_MAX) + [False] * (
+        999 - REPETITIONS_MAX
+    )
+    assert {result.error_code for result in results if not result.configs} == {E.INVALID_REQUEST}
+    assert results[0].configs is results[1].configs, "made once"
+
+
+def test_a_broker_is_one_resource_however_its_id_is_written(client: Client) -> None:
+    ids = ["0" * number + str(client.node.services.node_id) for number in range(1000)]
+    wanted = [dc.DescribeConfigsResource(resource_type=4, resource_name=each) for each in ids]
+    results = client.ask(32, dc.DescribeConfigsRequest(resources=wanted)).results
+    assert sum(bool(result.configs) for result in results) == 1 + REPETITIONS_MAX
+
+
+def test_groups_that_nobody_configured_are_described_a_bounded_number_of_times(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barnabas.broker.api.describe_configs.WITHOUT_CONFIGS_MAX", 10)
+    wanted = [dc.DescribeConfigsResource(resource_type=32, resource_name=f"g{each}") for each in range(20)]
+    results = client.ask(32, dc.DescribeConfigsRequest(resources=wanted)).results
+    assert [result.error_code for result in results] == [E.NONE] * 10 + [E.INVALID_REQUEST] * 10
+
+
+def test_a_group_is_described_a_bounded_number_of_times(client: Client) -> None:
+    join = jg.JoinGroupRequest(
+        group_id="big",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[jg.JoinGroupRequestProtocol(name="range", metadata=bytes(1000))],
+    )
+    join.member_id = client.ask(11, join).member_id
+    assert client.ask(11, join).error_code == E.NONE
+    groups = client.ask(15, dg.DescribeGroupsRequest(groups=["big"] * 1000)).groups
+    assert sum(bool(group.members) for group in groups) == 1 + REPETITIONS_MAX
+    assert {group.error_code for group in groups if not group.members} == {E.INVALID_REQUEST}
+
+
+def test_positions_are_told_a_bounded_number_of_times(client: Client) -> None:
+    topic_id = client.node.services.controller.image.topics["t"].topic_id
+    everything = of.OffsetFetchRequestGroup("g", topics=None)
+    groups = client.ask(9, of.OffsetFetchRequest(groups=[everything] * 1000)).groups
+    assert sum(bool(group.topics) for group in groups) == 1 + REPETITIONS_MAX
+    assert groups[-1].error_code == E.INVALID_REQUEST
+    one = of.OffsetFetchRequestGroup("g", topics=[of.OffsetFetchRequestTopics("t", topic_id, [0] * 1000)])
+    ((topic,),) = [group.topics for group in client.ask(9, of.OffsetFetchRequest(groups=[one])).groups]
+    assert sum(part.metadata != "" for part in topic.partitions) == 1 + REPETITIONS_MAX
+    assert topic.partitions[-1].error_code == E.INVALID_REQUEST
+
+
+def test_of_a_position_committed_twice_the_last_is_written_and_both_are_answered(client: Client) -> None:
+    topic_id = client.node.services.controller.image.topics["t"].topic_id
+    twice = [oc.OffsetCommitRequestPartition(1, committed_offset=each) for each in (3, 5)]
+    wanted = oc.OffsetCommitRequestTopic(topic_id=topic_id, partitions=twice)
+    (topic,) = client.ask(8, oc.OffsetCommitRequest(group_id="g", topics=[wanted])).topics
+    assert [(part.partition_index, part.error_code) for part in topic.partitions] == [(1, 0), (1, 0)]
+    shard: Any = client.node.services.groups.shard_of("g")
+    assert shard.offsets.get("g", "t", 1).offset == 5
