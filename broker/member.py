@@ -19,6 +19,7 @@ from barnabas.broker.metadata_failure import why_it_ends
 from barnabas.controller.broker_sessions import BrokerSessions
 from barnabas.controller.hand_over import HandOver
 from barnabas.controller.leader_upkeep import LeaderUpkeep
+from barnabas.controller.link.clocks import Clocks
 from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.followed_log import FollowedMetadataLog
 from barnabas.controller.link.formation import Formation
@@ -181,6 +182,7 @@ class ClusterMember:
             tls=self._tls.client if self._tls is not None else None,
         )
         links.add_listener(self._connected, self._disconnected)
+        Clocks(links, self._log_manager.wall_clock)
         self._links = links
         return links
 

@@ -35,6 +35,20 @@ def node_metrics(services: Services) -> Iterable[Family | None]:
     )
     active.add(services.config.is_controller and services.controller.is_active)
     yield active
+    wall_clock = services.log_manager.wall_clock
+    trusted = Family(
+        "barnabas_wall_clock_trusted",
+        GAUGE,
+        "0 while nothing is deleted by its age, as the wall clock differs from most other nodes' or none has been heard",
+    )
+    trusted.add(wall_clock.is_trusted)
+    ahead = Family(
+        "barnabas_wall_clock_ahead_seconds",
+        GAUGE,
+        "How far the wall clock is ahead of the median of all nodes'",
+    )
+    ahead.add(wall_clock.ahead_ms / 1000)
+    yield from (trusted, ahead)
     yield from _process()
 
 

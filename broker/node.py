@@ -260,6 +260,7 @@ class Node:
             config,
             runtime,
             controller,
+            self._log_manager.wall_clock,
             lambda topic, done: have_topic_created(self.services.to_controller, topic, done),
         )
         self.services = Services(

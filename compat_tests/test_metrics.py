@@ -50,6 +50,8 @@ def test_a_broker(fresh_broker: BrokerFactory) -> None:
     assert found[f"{MANAGER}_underreplicatedpartitions", ""] == 0
     assert found["kafka_controller_kafkacontroller_activecontrollercount", ""] == 1
     assert metrics(broker)["process_cpu_seconds_total", ""] >= found["process_cpu_seconds_total", ""] > 0
+    assert found["barnabas_wall_clock_trusted", ""] == 1
+    assert found["barnabas_wall_clock_ahead_seconds", ""] == 0
     assert found["process_open_fds", ""] > 5
     assert not [name for name, _ in found if "nats" in name]
 
@@ -81,6 +83,7 @@ def test_a_cluster(fresh_cluster: ClusterFactory) -> None:
     eventually(lambda: total(f"{MANAGER}_leadercount") == 3)
     eventually(lambda: total(f"{MANAGER}_partitioncount") == 9)
     eventually(lambda: total(f"{MANAGER}_underreplicatedpartitions") == 0)
+    eventually(lambda: total("barnabas_wall_clock_trusted") == 3)
     cluster.kill(cluster.leader("topic", 0))
     eventually(lambda: total(f"{MANAGER}_leadercount") == 3)
     eventually(lambda: total(f"{MANAGER}_underminisrpartitioncount") == 3)

@@ -127,7 +127,7 @@ class BrokerSessions:
             log.info("broker %d is registered in broker epoch %d", request.broker_id, result)
             done(BrokerRegistrationResponse(broker_epoch=result))
 
-        is_alive = self._is_alive(request.broker_id)
+        is_alive = self.is_alive(request.broker_id)
         self._controller.run(
             lambda image: register(image, self._settings, request, self._cluster_id, is_alive=is_alive),
             registered,
@@ -244,7 +244,7 @@ class BrokerSessions:
         session.last_contact = self._runtime.monotonic()
         session.heard = True
 
-    def _is_alive(self, broker_id: int) -> bool:
+    def is_alive(self, broker_id: int) -> bool:
         """Whether a broker of this id is known to live: it has spoken, not too long ago, and has not gone since. (A link
         alone says nothing: it may be that of the process which asks to be registered.)"""
         session = self._sessions.get(broker_id)

@@ -34,7 +34,7 @@ from barnabas.storage.directory import (
 from barnabas.storage.disk import Disk, write_rest
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, StorageError, is_passing
 from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
+from barnabas.storage.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log_moves import LogMoves
 from barnabas.storage.log_sync import SyncedLog
 from barnabas.storage.log_watermark import WatermarkedLog
@@ -42,6 +42,7 @@ from barnabas.storage.offline_log import OfflineLog
 from barnabas.storage.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.retention import RetentionPass
 from barnabas.storage.runtime import Runtime
+from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
 __all__ = ["LogManager", "LogManagerSettings", "parse_directory_name"]
@@ -81,8 +82,8 @@ class LogManager:
         begins_cluster: bool = True,
     ) -> None:
         """`cluster_id` None takes the one in meta.properties, or a new one. `config` serves until each topic's
-        own is known. The broker can't live without `vital_dir`. Without `begins_cluster` a cluster id that is not
-        known stays so until `join_cluster`."""
+        own is known. The broker can't live without `vital_dir`. Without `begins_cluster` there are other nodes, and a
+        cluster id that is not known stays so until `join_cluster`."""
         self._disk = disk
         self._runtime = runtime
         self._node_id = node_id
@@ -90,6 +91,7 @@ class LogManager:
         self._settings = settings or LogManagerSettings()
         self._vital_dir = vital_dir
         self._begins_cluster = begins_cluster
+        self.wall_clock = WallClock(runtime, is_alone=begins_cluster)
         self._logs: dict[tuple[str, int], Log] = {}
         self._directories = {path: LogDirectory(disk, path) for path in dict.fromkeys(log_dirs)}
         self._counts = dict.fromkeys(self._directories, 0)  # logs in each
@@ -238,7 +240,7 @@ class LogManager:
                 recovery_point=recovery_point,
                 log_start_offset=start_offset,
                 high_watermark=high_watermark,
-                producer_expiration_ms=self.producer_id_expiration_ms,
+                producer_expiration_ms=self._producer_expiration_ms(),
                 events=self,
             )
         except OSError as error:
@@ -316,16 +318,22 @@ class LogManager:
 
     def _remove_expired_producers(self, done: Callable[[], object]) -> None:
         def each() -> Iterator[None]:
-            now_ms = self._runtime.time_ms()
             for log in self.logs():
-                log.remove_expired_producers(now_ms, self.producer_id_expiration_ms)
+                now_ms = self.wall_clock.deletion_time_ms()
+                if now_ms is not None:
+                    log.remove_expired_producers(now_ms, self.producer_id_expiration_ms)
                 yield
 
         in_slices(self._runtime, each(), done)
 
+    def _producer_expiration_ms(self) -> int:
+        """For a log that is opened; at a start there may be no other node yet to compare the clock with."""
+        return self.producer_id_expiration_ms if self.wall_clock.is_trusted else LONG_MAX
+
     def enforce_retention(self, done: Callable[[], object], logs: Iterable[Log] | None = None) -> None:
         """Remove what retention lets go, of these logs or of all; `done()` afterwards."""
-        RetentionPass(self._runtime, self._disk, self.logs() if logs is None else logs, done, self.is_led)
+        chosen = self.logs() if logs is None else logs
+        RetentionPass(self._runtime, self._disk, self.wall_clock, chosen, done, self.is_led)
 
     def close(self) -> None:
         """Sync and close every log, write the checkpoints and, where all went well, the clean-shutdown marker."""
@@ -440,7 +448,7 @@ class LogManager:
             log.config,
             log_start_offset=log.log_start_offset,
             events=self,
-            producer_expiration_ms=self.producer_id_expiration_ms,
+            producer_expiration_ms=self._producer_expiration_ms(),
         )
 
     def replace(self, old: Log, new: Log) -> None:

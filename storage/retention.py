@@ -4,7 +4,7 @@ What goes and what stays is Kafka's (UnifiedLog.deleteOldSegments):
 - Only whole segments go, from the front, and only below the high watermark.
 - By time when the segment's largest record timestamp lies more than `retention.ms` back; records without a
   timestamp count with the file's modification time; a timestamp in the future keeps its segment, and those
-  behind it.
+  behind it. Not while the wall clock can't be trusted (wall_clock.py).
 - By size as long as at least `retention.bytes` remain. By start offset always.
 - The active segment goes too, after a new one has been begun; an empty one stays.
 - `cleanup.policy` without `delete` leaves only the start offset.
@@ -27,6 +27,7 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log import Log
 from barnabas.storage.runtime import Runtime
 from barnabas.storage.segment import Segment
+from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.record_batch import RecordBatchError
 
 logger = logging.getLogger("barnabas.storage")
@@ -44,10 +45,10 @@ class TimestampsUnread(Exception):
 
 
 def enforce_retention(
-    log: Log, disk: Disk, now_ms: int, is_led: Callable[[Log], bool] = lambda _: True
+    log: Log, disk: Disk, now_ms: int | None, is_led: Callable[[Log], bool] = lambda _: True
 ) -> Iterator[int]:
     """Remove what the log's settings let go, SEGMENTS_PER_STEP a step, and yield how many segments went. Of a log that
-    is not led here only what lies below its start offset.
+    is not led here only what lies below its start offset; nothing by its age where `now_ms` is None.
 
     TimestampsUnread; StorageError (KAFKA_STORAGE_ERROR).
     """
@@ -81,7 +82,7 @@ def _below_start(log: Log) -> int:
     return _leading(log, lambda _, end: end <= start, but_last=True)
 
 
-def _deletable(log: Log, disk: Disk, now_ms: int) -> tuple[int, str]:
+def _deletable(log: Log, disk: Disk, now_ms: int | None) -> tuple[int, str]:
     """How many of the first segments may go by size or time, and why."""
     if "delete" not in log.config.cleanup_policy:
         return 0, ""
@@ -93,7 +94,7 @@ def _deletable(log: Log, disk: Disk, now_ms: int) -> tuple[int, str]:
             if count:
                 return count, f"retention.bytes={limit} is exceeded"
     limit = log.config.retention_ms
-    if limit < 0:
+    if limit < 0 or now_ms is None:
         return 0, ""
     count = _leading(log, lambda segment, _: now_ms - _newest_ms(segment, disk) > limit)
     return count, f"older than retention.ms={limit}"
@@ -141,6 +142,7 @@ class RetentionPass:
         self,
         runtime: Runtime,
         disk: Disk,
+        wall_clock: WallClock,
         logs: Iterable[Log],
         done: Callable[[], object],
         is_led: Callable[[Log], bool] = lambda _: True,
@@ -148,6 +150,7 @@ class RetentionPass:
         """`is_led(log)`: whether this broker leads its partition."""
         self._runtime = runtime
         self._disk = disk
+        self._wall_clock = wall_clock
         self._done = done
         self._is_led = is_led
         self._unread: list[tuple[Log, Segment]] = []
@@ -157,7 +160,7 @@ class RetentionPass:
         in_slices(self._runtime, self._steps(logs), self._read_the_unread)
 
     def _steps(self, logs: Iterator[Log]) -> Iterator[object]:
-        now_ms = self._runtime.time_ms()
+        now_ms = self._wall_clock.deletion_time_ms()
         for log in logs:
             yield None
             if log.closed or log.failure is not None or log.cleaning:

@@ -1,4 +1,5 @@
-"""UnregisterBroker (64), version 0: the cluster forgets a broker that will not come back (KIP-500)."""
+"""UnregisterBroker (64), version 0: the cluster forgets a broker that will not come back (KIP-500). One that is running is
+refused with INVALID_REQUEST."""
 
 from __future__ import annotations
 
@@ -23,5 +24,9 @@ def forget(context: RequestContext, request: UnregisterBrokerRequest) -> Outcome
     def failed(error: ErrorCode, message: str | None) -> None:
         context.complete(UnregisterBrokerResponse(error_code=error, error_message=message))
 
-    services.controller.run(lambda image: unregister(image, services.config, request.broker_id), done, failed)
+    sessions = services.broker_sessions
+    is_alive = sessions is not None and sessions.is_alive(request.broker_id)
+    services.controller.run(
+        lambda image: unregister(image, services.config, request.broker_id, is_alive=is_alive), done, failed
+    )
     return PENDING

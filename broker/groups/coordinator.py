@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from barnabas.controller.image import MetadataImage, PartitionState
     from barnabas.controller.operations.topics import NewTopic
     from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.storage.wall_clock import WallClock
 
     CreateTopic = Callable[[NewTopic, Callable[[ErrorCode], object]], object]
 
@@ -74,6 +75,7 @@ class GroupCoordinator:
         config: BrokerConfig,
         runtime: Runtime,
         controller: Controller,
+        wall_clock: WallClock,
         create_topic: CreateTopic,
     ) -> None:
         """`create_topic(topic, done)` has the controller create a topic, and calls `done(error)` once this broker
@@ -82,6 +84,7 @@ class GroupCoordinator:
         self._settings = GroupSettings.from_config(config)
         self._runtime = runtime
         self._controller = controller
+        self._wall_clock = wall_clock
         self._topic = OffsetsTopic(controller, config, create_topic)
         self._node_id = config.node_id
         self._topic_names: dict[bytes, str] = {}  # to know the name of a topic that was deleted
@@ -192,8 +195,10 @@ class GroupCoordinator:
 
     def _expire(self) -> None:
         self._schedule_expiry()
-        for shard in self.shards():
-            shard.offset_requests.expire()
+        now_ms = self._wall_clock.deletion_time_ms()
+        if now_ms is not None:
+            for shard in self.shards():
+                shard.offset_requests.expire(now_ms)
 
     # -- routing
 

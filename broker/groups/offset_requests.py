@@ -168,9 +168,8 @@ class OffsetRequests:
 
     # -- expiry and deleted topics
 
-    def expire(self) -> None:
+    def expire(self, now_ms: int) -> None:
         """Remove offsets past their retention, and empty groups that have none left."""
-        now_ms = self._now_ms()
         for group in tuple(self._shard.groups.values()):
             records = self._expired_offsets(group, now_ms)
             stored = sum(

@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from barnabas.broker.controller_secret import read_secret
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.controller_secret import check_secret, inter_broker_secret, read_secret
+from barnabas.broker.node import Node
 from barnabas.controller.config_validators import ConfigError
+
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+SECRET = b"0123456789abcdef"
 
 
 @pytest.mark.parametrize(
@@ -53,3 +59,73 @@ def test_other_ways_to_have_no_secret(tmp_path: Path) -> None:
         read_secret("")
     with pytest.raises(ConfigError, match="can't be read"):
         read_secret(str(tmp_path))
+
+
+def config(roles: str, listeners: str, **properties: str) -> BrokerConfig:
+    return BrokerConfig.load(
+        None,
+        {},
+        [
+            "node.id=1",
+            f"process.roles={roles}",
+            f"listeners={listeners}",
+            "controller.listener.names=CONTROLLER",
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT",
+            *(f"{name.replace('_', '.')}={value}" for name, value in properties.items()),
+        ],
+    )
+
+
+OTHERS = {"controller_quorum_voters": "1@a:9093,2@b:9093,3@c:9093"}
+BOTH = "broker,controller"
+
+
+@pytest.mark.parametrize(
+    ("roles", "listeners", "properties", "named"),
+    [
+        (BOTH, "PLAINTEXT://127.0.0.1:9092,CONTROLLER://localhost:9093", OTHERS, ""),
+        (BOTH, "PLAINTEXT://[::1]:9092,CONTROLLER://127.0.0.2:9093", OTHERS, ""),
+        (BOTH, "PLAINTEXT://:9092,CONTROLLER://127.0.0.1:9093", OTHERS, "PLAINTEXT"),
+        (BOTH, "PLAINTEXT://127.0.0.1:9092,CONTROLLER://10.0.0.1:9093", OTHERS, "CONTROLLER"),
+        ("controller", "CONTROLLER://a:9093", OTHERS, "CONTROLLER"),
+        (
+            BOTH,
+            "PLAINTEXT://:9092,INTERNAL://127.0.0.1:9094,CONTROLLER://127.0.0.1:9093",
+            {**OTHERS, "inter_broker_listener_name": "INTERNAL"},
+            "",
+        ),
+        ("broker", "PLAINTEXT://:9092", {"controller_quorum_bootstrap_servers": "a:9093"}, "PLAINTEXT"),
+        (BOTH, "PLAINTEXT://:9092,CONTROLLER://:9093", {"controller_quorum_voters": "1@a:9093"}, ""),
+        (BOTH, "PLAINTEXT://:9092", {}, ""),
+    ],
+)
+def test_one_of_several_nodes_that_others_can_reach_needs_the_secret(
+    roles: str, listeners: str, properties: dict[str, str], named: str, tmp_path: Path
+) -> None:
+    made = config(roles, listeners, log_dirs=str(tmp_path), **properties)
+    check_secret(made, SECRET)
+    if not named:
+        check_secret(made, None)
+        return
+    with pytest.raises(
+        ConfigError, match=rf"barnabas\.controller\.secret\.file is not set.*{named}.*openssl rand"
+    ):
+        Node(made, VirtualRuntime()).start()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("listeners", "properties", "secret", "proves"),
+    [
+        ("PLAINTEXT://127.0.0.1:9092", {}, SECRET, None),  # there can be no other brokers
+        ("PLAINTEXT://127.0.0.1:9092", {}, None, None),
+        ("PLAINTEXT://:9092,CONTROLLER://:9093", {}, None, None),  # others could only be strangers
+        ("PLAINTEXT://:9092,CONTROLLER://:9093", {}, SECRET, SECRET),
+        ("PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093", OTHERS, None, b""),
+        ("PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093", OTHERS, SECRET, SECRET),
+    ],
+)
+def test_what_other_brokers_prove(
+    listeners: str, properties: dict[str, str], secret: bytes | None, proves: bytes | None
+) -> None:
+    assert inter_broker_secret(config(BOTH, listeners, **properties), secret) == proves

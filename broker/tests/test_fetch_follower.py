@@ -20,6 +20,7 @@ from barnabas.broker.replica_fetch_usual import read_usual_answer, usual_request
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Follower, Leader, batch
 from barnabas.storage.disk import FileRegion
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages.fetch import (
     FETCH_REQUEST,
@@ -327,9 +328,39 @@ def test_unusual_bounds_count_as_ever(bounds: tuple[int, int], offset: int) -> N
             session_epoch=1,
             topics=[FetchTopic("t", TOPIC_ID, [FetchPartition(0, epoch, offset, epoch, 0, 1 << 20)])],
         )
-        answer = side.ask(1, FETCH_VERSION, request).answer
+        answer = side.ask(1, FETCH_VERSION, request, peer_broker_id=2).answer
         answers.append(None if answer is None else answer[:6] + answer[10:])  # without the session's id
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("usual", [False, True])
+def test_a_stranger_does_not_go_on_with_a_followers_session(usual: bool) -> None:
+    side = Side(usual=usual)
+    two = side.follower(2)
+    two.session_epoch = 0
+    session_id = told(two.fetch(0, version=FETCH_VERSION)).session_id
+    side.append(1, 100, 1, 0)
+    epoch = side.partition().leader_epoch
+    request = FetchRequest(
+        replica_state=ReplicaState(2, two.broker_epoch),
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=1,
+        topics=[FetchTopic("t", TOPIC_ID, [FetchPartition(0, epoch, 1, epoch, 0, 1 << 20)])],
+    )
+    before = side.short
+    for peer in (-1, 3):
+        call = side.ask(1, FETCH_VERSION, request, peer_broker_id=peer)
+        assert told(call).responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    leadership = side.partition().leadership
+    assert leadership is not None
+    assert leadership.replicas[2].end_offset == 0
+    assert side.short == before
+    side.ask(1, FETCH_VERSION, request, peer_broker_id=2)
+    assert leadership.replicas[2].end_offset == 1
+    assert side.short == before + usual
 
 
 class Chained(EncodedCall):

@@ -14,6 +14,7 @@ from barnabas.broker import fetch_read
 from barnabas.broker.isr import Leadership
 from barnabas.broker.isr_replica import RemoteReplica
 from barnabas.broker.partition import Partition
+from barnabas.broker.partitions import PartitionManager
 from barnabas.controller import broker_sessions
 from barnabas.controller.image import MetadataImage
 from barnabas.controller.operations import brokers
@@ -22,6 +23,7 @@ from barnabas.controller.raft.append_guard import Fitted
 from barnabas.controller.raft.messages import Append, Chunk, Progress
 from barnabas.controller.raft.transport import GuardedTransport
 from barnabas.storage.log_replica import ANY_EPOCH, ReplicaLog
+from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
 Patch = tuple[Any, str, Any]  # (where, name, the function in its place)
@@ -100,6 +102,16 @@ def _without_h2() -> list[Patch]:
     return [(transport, "fit_append", unfitted)]
 
 
+def _every_clock_is_believed() -> list[Patch]:
+    """What is too old by a leader's own clock goes, whatever that shows."""
+    return [(WallClock, "is_trusted", True)]
+
+
+def _followers_expire() -> list[Patch]:
+    """Every replica applies retention by its own clock, as in Kafka."""
+    return [(PartitionManager, "_is_led", lambda _self, _log: True), (WallClock, "is_trusted", True)]
+
+
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
@@ -107,6 +119,8 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "unclean-member-stays": _unclean_member_stays,
     "without-h1": _without_h1,
     "without-h2": _without_h2,
+    "every-clock-is-believed": _every_clock_is_believed,
+    "followers-expire": _followers_expire,
 }
 
 
@@ -118,6 +132,8 @@ FOUND_BY = {
     "unclean-member-stays": 9,
     "without-h1": 13,
     "without-h2": 0,
+    "every-clock-is-believed": 9,
+    "followers-expire": 0,
 }
 
 

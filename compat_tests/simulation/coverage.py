@@ -33,6 +33,7 @@ RARE = (
     "ELR in use",
     "elections of preferred leaders",
     "fault: cut pair",
+    "fault: far ahead",
     "fault: full disk",
     "fault: jump",
     "fault: kill all",

@@ -3,7 +3,7 @@
 The promise that is tested bounds it (invariant 1 in DESIGN.md): power fails, or a disk is lost, on one broker at a
 time, and until all that it has lost is back on it nobody else is killed, as a killed process is taken for one that has
 lost something, too; unless flush.messages is 1. Processes may be killed, all at once
-too; the network and the clocks may do anything.
+too; the network may do anything. Clocks may be wrong by an hour, and that of one node by more than a year.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from barnabas.testing.virtual_network import VirtualNetwork
 from compat_tests.simulation.history import History
 from compat_tests.simulation.nodes import SimulatedNode
+
+FAR_AHEAD_MS = 400 * 86_400_000
 
 
 @dataclasses.dataclass
@@ -41,6 +43,11 @@ class Faults:
         self.happened = 0
         self._loser: SimulatedNode | None = None  # has lost what it may not have back yet
         several = len(scene.nodes) > 1
+        # The one whose clock may be wrong by more than a retention time; the others are most.
+        self._untimely = scene.random.choice(scene.nodes)
+        self.clock_was_far_ahead = False
+        if several and scene.random.random() < 0.15:
+            self._far_ahead()
         self._kinds: list[tuple[int, Callable[[], bool]]] = [
             (6, self._kill),
             (4, self._kill_in_write),
@@ -62,6 +69,7 @@ class Faults:
                 (4, self._one_way),
                 (4, self._cut_pair),
                 (3, self._wipe),
+                (2, self._far_ahead),
             ]
 
     def next(self) -> None:
@@ -311,5 +319,14 @@ class Faults:
         node = self._scene.random.choice(self._scene.nodes)
         milliseconds = self._scene.random.choice((-3_600_000, -500, 500, 60_000, 3_600_000))
         self._scene.note(f"the clock of {node.host} jumps by {milliseconds} ms")
+        node.jump(milliseconds)
+        return True
+
+    def _far_ahead(self) -> bool:
+        """By more than any record may be old, or back again."""
+        self.clock_was_far_ahead = True
+        node = self._untimely
+        milliseconds = -FAR_AHEAD_MS if node.wall_offset_ms >= FAR_AHEAD_MS // 2 else FAR_AHEAD_MS
+        self._scene.note(f"the clock of {node.host} jumps by {milliseconds // 86_400_000} days")
         node.jump(milliseconds)
         return True

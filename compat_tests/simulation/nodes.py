@@ -253,6 +253,8 @@ def properties_of(
         "log.initial.task.delay.ms": "500",
         "log.retention.check.interval.ms": "1000",
         "log.segment.delete.delay.ms": "2000",
+        "producer.id.expiration.check.interval.ms": "1000",
+        "offsets.retention.check.interval.ms": "1000",
         # Clocks here may be wrong by hours.
         "log.message.timestamp.after.max.ms": str((1 << 63) - 1),
         **extra,

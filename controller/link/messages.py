@@ -11,8 +11,9 @@ from typing import Final, TypeVar
 import msgspec
 
 PROTOCOL_VERSION_MIN: Final = 1
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 TUNNELS_SINCE: Final = 2  # the first version that knows tunnels
+CLOCKS_SINCE: Final = 3
 
 AUTHENTICATION_NONE: Final = "none"
 AUTHENTICATION_SECRET: Final = "secret"
@@ -38,8 +39,9 @@ TUNNEL_OPEN: Final = 14
 TUNNEL_DATA: Final = 15
 TUNNEL_CREDIT: Final = 16
 TUNNEL_CLOSE: Final = 17
+CLOCK: Final = 18
 
-KINDS: Final = frozenset(range(HELLO, TUNNEL_CLOSE + 1))
+KINDS: Final = frozenset(range(HELLO, CLOCK + 1))
 
 M = TypeVar("M", bound=msgspec.Struct)
 
@@ -104,6 +106,12 @@ class Leader(msgspec.Struct, array_like=True, frozen=True):
 
     term: int
     leader_id: int
+
+
+class Clock(msgspec.Struct, array_like=True, frozen=True):
+    """What the sender's wall clock shows, in ms since the epoch."""
+
+    time_ms: int
 
 
 def encode(message: msgspec.Struct) -> bytes:

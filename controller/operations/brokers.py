@@ -254,14 +254,24 @@ def leave(
 
 
 def unregister(
-    image: MetadataImage, settings: ControllerSettings, broker_id: int
+    image: MetadataImage, settings: ControllerSettings, broker_id: int, *, is_alive: bool = False
 ) -> Decision[Refusal | None]:
-    """The cluster forgets a broker (KIP-500); its replicas stay assigned to it."""
+    """The cluster forgets a broker (KIP-500); its replicas stay assigned to it. One that serves, or `is_alive` (a broker of
+    this id is known to live), is refused: Kafka 4.3.1 takes it, and the broker is gone until it is started again."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         return Decision(
             [],
             Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"),
+        )
+    if is_alive or not broker.fenced:
+        return Decision(
+            [],
+            Refusal(
+                ErrorCode.INVALID_REQUEST,
+                f"Broker {broker_id} is running and can't be unregistered: stop it first. (One that was killed counts as "
+                f"running until broker.session.timeout.ms is over.)",
+            ),
         )
     record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch)
     return Decision([*broker_removed(image, settings, broker_id), record], None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from barnabas.controller.decision import Decision
 from barnabas.controller.errors import Refusal
@@ -234,6 +235,7 @@ def test_a_move_that_nobody_of_before_has_kept_up_with_is_not_cancelled() -> Non
         partition_epoch=epoch.partition_epoch,
     )
     apply(image, alter_partition(image, SETTINGS, request))
+    mark_fenced(image, 2)
     state = apply(image, unregister(image, SETTINGS, 2))
     assert (state.leader, state.isr) == (1, [1])
     assert move(image, None) == (
@@ -348,13 +350,34 @@ def test_what_a_former_incarnation_was_in_sync_with() -> None:
         assert image.brokers[2].broker_epoch == image.offset
 
 
+def mark_fenced(image: MetadataImage, broker_id: int) -> None:
+    """Whatever it leads stays as it is."""
+    image.brokers[broker_id] = msgspec.structs.replace(image.brokers[broker_id], fenced=True)
+
+
 def test_a_broker_is_forgotten() -> None:
     image = cluster(isr=[1], elr=[2])
+    mark_fenced(image, 1)
     state = apply(image, unregister(image, SETTINGS, 1))
     assert (state.leader, state.isr, 1 in image.brokers) == (2, [2], False)
     decision = unregister(image, SETTINGS, 1)
     assert decision.response is not None
     assert decision.response.message == "Broker ID 1 is not currently registered"
+
+
+def test_a_broker_that_runs_is_not_forgotten() -> None:
+    """Broker 3 is fenced, and may be about to catch up."""
+    image = cluster()
+    for broker_id, is_alive, refused in (
+        (1, False, True),
+        (1, True, True),
+        (3, True, True),
+        (3, False, False),
+    ):
+        decision = unregister(image, SETTINGS, broker_id, is_alive=is_alive)
+        assert bool(decision.records) is not refused
+        error = None if decision.response is None else decision.response.error.name
+        assert error == ("INVALID_REQUEST" if refused else None)
 
 
 # -- directories

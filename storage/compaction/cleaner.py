@@ -3,7 +3,8 @@
 One log at a time, as long as one is dirty enough. Reading and writing run slice by slice in a thread
 (cleaning.py), no faster than `log.cleaner.io.max.bytes.per.second`; between two slices the loop looks
 whether the log is still there, swaps in what is finished (segment_swap.py) and keeps the checkpoint. A log that
-can't be cleaned is left alone until a restart; the others go on. All state belongs to the loop's thread.
+can't be cleaned is left alone until a restart; the others go on. None begins while the wall clock can't be trusted
+(wall_clock.py). All state belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ class LogCleaner:
         in_slices(self._runtime, self._look_at_all(candidates), partial(self._choose, candidates))
 
     def _look_at_all(self, candidates: list[LogToClean]) -> Iterator[None]:
-        now_ms = self._runtime.time_ms()
+        now_ms = self._manager.wall_clock.deletion_time_ms()
+        if now_ms is None:
+            return
         for log in self._manager.logs():
             yield
             if not log.config.is_compacted or log.closed or log.failure is not None:
@@ -179,11 +182,15 @@ class LogCleaner:
         from barnabas.storage.compaction.plan import plan
 
         settings = self._settings
+        now_ms = self._manager.wall_clock.deletion_time_ms()
+        if now_ms is None:
+            self._wait()
+            return
         try:
             cleaning = plan(
                 choice,
                 self._disk,
-                self._runtime.time_ms(),
+                now_ms,
                 settings.dedupe_buffer_size // settings.threads,
                 settings.io_buffer_load_factor,
             )

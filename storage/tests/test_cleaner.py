@@ -123,6 +123,24 @@ def names(house: House, log: Log) -> list[str]:
 # --- a cleaning
 
 
+def test_nothing_is_cleaned_by_a_clock_that_differs_from_the_others() -> None:
+    """Tombstones would go before every consumer has seen them."""
+    house = House()
+    log = house.create(min_compaction_lag_ms=86_400_000)
+    house.fill(log)
+    before = records(log)
+    for node_id in (2, 3):
+        house.manager.wall_clock.heard(node_id, house.runtime.time_ms())
+    house.runtime.wall_offset_ms = 400 * 86_400_000
+    house.start_cleaner()
+    house.runtime.advance(4 * BACKOFF_S)
+    assert records(log) == before
+    for node_id in (2, 3):
+        house.manager.wall_clock.heard(node_id, house.runtime.time_ms())
+    house.runtime.advance(2 * BACKOFF_S)
+    assert len(records(log)) == 5
+
+
 @pytest.mark.parametrize("codec", Codec)
 def test_a_dirty_log_is_cleaned_and_the_checkpoint_says_how_far(codec: Codec) -> None:
     house = House()

@@ -14,6 +14,7 @@ from barnabas.storage.log_config import LogConfig
 from barnabas.storage.manager import LogManager, LogManagerSettings
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.retention import SEGMENTS_PER_STEP, RetentionPass, enforce_retention
+from barnabas.storage.wall_clock import WallClock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,14 @@ TOPIC_ID = bytes(range(1, 17))
 
 def look(workshop: Any, *logs: Log, is_led: bool = True) -> None:
     ended: list[bool] = []
-    RetentionPass(workshop.runtime, workshop.disk, logs, lambda: ended.append(True), lambda _: is_led)
+    RetentionPass(
+        workshop.runtime,
+        workshop.disk,
+        WallClock(workshop.runtime),
+        logs,
+        lambda: ended.append(True),
+        lambda _: is_led,
+    )
     for _ in range(1000):
         if ended:
             return

@@ -490,6 +490,22 @@ def test_offsets_expire_by_the_check(cluster: Cluster) -> None:
     assert cluster.ask(ListGroupsRequest(), 5).groups == []
 
 
+def test_offsets_do_not_expire_by_a_clock_that_differs_from_the_others(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.find()
+    cluster.commit(9, {("t", bytes(16)): {0: 7}})
+    wall_clock = cluster.node.services.log_manager.wall_clock
+    for node_id in (2, 3):
+        wall_clock.heard(node_id, cluster.runtime.time_ms())
+    cluster.runtime.wall_offset_ms = 400 * 86_400_000
+    cluster.runtime.advance(25 * 60)
+    assert len(cluster.ask(ListGroupsRequest(), 5).groups) == 1
+    for node_id in (2, 3):
+        wall_clock.heard(node_id, cluster.runtime.time_ms())
+    cluster.runtime.advance(12 * 60)
+    assert cluster.ask(ListGroupsRequest(), 5).groups == []
+
+
 def test_other_kinds_of_groups_are_not_offered(cluster: Cluster) -> None:
     """Clients that ask for them (group.protocol=consumer) are told by these two, before they would join."""
     answer = cluster.ask(ApiVersionsRequest(client_software_name="c", client_software_version="1"), 4)
