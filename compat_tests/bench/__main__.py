@@ -21,7 +21,7 @@ from compat_tests.bench.report import Results
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.java_tools import JavaTools
 
-_WARM_UP_ROUNDS = {"Apache Kafka": 3, "Barnabas": 1}
+_WARM_UP_ROUNDS = {"Apache Kafka": 3, "Other checkout": 1, "Barnabas": 1}
 
 
 def measure_starts(brokers: dict[str, Broker], results: Results, times: int) -> None:
@@ -79,9 +79,12 @@ def main() -> int:
     parser.add_argument("--starts", type=int, default=3, help="times that each broker is started (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of each workload (default 1.0)")
     parser.add_argument("--picture", help="also draw the ratios into this SVG file")
+    parser.add_argument(
+        "--against", type=Path, help="compare with the Barnabas of this checkout, not with Apache Kafka"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        brokers = startup.make_brokers(Path(folder))
+        brokers = startup.make_brokers(Path(folder), options.against)
         results = Results(list(brokers))
         try:
             measure_starts(brokers, results, options.starts)

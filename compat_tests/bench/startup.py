@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from barnabas.testing.ports import free_port
@@ -23,16 +24,25 @@ class WarmApacheBroker(ApacheBroker):
     jvm_options = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
 
 
-def make_brokers(folder: Path) -> dict[str, Broker]:
-    """Both brokers, not started, on ports of their own; the first is the one to compare with."""
+def make_brokers(folder: Path, other_checkout: Path | None = None) -> dict[str, Broker]:
+    """Both brokers, not started, on ports of their own; the first is the one to compare with: Apache Kafka, or the
+    Barnabas of another checkout in which `make setup` has been run."""
     kinds: dict[str, Callable[[Path, dict[str, str]], Broker]] = {
         "Apache Kafka": WarmApacheBroker,
         "Barnabas": BarnabasBroker,
     }
+    if other_checkout is not None:
+        kinds = {"Other checkout": partial(_of_checkout, other_checkout), "Barnabas": BarnabasBroker}
     return {
         name: make(folder / name.split()[0].lower(), {"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"})
         for name, make in kinds.items()
     }
+
+
+def _of_checkout(checkout: Path, directory: Path, settings: dict[str, str]) -> Broker:
+    broker = BarnabasBroker(directory, settings)
+    broker.python = str(checkout.absolute() / ".venv" / "bin" / "python")
+    return broker
 
 
 def first_start(broker: Broker) -> None:

@@ -29,6 +29,7 @@ class BarnabasBroker(Broker):
         self._first_port = free_port()  # not 0: it must be free at the next start, too
         self.preexec: Callable[[], None] | None = None
         self.command_prefix: list[str] = []
+        self.python = sys.executable  # another checkout's, to compare the two
 
     def effective_settings(self) -> dict[str, str]:
         """The settings that go onto the command line."""
@@ -40,7 +41,7 @@ class BarnabasBroker(Broker):
 
     def command(self) -> list[str]:
         """The command line."""
-        command = [*self.command_prefix, sys.executable, "-m", "barnabas.cli", "start"]
+        command = [*self.command_prefix, self.python, "-m", "barnabas.cli", "start"]
         for name, value in self.effective_settings().items():
             command += ["--set", f"{name}={value}"]
         return command
