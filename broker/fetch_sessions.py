@@ -9,9 +9,10 @@ costs what changed, not what exists, and an append costs nothing where nobody fe
 Partitions take turns as in Kafka: who got records goes to the end of the line, so that a small max_bytes
 starves nobody.
 
-The cache is bounded by max.incremental.fetch.session.cache.slots. A new session takes the place of one that
-nobody used for two minutes, or else of a smaller one that is at least that old; followers' sessions are
-worth more than clients'. Without a place the answer says session 0, and the client goes on without.
+The cache is bounded by max.incremental.fetch.session.cache.slots, and, which Kafka's is not, by CLIENT_PARTITIONS_MAX in
+all sessions of clients together. A new session takes the place of one that nobody used for two minutes, or else of a
+smaller one that is at least that old; followers' sessions are worth more than clients'. Without a place the answer says
+session 0, and the client goes on without. A session that grows beyond the bound is closed (FETCH_SESSION_ID_NOT_FOUND).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 NO_SESSION: Final = 0
 EVICTION_MS: Final = 120_000  # min.incremental.fetch.session.eviction.ms, a constant in Kafka as well
+CLIENT_PARTITIONS_MAX: Final = 200_000  # some 100 MB
 SESSION_ID_MAX: Final = 0x7FFFFFFF
 EPOCH_MAX: Final = 0x7FFFFFFF  # after it comes 1: 0 and -1 have meanings of their own
 
@@ -127,10 +129,14 @@ class FetchSession:
                         dropped.partition.waiters(self.privileged).pop(self, None)
 
     def add(self, topic: str | None, topic_id: bytes, wanted: FetchPartition) -> SessionPartition:
-        """A partition that the session does not have yet, at the end of the line."""
+        """A partition, at the end of the line. Of one that a request names twice the last counts, as in Kafka."""
+        key: Key = topic_id if self.uses_topic_ids else topic or "", wanted.partition
+        added = self.partitions.get(key)
+        if added is not None:
+            added.wanted = wanted
+            return added
         self._turns += 1
-        added = SessionPartition(topic, topic_id, wanted, self._turns)
-        self.partitions[topic_id if self.uses_topic_ids else topic or "", wanted.partition] = added
+        added = self.partitions[key] = SessionPartition(topic, topic_id, wanted, self._turns)
         return added
 
     def use_isolation(self, committed: bool) -> None:
@@ -298,6 +304,7 @@ class FetchSessionCache:
         self._runtime = runtime
         self._slots = slots
         self._sessions: dict[int, FetchSession] = {}  # by id, the one that was used last at the end
+        self._client_partitions = 0  # in all sessions that are not followers'
         # Kafka's order of what goes first: clients' before followers', small before large.
         self._evictable_by_all: list[tuple[bool, int, int]] = []
         self._evictable_by_privileged: list[tuple[bool, int, int]] = []
@@ -309,20 +316,29 @@ class FetchSessionCache:
         return self._sessions.get(session_id)
 
     def make_room(self, privileged: bool, size: int) -> bool:
-        """Whether a session of `size` partitions has a place; evicts one for it if need be."""
-        if len(self._sessions) < self._slots:
-            return True
-        if not self._sessions:
+        """Whether a session of `size` partitions has a place; evicts others for it if need be."""
+        if not privileged and size > CLIENT_PARTITIONS_MAX:
             return False
-        oldest = next(iter(self._sessions.values()))
-        if self._now_ms() - oldest.last_used_ms > EVICTION_MS:
-            self.remove(oldest.id)
-            return True
-        evictable = self._evictable_by_privileged if privileged else self._evictable_by_all
-        if not evictable or (privileged, size, 0) < evictable[0]:
-            return False
-        self.remove(evictable[0][2])
+        while len(self._sessions) >= self._slots or self._is_full(privileged, size):
+            if not self._sessions:
+                return False
+            oldest = next(iter(self._sessions.values()))
+            if self._now_ms() - oldest.last_used_ms > EVICTION_MS:
+                self.remove(oldest.id)
+                continue
+            evictable = self._evictable_by_privileged if privileged else self._evictable_by_all
+            if not evictable or (privileged, size, 0) < evictable[0]:
+                return False
+            self.remove(evictable[0][2])
         return True
+
+    def has_room_to_grow(self, session: FetchSession) -> bool:
+        """Whether the session may have the partitions that a request has just added."""
+        counted = session.evictable_key[1] if session.evictable_key is not None else 0
+        return not self._is_full(session.privileged, len(session.partitions) - counted)
+
+    def _is_full(self, privileged: bool, more: int) -> bool:
+        return not privileged and more > 0 and self._client_partitions + more > CLIENT_PARTITIONS_MAX
 
     def add(self, session: FetchSession) -> None:
         """Give it an id and a place, which `make_room` has promised."""
@@ -343,6 +359,8 @@ class FetchSessionCache:
         if session.evictable_key != key or session.is_old != is_old:
             self._forget_evictable(session)
             session.evictable_key, session.is_old = key, is_old
+            if not session.privileged:
+                self._client_partitions += len(session.partitions)
             if not session.privileged or is_old:
                 insort(self._evictable_by_privileged, key)
             if is_old:
@@ -360,6 +378,8 @@ class FetchSessionCache:
         if key is None:
             return
         session.evictable_key = None
+        if not session.privileged:
+            self._client_partitions -= key[1]
         for keys in (self._evictable_by_all, self._evictable_by_privileged):
             index = bisect_left(keys, key)
             if index < len(keys) and keys[index] == key:

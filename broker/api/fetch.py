@@ -54,6 +54,9 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Out
     if not session.partitions:
         sessions.remove(session.id)
         return FullFetch(context, request, False).serve()
+    if not sessions.has_room_to_grow(session):
+        sessions.remove(session.id)
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     sessions.touch(session)
     session.advance()
     return IncrementalFetch(context, request, session, session.epoch).serve()

@@ -16,6 +16,7 @@ from barnabas.broker.groups.member import Member, Protocols
 from barnabas.broker.groups.rebalance import Rebalancer, coordinator_error, generation_response
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from barnabas.broker.groups.state import GroupState
+from barnabas.broker.groups.usage import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -100,6 +101,8 @@ class ClassicProtocol:
             group.remove(member_id)
             reply(join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             return
+        if not self._has_room(group, request, client, reply):
+            return
         names = [protocol.name for protocol in request.protocols]
         if not group.supports_protocols(request.protocol_type, names):
             reply(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
@@ -124,6 +127,27 @@ class ClassicProtocol:
             awaiting = member is not None and member.is_awaiting_join
             return awaiting or group.awaiting_join_count < self._settings.group_max_size
         return member is not None or len(group.members) < self._settings.group_max_size
+
+    def _has_room(
+        self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: JoinReply
+    ) -> bool:
+        """Whether what the member says of itself may be kept; else it has been answered."""
+        usage = self._rebalancer.usage
+        instance_id = request.group_instance_id
+        known = group.members.get(
+            request.member_id if instance_id is None else group.static_members.get(instance_id, "")
+        )
+        more = new_member(request, client, request.member_id).size() - (known.size() if known else 0)
+        if more > 0 and group.member_bytes + more > MEMBER_BYTES_OF_GROUP_MAX:
+            log.warning("Group %s is full: its members say too much of themselves", group.group_id)
+            group.remove(request.member_id)
+            reply(join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
+            return False
+        if more > 0 and usage.member_bytes + more > MEMBER_BYTES_MAX:
+            log.warning("Group %s: the groups of this broker hold too much in memory", group.group_id)
+            reply(join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id))
+            return False
+        return True
 
     def _join_new(
         self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: JoinReply
@@ -156,16 +180,7 @@ class ClassicProtocol:
         member_id: str,
         reply: JoinReply,
     ) -> None:
-        member = Member(
-            member_id,
-            request.group_instance_id,
-            client.client_id,
-            client.client_host,
-            request.rebalance_timeout_ms,
-            request.session_timeout_ms,
-            request.protocol_type,
-            protocols_of(request),
-        )
+        member = new_member(request, client, member_id)
         member.is_new = True
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.new_member_added = True
@@ -377,6 +392,19 @@ class ClassicProtocol:
         log.info("Group %s: member %s leaves (%s)", group.group_id, member_id, identity.reason or "no reason")
         group.remove(member_id)
         return ErrorCode.NONE
+
+
+def new_member(request: JoinGroupRequest, client: Client, member_id: str) -> Member:
+    return Member(
+        member_id,
+        request.group_instance_id,
+        client.client_id,
+        client.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocol_type,
+        protocols_of(request),
+    )
 
 
 def join_error(error: ErrorCode, member_id: str) -> JoinGroupResponse:

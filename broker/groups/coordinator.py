@@ -21,6 +21,7 @@ import msgspec
 from barnabas.broker.groups.deleted_topic import DeletedTopic
 from barnabas.broker.groups.offsets_topic import OffsetsTopic
 from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.usage import GroupUsage
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -82,6 +83,7 @@ class GroupCoordinator:
         knows it."""
         self._log = coordinator_log
         self._settings = GroupSettings.from_config(config)
+        self._usage = GroupUsage()
         self._runtime = runtime
         self._controller = controller
         self._wall_clock = wall_clock
@@ -164,7 +166,7 @@ class GroupCoordinator:
     def _load(self, index: int, topic_id: bytes, leader_epoch: int) -> None:
         from barnabas.broker.groups.shard import Shard  # late: a broker without groups does without
 
-        shard = Shard(index, self._log, self._runtime, self._settings)
+        shard = Shard(index, self._log, self._runtime, self._settings, self._usage)
         led = self._led[index] = _Led(shard, topic_id, leader_epoch)
         shard.load(partial(self._loaded, index, led))
 

@@ -23,13 +23,16 @@ from barnabas.wire.messages.sync_group import SyncGroupResponse
 if TYPE_CHECKING:
     from barnabas.broker.groups.member import JoinReply, SyncReply
     from barnabas.broker.groups.timers import DeadlineTimer
+    from barnabas.broker.groups.usage import GroupUsage
 
 
 class ClassicGroup:
     """One classic group. `protocol_type` None: a simple group, which stores offsets and has no members."""
 
-    def __init__(self, group_id: str, clock: Callable[[], int]) -> None:
+    def __init__(self, group_id: str, clock: Callable[[], int], usage: GroupUsage) -> None:
         self.group_id = group_id
+        self._usage = usage
+        self.member_bytes = 0  # of all members
         self._clock = clock  # wall clock, ms
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.EMPTY
@@ -130,6 +133,7 @@ class ClassicGroup:
         timer = self.pending_joins.pop(member_id, None)
         if timer is not None:
             timer.cancel()
+            self._usage.remove_pending_join(member_id)
 
     def update_member(
         self,
@@ -206,6 +210,10 @@ class ClassicGroup:
         return max(votes, key=lambda name: votes[name])
 
     def _count_protocols(self, member: Member, by: int) -> None:
+        if self.state is not GroupState.DEAD:
+            change = by * member.size()
+            self.member_bytes += change
+            self._usage.member_bytes += change
         counts = self._protocol_counts
         for name in member.protocol_names():
             count = counts.get(name, 0) + by
@@ -293,10 +301,13 @@ class ClassicGroup:
     def kill(self, error: ErrorCode) -> None:
         """The group ends here: state Dead, timers off, everything that waits answered with `error`."""
         self.transition_to(GroupState.DEAD)
-        for timer in (self.join_timer, self.sync_timer, *self.pending_joins.values()):
+        for timer in (self.join_timer, self.sync_timer):
             if timer is not None:
                 timer.cancel()
-        self.pending_joins.clear()
+        for member_id in tuple(self.pending_joins):
+            self.discard_pending_join(member_id)
+        self._usage.member_bytes -= self.member_bytes
+        self.member_bytes = 0
         for member in tuple(self.members.values()):
             if member.session is not None:
                 member.session.cancel()

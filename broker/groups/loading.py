@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
@@ -18,6 +19,9 @@ from barnabas.broker.groups.records import (
 )
 from barnabas.broker.groups.state import GroupState
 from barnabas.broker.last_records import LastRecords
+
+if TYPE_CHECKING:
+    from barnabas.broker.groups.usage import GroupUsage
 
 log = logging.getLogger(__name__)
 
@@ -62,10 +66,10 @@ class GroupReplay(LastRecords):
         yield from self._begin()
 
 
-def restore_group(written: GroupWritten, clock: Callable[[], int]) -> ClassicGroup:
+def restore_group(written: GroupWritten, clock: Callable[[], int], usage: GroupUsage) -> ClassicGroup:
     """The group that a group metadata record describes: Stable with members, else Empty."""
     value = written.value
-    group = ClassicGroup(written.group_id, clock)
+    group = ClassicGroup(written.group_id, clock, usage)
     group.persisted = True
     group.generation_id = value.generation
     group.protocol_type = value.protocol_type or None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+from barnabas.broker.groups.usage import MEMBER_OVERHEAD_BYTES, PROTOCOL_OVERHEAD_BYTES
+
 if TYPE_CHECKING:
     from barnabas.broker.groups.timers import DeadlineTimer
     from barnabas.wire.messages.join_group import JoinGroupResponse
@@ -68,6 +70,16 @@ class Member:
     @property
     def is_awaiting_join(self) -> bool:
         return self.join_reply is not None
+
+    def size(self) -> int:
+        """Bytes that it takes, about; its assignment comes from the log, which bounds it."""
+        return (
+            MEMBER_OVERHEAD_BYTES
+            + len(self.member_id)
+            + len(self.client_id)
+            + len(self.group_instance_id or "")
+            + sum(len(name) + len(metadata) + PROTOCOL_OVERHEAD_BYTES for name, metadata in self.protocols)
+        )
 
     def protocol_names(self) -> set[str]:
         return {name for name, _ in self.protocols}

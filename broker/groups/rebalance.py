@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.member import Member
     from barnabas.broker.groups.settings import GroupSettings
+    from barnabas.broker.groups.usage import GroupUsage
     from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -53,10 +54,11 @@ _RESPONSE_ERRORS = {
 class Rebalancer:
     """Moves the groups of one shard through their states."""
 
-    def __init__(self, runtime: Runtime, settings: GroupSettings, append: Append) -> None:
+    def __init__(self, runtime: Runtime, settings: GroupSettings, append: Append, usage: GroupUsage) -> None:
         self.runtime = runtime
         self.settings = settings
         self._append = append
+        self.usage = usage
 
     def persist(
         self, group: ClassicGroup, assignments: dict[str, bytes], done: Callable[[ErrorCode], None]
@@ -87,9 +89,13 @@ class Rebalancer:
         timer = DeadlineTimer(self.runtime, lambda: self._pending_join_expired(group, member_id))
         group.pending_joins[member_id] = timer
         timer.set(session_timeout_ms)
+        self.usage.add_pending_join(member_id, lambda: self._forget_pending_join(group, member_id))
 
     def _pending_join_expired(self, group: ClassicGroup, member_id: str) -> None:
         log.info("Group %s: pending member %s did not join in time", group.group_id, member_id)
+        self._forget_pending_join(group, member_id)
+
+    def _forget_pending_join(self, group: ClassicGroup, member_id: str) -> None:
         group.discard_pending_join(member_id)
         self.complete_join_if_all_joined(group)
 

@@ -26,6 +26,7 @@ from barnabas.broker.groups.records import (
     OffsetWritten,
     encode_batch,
 )
+from barnabas.broker.groups.usage import GroupUsage
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import EncodeError
 
@@ -82,20 +83,27 @@ class Shard:
     """One loaded partition of __consumer_offsets."""
 
     def __init__(
-        self, index: int, coordinator_log: CoordinatorLog, runtime: Runtime, settings: GroupSettings
+        self,
+        index: int,
+        coordinator_log: CoordinatorLog,
+        runtime: Runtime,
+        settings: GroupSettings,
+        usage: GroupUsage | None = None,
     ) -> None:
+        """`usage` is that of all groups of the broker."""
         self.index = index
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = OffsetStore()
         self._log = coordinator_log
         self._runtime = runtime
         self._settings = settings
+        self._usage = usage or GroupUsage()
         self._sequence = 0
         self._pending = PendingAppends(runtime, settings.offsets_commit_timeout_ms)
         self._loading: Loading | None = None
         self._loaded_last: PendingAppend | None = None  # what was loaded and is not committed yet
         self._unloaded = False
-        self.rebalancer = Rebalancer(runtime, settings, self.append)
+        self.rebalancer = Rebalancer(runtime, settings, self.append, self._usage)
         self.classic = ClassicProtocol(self, self.rebalancer)
         self.offset_requests = OffsetRequests(self, settings, runtime.time_ms)
 
@@ -105,7 +113,7 @@ class Shard:
         return self.groups.get(group_id)
 
     def create(self, group_id: str) -> ClassicGroup:
-        group = self.groups[group_id] = ClassicGroup(group_id, self._runtime.time_ms)
+        group = self.groups[group_id] = ClassicGroup(group_id, self._runtime.time_ms, self._usage)
         return group
 
     def drop(self, group: ClassicGroup, error: ErrorCode) -> None:
@@ -286,7 +294,7 @@ class Shard:
 
     def _replay(self, record: GroupRecord) -> None:
         if isinstance(record, GroupWritten):
-            self.groups[record.group_id] = restore_group(record, self._runtime.time_ms)
+            self.groups[record.group_id] = restore_group(record, self._runtime.time_ms, self._usage)
         else:
             self._apply(record, None)
 

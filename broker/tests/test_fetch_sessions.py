@@ -575,3 +575,34 @@ def test_without_a_slot_the_answer_has_no_session(tmp_path: Path) -> None:
     answer = broker.ask(FETCH, VERSION, fetch_request(topic, {}, session_id=first, epoch=1))
     assert answer.error_code == NOT_FOUND
     broker.node.stop()
+
+
+def test_the_sessions_of_clients_hold_so_many_partitions_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barnabas.broker.fetch_sessions.CLIENT_PARTITIONS_MAX", 5)
+    broker = Broker(tmp_path)
+    topic = broker.create_topic(PARTITIONS)
+    first, second = made_session(broker, topic, 3), made_session(broker, topic, 2)
+    assert first
+    assert second
+    assert made_session(broker, topic, 1) == 0, "the client goes on without a session"
+    grown = broker.ask(FETCH, VERSION, fetch_request(topic, {3: 0}, session_id=second, epoch=1))
+    assert grown.error_code == NOT_FOUND
+    assert made_session(broker, topic, 2), "it has made room"
+    known = broker.ask(FETCH, VERSION, fetch_request(topic, {0: 0, 1: 0}, session_id=first, epoch=1))
+    assert known.error_code == 0, "what it names anew it has already"
+    broker.runtime.advance(EVICTION_MS / 1000 + 1)
+    assert made_session(broker, topic, 4), "of those that are not used as many go as it takes"
+    broker.node.stop()
+
+
+def test_a_session_has_a_partition_once_that_a_request_names_often(broker: Broker) -> None:
+    topic = broker.create_topic(PARTITIONS)
+    request = fetch_request(topic, {0: 0})
+    request.topics[0].partitions *= 100
+    session_id = broker.ask(FETCH, VERSION, request).session_id
+    session = broker.node.services.fetch_sessions.get(session_id)
+    assert session is not None
+    assert len(session.partitions) == 1
+    assert len(session.active) <= 1

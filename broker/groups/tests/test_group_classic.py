@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from barnabas.broker.groups import classic, usage
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode as E
@@ -113,6 +114,64 @@ def test_group_max_size(make_bench: Any) -> None:
     bench.stable()
     refused = bench.join()
     assert (refused.error, refused.member_id) == (E.GROUP_MAX_SIZE_REACHED, "")
+
+
+def test_the_oldest_pending_ids_make_room_for_new_ones(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "PENDING_JOINS_MAX", 3)
+    ids = [bench.join(session_ms=1_800_000).member_id for _ in range(5)]
+    assert list(bench.group.pending_joins) == ids[2:]
+    assert bench.join(ids[0]).error is E.UNKNOWN_MEMBER_ID, "the client asks for another id then"
+    assert bench.join(ids[4]).waiting
+    more = [bench.join(session_ms=1_800_000).member_id for _ in range(2)]
+    assert set(bench.group.pending_joins) == {ids[3], *more}, "one that has joined needs no place any more"
+
+
+def test_a_forgotten_pending_id_holds_no_rebalance(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "PENDING_JOINS_MAX", 1)
+    (stable,), _ = bench.stable()
+    bench.join(session_ms=1_800_000)
+    other = bench.join(group="other")
+    assert not bench.group.pending_joins
+    assert other.error is E.MEMBER_ID_REQUIRED
+    assert bench.join(stable, protocols=[("range", b"changed")]).error is E.NONE, "it waits for nobody"
+
+
+def test_the_members_of_a_group_may_say_so_much_of_themselves(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic, "MEMBER_BYTES_OF_GROUP_MAX", 10_000)
+    bench.stable(protocols=[("range", bytes(5000))])
+    size = bench.group.member_bytes
+    refused = bench.join(version=3, protocols=[("range", bytes(5000))])
+    assert (refused.error, refused.member_id) == (E.GROUP_MAX_SIZE_REACHED, "")
+    many = bench.join(version=3, protocols=[("range", b""), *((f"p{number}", b"") for number in range(50))])
+    assert many.error is E.GROUP_MAX_SIZE_REACHED, "an object costs as much as what is in it"
+    assert len(bench.group.members) == 1
+    assert bench.group.member_bytes == bench.shard.rebalancer.usage.member_bytes == size
+
+
+def test_the_groups_of_a_broker_hold_so_much_of_their_members(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classic, "MEMBER_BYTES_MAX", 10_000)
+    bench.stable(protocols=[("range", bytes(5000))])
+    refused = bench.join(version=3, protocols=[("range", bytes(5000))], group="other")
+    assert refused.error is E.COORDINATOR_NOT_AVAILABLE
+    bench.shard.drop(bench.group, E.NOT_COORDINATOR)
+    assert bench.shard.rebalancer.usage.member_bytes == 0
+    assert bench.join(version=3, protocols=[("range", bytes(5000))], group="other").waiting
+
+
+def test_what_members_take_is_counted_through_their_lives(bench: Any) -> None:
+    counted = bench.shard.rebalancer.usage
+    (member,), _ = bench.stable(protocols=[("range", bytes(100))])
+    small = counted.member_bytes
+    bench.join(member, protocols=[("range", bytes(1100))])
+    bench.clock.pass_ms(1)
+    assert counted.member_bytes == small + 1000
+    assert bench.restarted().shard.rebalancer.usage.member_bytes > 0
+    bench.leave(member)
+    assert counted.member_bytes == bench.group.member_bytes == 0
 
 
 def test_initial_delay_gathers_members_and_is_prolonged_by_newcomers(make_bench: Any) -> None:
