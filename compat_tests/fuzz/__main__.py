@@ -16,6 +16,7 @@ from compat_tests.fuzz.case import Case
 from compat_tests.fuzz.cases import KINDS, cases
 from compat_tests.fuzz.engine import run_cases
 from compat_tests.fuzz.requests import World
+from compat_tests.fuzz.systems import SYSTEMS
 
 
 def main() -> int:
@@ -44,7 +45,10 @@ def main() -> int:
             print(line, flush=True)
 
         findings = run_cases(
-            lambda: Path(folder) / str(next(numbers)), chosen, failures_max=options.failures, say=say
+            lambda: SYSTEMS[options.kind](Path(folder) / str(next(numbers)), ""),
+            chosen,
+            failures_max=options.failures,
+            say=say,
         )
     print("\nthe costliest:", *findings.worst(), sep="\n")
     print(*findings.failures, sep="\n")

@@ -17,12 +17,12 @@ class Pace(Enum):
 
 @dataclass
 class Case:
-    """What one client sends on one connection to `port`, a name that the target knows."""
+    """What one client sends on one connection. `name` and `port` are set by `cases.py`: the kind, with its number."""
 
-    name: str  # as the command line takes it
     pieces: list[bytes]  # frames, with their sizes, or any bytes
     pace: Pace = Pace.ONE_WRITE
-    port: str = ""
+    name: str = ""  # as the command line takes it
+    port: str = ""  # what it is sent to
     story: list[str] = field(default_factory=list)
     # produced before by an honest connection, and waited for: what the pieces then ask for
     prepared: list[bytes] = field(default_factory=list)

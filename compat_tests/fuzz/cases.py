@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 from compat_tests.fuzz.case import Case
+from compat_tests.fuzz.http_requests import http
+from compat_tests.fuzz.links import peer, stranger
 from compat_tests.fuzz.requests import World, mutated, repetitions
 from compat_tests.fuzz.worst import worst_cases
 
-KINDS = ("requests", "repetitions", "worst")
+_SEEDED: Mapping[str, Callable[[int, World], Case]] = {
+    "requests": mutated,
+    "inter-broker": mutated,
+    "stranger": stranger,
+    "peer": peer,
+    "metrics": partial(http, "metrics"),
+    "control": partial(http, "control"),
+}
+KINDS = (*_SEEDED, "repetitions", "worst")
 
 
 def cases(kind: str, world: World, first: int = 0) -> Iterator[Case]:
     """From number `first` on."""
-    if kind == "requests":
-        return (mutated(seed, world) for seed in itertools.count(first))
-    listed = repetitions(world) if kind == "repetitions" else worst_cases()
-    return iter(listed[first:])
+    make = _SEEDED.get(kind)
+    made: Iterator[Case]
+    if make is not None:
+        made = (make(seed, world) for seed in itertools.count(first))
+    else:
+        made = iter((repetitions(world) if kind == "repetitions" else worst_cases())[first:])
+    for number, case in enumerate(made, first):
+        case.name, case.port = f"{kind} {number}", kind
+        yield case

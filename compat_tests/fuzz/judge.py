@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,14 +40,14 @@ class Verdict:
 
 
 class Judge:
-    """Watches one broker process, with a probe that asks it all the time."""
+    """Watches the first of some brokers, with a probe that asks it all the time; of the others their lives and logs."""
 
-    def __init__(self, broker: Broker, probe: Probe) -> None:
-        self.broker = broker
+    def __init__(self, brokers: Sequence[Broker], probe: Probe) -> None:
+        self.broker = brokers[0]
         self.probe = probe
-        self._log_bytes = 0
-        self._stderr = broker.directory / "stderr"
-        self._read_log()
+        self._brokers = brokers
+        self._logs = {broker.directory / "stderr": 0 for broker in brokers}  # bytes that were read
+        self._read_logs()
 
     def begin(self) -> tuple[float, int]:
         """Before a case: the CPU used and the memory held so far."""
@@ -60,8 +61,8 @@ class Judge:
         if not self._rest():
             faults.append(f"not at rest within {QUIET_TIMEOUT_S:.0f} s")
         verdict.worst = self.probe.worst()
-        if not self.broker.alive():
-            faults.append("the broker has died")
+        if not all(broker.alive() for broker in self._brokers):
+            faults.append("a broker has died")
         else:
             verdict.cpu_s = cpu_seconds(self.broker.pid) - before[0]
             verdict.peak_bytes = self._peak_bytes() - before[1]
@@ -73,7 +74,7 @@ class Judge:
             )
         if verdict.peak_bytes > PEAK_BYTES_MAX:
             faults.append(f"{verdict.peak_bytes >> 20} MB more memory")
-        lines = self._read_log()
+        lines = self._read_logs()
         verdict.log_lines = len(lines)
         if any("Traceback" in line for line in lines):
             at = next(number for number, line in enumerate(lines) if "Traceback" in line)
@@ -105,9 +106,12 @@ class Judge:
                 return int(line.split()[1]) * 1024
         return 0
 
-    def _read_log(self) -> list[str]:
-        with self._stderr.open("rb") as log:
-            log.seek(self._log_bytes)
-            data = log.read()
-        self._log_bytes += len(data)
-        return data.decode(errors="replace").splitlines()
+    def _read_logs(self) -> list[str]:
+        lines: list[str] = []
+        for path, known in self._logs.items():
+            with path.open("rb") as log:
+                log.seek(known)
+                data = log.read()
+            self._logs[path] += len(data)
+            lines += data.decode(errors="replace").splitlines()
+        return lines

@@ -97,7 +97,7 @@ class Probe:
     def _produce(self, connection: RawConnection) -> None:
         number = self.acknowledged
         value = b"%010d" % number
-        assert raw.produce(connection, TOPIC, raw.good_batch(value), acks=1) == (0, number)
+        assert raw.produce(connection, TOPIC, raw.good_batch(value)) == (0, number)
         self.acknowledged = number + 1
 
     def _fetch(self, connection: RawConnection) -> None:

@@ -65,6 +65,7 @@ class World:
 
     apis: list[Served]
     topic_ids: dict[str, bytes]
+    replica_ids: tuple[int, ...] = (-1,)  # that a Fetch may claim to come from
 
 
 def served_apis(ranges: Mapping[int, tuple[int, int]]) -> list[Served]:
@@ -83,7 +84,7 @@ def served_apis(ranges: Mapping[int, tuple[int, int]]) -> list[Served]:
 def mutated(seed: int, world: World) -> Case:
     """One to five requests with up to three mutations each."""
     rng = random.Random(f"requests {seed}")
-    case = Case(f"requests {seed}", [], rng.choice((Pace.ONE_WRITE, Pace.ONE_WRITE, Pace.ONE_BY_ONE)))
+    case = Case([], rng.choice((Pace.ONE_WRITE, Pace.ONE_WRITE, Pace.ONE_BY_ONE)))
     for _ in range(rng.choice((1, 1, 2, 5))):
         served = rng.choice(world.apis)
         version = rng.randint(served.first, served.last)
@@ -110,6 +111,16 @@ def mutated(seed: int, world: World) -> Case:
     return case
 
 
+def request_body(world: World, rng: random.Random) -> tuple[Served, int, bytes]:
+    """A request without its header, with up to two mutations: the API, the version and the bytes."""
+    served = rng.choice(world.apis)
+    version = rng.randint(served.first, served.last)
+    nodes = build(served.message, version, _values(served.message, world, rng), rng)
+    for _ in range(rng.choice((0, 1, 2))):
+        mutate(nodes, rng, MUTATION_ROOM)
+    return served, version, encode(nodes)
+
+
 def repetitions(world: World) -> list[Case]:
     """Each array of each API, 10,000 times the same element; in the last version served."""
     cases: list[Case] = []
@@ -122,9 +133,7 @@ def repetitions(world: World) -> list[Case]:
             if number >= len(arrays):
                 break
             what = repeat(arrays[number], rng, 10_000, MUTATION_ROOM)
-            cases.append(
-                Case(f"repetitions {len(cases)}", [framed(encode(nodes))], story=[f"{name}: {what}"])
-            )
+            cases.append(Case([framed(encode(nodes))], story=[f"{name}: {what}"]))
     return cases
 
 
@@ -180,7 +189,9 @@ def _values(message: Message, world: World, rng: random.Random) -> Any:
         if "Broker" in name or "Replicas" in name:
             return 77 if name == "BrokerId" else 1
         if "Replica" in name or "LeaderEpoch" in name:
-            return -1 if name != "ReplicationFactor" else rng.choice((-1, 1))
+            if name == "ReplicationFactor":
+                return rng.choice((-1, 1))
+            return rng.choice(world.replica_ids) if name == "ReplicaId" else -1
         if name == "Timestamp":
             return rng.choice((-1, -2, -3, -4, -5, NOW_MS - 1, NOW_MS, NOW_MS + 1))
         if "Bytes" in name:

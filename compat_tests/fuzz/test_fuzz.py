@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +16,7 @@ from compat_tests.fuzz.case import Case
 from compat_tests.fuzz.cases import cases
 from compat_tests.fuzz.engine import run_cases
 from compat_tests.fuzz.requests import World
+from compat_tests.fuzz.systems import SYSTEMS, System
 
 pytestmark = pytest.mark.barnabas_only
 
@@ -32,23 +33,32 @@ UNMENDED = {
     "topic described 10,000 times",
     "broker described 10,000 times",
 }
-SHORT = {"requests": 150, "repetitions": 1000, "worst": 1000}
+# by system, so that each is started once: how many cases of each kind the default suite runs
+SHORT = {
+    "broker": {"requests": 150, "repetitions": 1000, "worst": 1000, "metrics": 25},
+    "test broker": {"control": 25},
+    "cluster": {"inter-broker": 50, "stranger": 40, "peer": 60},
+}
 
 
 @pytest.mark.timeout(0 if SEEDS else 300)
-@pytest.mark.parametrize("kind", SHORT)
-def test_a_client_listener(
-    kind: str,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
+@pytest.mark.parametrize("system", SHORT)
+def test_hostile_bytes(
+    system: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    def chosen(world: World) -> Iterable[Case]:
-        mended = (case for case in cases(kind, world) if case.story[-1] not in UNMENDED)
-        return itertools.islice(mended, SEEDS or SHORT[kind])
+    kinds = SHORT[system]
 
-    findings = run_cases(
-        lambda: tmp_path_factory.mktemp("fuzzed"), chosen, loop=request.config.getoption("--loop")
-    )
+    def chosen(world: World) -> Iterator[Case]:
+        for kind, short in kinds.items():
+            mended = (case for case in cases(kind, world) if case.story[-1] not in UNMENDED)
+            yield from itertools.islice(mended, SEEDS or short)
+
+    def make() -> System:
+        return SYSTEMS[next(iter(kinds))](
+            tmp_path_factory.mktemp("fuzzed"), request.config.getoption("--loop")
+        )
+
+    findings = run_cases(make, chosen)
     print("\n".join(findings.worst()))
     assert not findings.failures, "\n\n".join(findings.failures)
     assert findings.verdicts

@@ -54,7 +54,6 @@ def _looked_up(codec: Codec) -> Callable[[], Case]:
     def make() -> Case:
         """A batch that unpacks to far more than it is, and lookups that fall into it, from sixteen connections."""
         return Case(
-            "",
             [list_offsets("fuzz-plain", NOW_MS + 1)],
             prepared=[produce("fuzz-plain", _bomb_batch(codec))],
             connections=16,
@@ -64,7 +63,7 @@ def _looked_up(codec: Codec) -> Callable[[], Case]:
 
 
 def _produced(topic: str, records: Callable[[], bytes]) -> Callable[[], Case]:
-    return lambda: Case("", [produce(topic, records())])
+    return lambda: Case([produce(topic, records())])
 
 
 def _join(group: str, number: int) -> bytes:
@@ -81,7 +80,6 @@ def _long_names() -> Case:
     alter = b"\2" + string("fuzz-plain") + array([config])
     value = b"\2" + string("fuzz-plain") + array([string("cleanup.policy") + b"\0" + string(name)])
     return Case(
-        "",
         [
             framed(request(CREATE_TOPICS, 2, array([create]) + struct.pack(">ib", 1000, 0))),
             framed(request(INCREMENTAL_ALTER_CONFIGS, 0, array([alter]) + b"\0")),
@@ -97,7 +95,7 @@ def _commit() -> Case:
     """Offsets of 50,000 partitions, each with metadata."""
     partitions = array([struct.pack(">iq", number, 5) + string("m" * 30) for number in range(50_000)])
     body = string("group-0") + struct.pack(">i", -1) + string("") + struct.pack(">q", -1)
-    return Case("", [framed(request(OFFSET_COMMIT, 2, body + array([string("fuzz-plain") + partitions])))])
+    return Case([framed(request(OFFSET_COMMIT, 2, body + array([string("fuzz-plain") + partitions])))])
 
 
 def _early_tags() -> Case:
@@ -124,17 +122,16 @@ WORST: dict[str, Callable[[], Case]] = {
     "bomb looked up, lz4": _looked_up(Codec.LZ4),
     "bomb looked up, snappy": _looked_up(Codec.SNAPPY),
     "wide batch looked up": lambda: Case(
-        "",
         [list_offsets("fuzz-plain", NOW_MS + 1)] * 20,
         prepared=[produce("fuzz-plain", batch(many_records(WIDE), WIDE, max_timestamp=NOW_MS + 1000))],
     ),
-    "topic described 10,000 times": lambda: Case("", [describe_configs(2, "fuzz-plain", 10_000)]),
-    "broker described 10,000 times": lambda: Case("", [describe_configs(4, "1", 10_000)]),
+    "topic described 10,000 times": lambda: Case([describe_configs(2, "fuzz-plain", 10_000)]),
+    "broker described 10,000 times": lambda: Case([describe_configs(4, "1", 10_000)]),
     "metadata of 50,000 unknown names": lambda: Case(
         "", [metadata([f"no-such-{number}" for number in range(50_000)])]
     ),
-    "metadata of one name 50,000 times": lambda: Case("", [metadata(["fuzz-plain"] * 50_000)]),
-    "2,000 group members": lambda: Case("", [_join("group-0", number) for number in range(2000)]),
+    "metadata of one name 50,000 times": lambda: Case([metadata(["fuzz-plain"] * 50_000)]),
+    "2,000 group members": lambda: Case([_join("group-0", number) for number in range(2000)]),
     "names of 32,767 bytes": _long_names,
     "50,000 offsets committed": _commit,
     "20,000 requests in one write": lambda: Case(
@@ -145,7 +142,6 @@ WORST: dict[str, Callable[[], Case]] = {
         "", [struct.pack(">i", 1 << 20) + bytes(500_000)], Pace.SILENT, connections=64
     ),
     "tagged fields of a header, 10,000": lambda: Case(
-        "",
         [
             framed(
                 struct.pack(">hhi", METADATA, 12, 1)
@@ -162,9 +158,8 @@ WORST: dict[str, Callable[[], Case]] = {
 def worst_cases() -> list[Case]:
     """All of them, in their order."""
     cases: list[Case] = []
-    for number, (name, make) in enumerate(WORST.items()):
+    for name, make in WORST.items():
         case = make()
-        case.name = f"worst {number}"
         case.story.append(name)
         cases.append(case)
     return cases
