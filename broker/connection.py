@@ -53,6 +53,8 @@ NODES_SIZE = _unpack_size(b"BARN")[0]  # how a node that takes this for a contro
 TLS_SIZE_BEGIN = 0x1603  # a handshake
 KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
+TURN_S = 0.002  # in which one connection is served before the others come in between,
+TURN_LOOK_BYTES = 4096  # as seen on the clock after so many bytes of requests
 LARGE_ANSWER_BYTES = 16 * 1024  # one of this size, or with regions, is sent at once: little is collected
 
 
@@ -111,7 +113,8 @@ class Connection(BufferedProtocol):
 
     __slots__ = (
         "_abandoned", "_admitted", "_buffer", "_closing", "_filled", "_granted", "_hungry", "_last_active", "_line", "_out",
-        "_out_regions", "_overtaken", "_paused", "_pending", "_processing", "_shared", "_stuck", "_transport", "_writer",
+        "_out_regions", "_overtaken", "_paused", "_pending", "_processing", "_shared", "_stuck", "_transport", "_waits_for_turn",
+        "_writer",
         "client_host",
         "listener", "peer", "peer_broker_id", "peer_handshake",
     )  # fmt: skip
@@ -134,6 +137,7 @@ class Connection(BufferedProtocol):
         self._processing = False
         self._paused = False
         self._stuck = False  # behind answers in line, with a request that may not be served before
+        self._waits_for_turn = False  # it has had its share of the loop, and goes on after the others
         self._closing = False
         self._abandoned: Callable[[], object] | None = None  # told when the client of a waiting request goes
         self._line: deque[_Waiting] | None = None  # answers in order, of which the first is not there yet
@@ -345,6 +349,7 @@ class Connection(BufferedProtocol):
         """Serve the whole frames in data; what remains (an unfinished frame, or requests behind one that
         waits) is returned."""
         position, end = 0, len(data)
+        look_at_clock = TURN_LOOK_BYTES
         go_on = not self._pending and not self._closing
         request_max_bytes = self._shared.request_max_bytes
         dispatch = self._shared.dispatcher.dispatch
@@ -384,6 +389,12 @@ class Connection(BufferedProtocol):
                     self._flush()
                     if self._writer.blocked or self._closing:
                         break
+                if position > look_at_clock and go_on:
+                    if self._shared.runtime.monotonic() - self._last_active > TURN_S:
+                        if position < end:
+                            self._end_turn()
+                        break
+                    look_at_clock = position + TURN_LOOK_BYTES
         except DecodeError as error:
             self._flush()
             self.close(f"a request that cannot be read: {error}")
@@ -455,7 +466,7 @@ class Connection(BufferedProtocol):
         buffer = self._buffer
         if buffer is None:
             return
-        if self._pending or self._writer.blocked:
+        if self._pending or self._writer.blocked or self._waits_for_turn:
             self._make_room()
             self._tell_overtaken()
             return
@@ -475,7 +486,7 @@ class Connection(BufferedProtocol):
             self._shared.memory.give_back(granted)
         served = self._filled - remaining
         self._filled = remaining
-        if served > SHARED_BUFFER_BYTES:
+        if served > SHARED_BUFFER_BYTES and not self._waits_for_turn:
             self._end_turn()
         if remaining:
             self._make_room()
@@ -486,13 +497,20 @@ class Connection(BufferedProtocol):
             self._shared.memory.keep(self, len(buffer))
 
     def _end_turn(self) -> None:
-        """Let the others be served before more is read: libuv reads up to 32 times from a connection whose bytes
-        fill every buffer, which a bulk producer's megabytes do."""
+        """Let the others be served before more is served and read: libuv reads up to 32 times from a connection whose
+        bytes fill every buffer, which a bulk producer's megabytes do."""
+        self._waits_for_turn = True
         self._transport.pause_reading()
         self._shared.runtime.call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        if not self._closing and not self._paused and not self._hungry:
+        self._waits_for_turn = False
+        if self._closing:
+            return
+        if self._filled:
+            self._last_active = self._shared.runtime.monotonic()
+            self._process_own()
+        if not (self._closing or self._paused or self._hungry or self._waits_for_turn):
             self._transport.resume_reading()
 
     def _stash(self, rest: memoryview) -> None:

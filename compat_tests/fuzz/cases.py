@@ -9,7 +9,7 @@ from functools import partial
 from compat_tests.fuzz.case import Case
 from compat_tests.fuzz.http_requests import http
 from compat_tests.fuzz.links import peer, stranger
-from compat_tests.fuzz.requests import World, mutated, repetitions
+from compat_tests.fuzz.requests import World, mutated, pipelined, repetitions
 from compat_tests.fuzz.worst import worst_cases
 
 _SEEDED: Mapping[str, Callable[[int, World], Case]] = {
@@ -20,7 +20,12 @@ _SEEDED: Mapping[str, Callable[[int, World], Case]] = {
     "metrics": partial(http, "metrics"),
     "control": partial(http, "control"),
 }
-KINDS = (*_SEEDED, "repetitions", "worst")
+_LISTED: Mapping[str, Callable[[World], list[Case]]] = {
+    "repetitions": repetitions,
+    "pipelined": pipelined,
+    "worst": lambda _world: worst_cases(),
+}
+KINDS = (*_SEEDED, *_LISTED)
 
 
 def cases(kind: str, world: World, first: int = 0) -> Iterator[Case]:
@@ -30,7 +35,7 @@ def cases(kind: str, world: World, first: int = 0) -> Iterator[Case]:
     if make is not None:
         made = (make(seed, world) for seed in itertools.count(first))
     else:
-        made = iter((repetitions(world) if kind == "repetitions" else worst_cases())[first:])
+        made = iter(_LISTED[kind](world)[first:])
     for number, case in enumerate(made, first):
         case.name, case.port = f"{kind} {number}", kind
         yield case

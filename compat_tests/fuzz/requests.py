@@ -43,6 +43,7 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
 }
 PARTITIONS = 2
 GROUPS = ("group-0", "group-1", "no-such-group", "")
+PIPELINED_BYTES, PIPELINED_MAX = 1_000_000, 20_000
 MUTATION_ROOM = 1_000_000  # bytes that one mutation may add
 
 _CONFIGS = ("retention.ms", "cleanup.policy", "max.message.bytes", "no.such.config", "")
@@ -134,6 +135,17 @@ def repetitions(world: World) -> list[Case]:
                 break
             what = repeat(arrays[number], rng, 10_000, MUTATION_ROOM)
             cases.append(Case([framed(encode(nodes))], story=[f"{name}: {what}"]))
+    return cases
+
+
+def pipelined(world: World) -> list[Case]:
+    """A valid request of each API, as often as it fits in a megabyte, in one write."""
+    cases: list[Case] = []
+    for served in world.apis:
+        name = served.message.name.removesuffix("Request")
+        frame = framed(encode(_full_request(served, world, random.Random(f"pipelined {name}"))))
+        times = min(PIPELINED_MAX, max(1, PIPELINED_BYTES // len(frame)))
+        cases.append(Case([frame] * times, story=[f"{name}, {times} times in one write"]))
     return cases
 
 

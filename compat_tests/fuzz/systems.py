@@ -139,7 +139,7 @@ class OneBroker(System):
             world = World(served_apis(served_ranges(broker.bootstrap)), topic_ids(broker.bootstrap))
             (port,) = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())
             addresses = {"metrics": f"127.0.0.1:{port}"}
-            addresses |= dict.fromkeys(("requests", "repetitions", "worst"), broker.bootstrap)
+            addresses |= dict.fromkeys(("requests", "repetitions", "pipelined", "worst"), broker.bootstrap)
             super().__init__([broker], world, addresses)
         except BaseException:
             broker.kill()
@@ -267,6 +267,7 @@ class ThreeNodes(System):
 SYSTEMS: Mapping[str, Callable[[Path, str], System]] = {
     "requests": OneBroker,
     "repetitions": OneBroker,
+    "pipelined": OneBroker,
     "worst": OneBroker,
     "metrics": OneBroker,
     "control": TestBroker,

@@ -101,9 +101,7 @@ def _commit() -> Case:
 def _early_tags() -> Case:
     """Flexible headers whose tagged fields end early."""
     head = struct.pack(">hhi", METADATA, 12, 1) + string("raw")
-    return Case(
-        "", [framed(head + tags) for tags in (b"\x01", b"\x01\x80", b"\x02\x00", b"\x01\x00\x05ab", b"")]
-    )
+    return Case([framed(head + tags) for tags in (b"\x01", b"\x01\x80", b"\x02\x00", b"\x01\x00\x05ab", b"")])
 
 
 WORST: dict[str, Callable[[], Case]] = {
@@ -128,18 +126,18 @@ WORST: dict[str, Callable[[], Case]] = {
     "topic described 10,000 times": lambda: Case([describe_configs(2, "fuzz-plain", 10_000)]),
     "broker described 10,000 times": lambda: Case([describe_configs(4, "1", 10_000)]),
     "metadata of 50,000 unknown names": lambda: Case(
-        "", [metadata([f"no-such-{number}" for number in range(50_000)])]
+        [metadata([f"no-such-{number}" for number in range(50_000)])]
     ),
     "metadata of one name 50,000 times": lambda: Case([metadata(["fuzz-plain"] * 50_000)]),
     "2,000 group members": lambda: Case([_join("group-0", number) for number in range(2000)]),
     "names of 32,767 bytes": _long_names,
     "50,000 offsets committed": _commit,
     "20,000 requests in one write": lambda: Case(
-        "", [framed(request(API_VERSIONS, 0, b"", number)) for number in range(20_000)]
+        [framed(request(API_VERSIONS, 0, b"", number)) for number in range(20_000)]
     ),
     "header's tagged fields end early": _early_tags,
     "half requests of 64 clients": lambda: Case(
-        "", [struct.pack(">i", 1 << 20) + bytes(500_000)], Pace.SILENT, connections=64
+        [struct.pack(">i", 1 << 20) + bytes(500_000)], Pace.SILENT, connections=64
     ),
     "tagged fields of a header, 10,000": lambda: Case(
         [
