@@ -23,6 +23,7 @@ from barnabas.broker.nats.core.gaps import GapLog
 from barnabas.broker.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.broker.nats.overview import overview, refused_overview
 from barnabas.broker.nats.registry import BindingsService, describe
+from barnabas.broker.nats.size_limits import log_size_warnings, size_warning_of
 from barnabas.broker.nats.stored_bindings import StoredBindings
 from barnabas.broker.nats.templates.ingest import TemplateIngest
 from barnabas.controller.image import TOPIC_RESOURCE
@@ -261,7 +262,13 @@ class NatsBridge:
     def overviews(self) -> list[Overview]:
         """The bindings of topics of which partitions are led here, and of those that can't be read."""
         found = [
-            overview(bound.binding, list(bound.leading), bound.all(), bound.core_stats)
+            overview(
+                bound.binding,
+                list(bound.leading),
+                bound.all(),
+                bound.core_stats,
+                size_warning_of(bound, self.connections),
+            )
             for bound in self.topics.values()
             if bound.leading
         ]
@@ -305,6 +312,7 @@ class NatsBridge:
             self._attendance.note(self._attended())
 
     def _note_attendance(self) -> None:
+        log_size_warnings(self.topics, self.connections)
         self._attendance.note(self._attended())
         self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
 

@@ -40,6 +40,7 @@ class CarrierStats:
     duplicates: int = 0  # by Nats-Msg-Id
     refused: int = 0  # answered with an error, or logged where nobody waits for an answer
     dead_letters: int = 0
+    too_large: int = 0  # for max.message.bytes: refused, dead letters, or what a stream's reading waits at
     looped: int = 0  # came from this very topic
     superseded: int = 0  # records that were not put into a bucket, because it had a newer value
     redelivered: int = 0

@@ -164,6 +164,12 @@ class NatsConnections:
         found += [(name, "out", each) for name, each in self._outlets.items()]
         return sorted(found, key=lambda each: each[:2])
 
+    def max_payload(self, name: str) -> int:
+        """What the server of a connection takes as one message; 0 while there is no connection."""
+        intakes = (self._intakes.get(name), self._streams.get(name))
+        infos = [each.client.info for each in intakes if each is not None]
+        return max((info.max_payload for info in infos if info is not None), default=0)
+
     def names(self) -> list[str]:
         return sorted(self._settings)
 

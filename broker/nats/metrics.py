@@ -8,7 +8,7 @@ from barnabas.broker.metrics import COUNTER, GAUGE, Family, written_labels
 from barnabas.broker.nats.overview import STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from barnabas.broker.nats.bridge import NatsBridge
     from barnabas.broker.nats.client.client import NatsClient
@@ -24,6 +24,7 @@ _OF_BINDING: Final = (
     ("duplicates_total", COUNTER, "duplicates", "Messages not stored because their Nats-Msg-Id was"),
     ("refused_total", COUNTER, "refused", "Messages not stored, which is answered or logged"),
     ("dead_letters_total", COUNTER, "dead_letters", "Messages that went to the dead-letter topic"),
+    ("too_large_total", COUNTER, "too_large", "Messages that were larger than max.message.bytes allows"),
     ("looped_total", COUNTER, "looped", "Messages not stored because they came from this topic"),
     (
         "superseded_total",
@@ -41,11 +42,11 @@ _OF_BINDING: Final = (
 
 def nats_metrics(bridge: NatsBridge) -> Iterable[Family]:
     """Of bindings by topic, mode (`publish` is a topic's way out) and connection; of connections by name and way."""
-    yield from _bindings(bridge.overviews(), bridge.now_ms())
+    yield from _bindings(list(bridge.overviews()), bridge.now_ms())
     yield from _connections(bridge.connections.clients())
 
 
-def _bindings(overviews: Iterable[Overview], now_ms: int) -> Iterable[Family]:
+def _bindings(overviews: Sequence[Overview], now_ms: int) -> Iterable[Family]:
     ways: list[tuple[str, dict[str, str], Way]] = []
     for each in sorted(overviews, key=lambda each: each.topic):
         connection = each.binding.connection if each.binding is not None else ""
@@ -73,6 +74,15 @@ def _bindings(overviews: Iterable[Overview], now_ms: int) -> Iterable[Family]:
         for each_state in STATES:
             state.add(each_state == word, {**labels, "state": each_state})
     yield state
+    limits = Family(
+        "barnabas_nats_max_payload_exceeds_topic",
+        GAUGE,
+        "1 where the server takes messages that are too large for the topic",
+    )
+    for each in sorted(overviews, key=lambda each: each.topic):
+        if each.binding is not None:
+            limits.add(int(bool(each.warning)), {"topic": each.topic, "connection": each.binding.connection})
+    yield limits
     yield from _acks(ways)
 
 

@@ -37,6 +37,7 @@ class Overview(NamedTuple):
     binding: Binding | None
     partitions: Sequence[int]
     ways: Sequence[Way]
+    warning: str = ""  # what does not work as it is configured, and what to do
 
     @property
     def state(self) -> str:
@@ -48,7 +49,11 @@ class Overview(NamedTuple):
 
 
 def overview(
-    binding: Binding, partitions: Sequence[int], carriers: Sequence[Carrier], core_stats: CarrierStats
+    binding: Binding,
+    partitions: Sequence[int],
+    carriers: Sequence[Carrier],
+    core_stats: CarrierStats,
+    warning: str = "",
 ) -> Overview:
     """`core_stats` are shown while nothing carries the binding out: it is paused."""
     if carriers:
@@ -58,7 +63,7 @@ def overview(
         modes = [binding.mode] if binding.ingests else []
         modes += [PUBLISH] if binding.publishes else []
         ways = [Way(mode, state, core_stats if mode == binding.mode else CarrierStats()) for mode in modes]
-    return Overview(binding.topic, binding, partitions, ways)
+    return Overview(binding.topic, binding, partitions, ways, warning)
 
 
 def refused_overview(topic: str, why: str, partitions: Sequence[int]) -> Overview:

@@ -13,7 +13,7 @@ publisher has to know how many answers to expect. Every broker answers for the t
 
 `expected_acks` is how many answers a message that asks for one gets from this topic, from all brokers together: 1, or 0
 when the binding is paused or answers none. Whoever asks adds those of different topics and not of different brokers.
-`state` says why when it is not running; a binding that can't be read has no more than a topic and that. Counters are since
+`state` says why when it is not running, and `warning`, where there is one, which messages will be refused; a binding that can't be read has no more than a topic and that. Counters are since
 the binding was started here; the end of a gap is 0 while it lasts, and `lost_at_most` an estimate.
 """
 
@@ -115,6 +115,8 @@ def _entry(told: Overview, *, is_short: bool) -> dict[str, object]:
     }
     if binding.publishes:
         entry["publish"] = binding.published_pattern
+    if told.warning:
+        entry["warning"] = told.warning
     if not is_short:
         entry["ways"] = [_way(way) for way in told.ways]
     return entry
@@ -131,6 +133,7 @@ def _way(way: Way) -> dict[str, object]:
         "duplicates": stats.duplicates,
         "refused": stats.refused,
         "dead_letters": stats.dead_letters,
+        "too_large": stats.too_large,
         "looped": stats.looped,
         "redelivered": stats.redelivered,
         "lag": stats.lag,

@@ -20,7 +20,7 @@ from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 from compat_tests.harness.topics import eventually
-from compat_tests.nats.bound_topics import bind
+from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.publishers import publish
 from compat_tests.nats.received import read
 
@@ -87,6 +87,46 @@ def check_secret_is_not_shown(broker: Broker) -> None:
     assert SECRET not in page(broker)
     assert SECRET not in broker.log_text()
     assert SECRET not in broker.stdout_text()
+
+
+def test_messages_that_the_server_takes_and_the_topic_does_not(
+    fresh_broker: BrokerFactory, nats_server: NatsServerFactory
+) -> None:
+    """Both sides have their defaults."""
+    server = nats_server(jetstream=True)
+    broker = fresh_broker({"nats.servers": server.url, "barnabas.metrics.listener": "127.0.0.1:0"})
+    payload = bytes(1_048_500)
+    bind(broker, "core", {"nats.subjects": "core.>"})
+    bind(broker, "streams", {"nats.subjects": "streams.>", "nats.mode": "jetstream", "nats.stream": "S"})
+    bind(broker, "roomy", {"nats.subjects": "roomy.>", "max.message.bytes": "2000000"})
+
+    async def work(client: NatsClient) -> None:
+        await client.jetstream().add_stream(name="S", subjects=["streams.>"])
+        for topic in ("core", "streams", "roomy"):
+            await client.publish(f"{topic}.a", payload)
+
+    await_taken(server.url, "core")
+    await_taken(server.url, "roomy")
+    publish(server, work)
+    eventually(lambda: metrics(broker)["barnabas_nats_appended_total", "roomy"] == 1)
+    eventually(lambda: metrics(broker)["barnabas_nats_too_large_total", "core"] == 1)
+    eventually(lambda: metrics(broker, "jetstream")["barnabas_nats_too_large_total", "streams"] == 1)
+    exceeds = "barnabas_nats_max_payload_exceeds_topic"
+    assert [metrics(broker)[exceeds, topic] for topic in ("core", "streams", "roomy")] == [1, 1, 0]
+    text = broker.log_text()
+    assert "1048500 bytes on core.a" in text
+    assert "1048500 bytes on streams.a" in text
+    warnings = [line for line in text.splitlines() if "and the server takes 1048576 (max_payload)" in line]
+    assert len(warnings) == 2
+    assert "roomy" not in "".join(warnings)
+
+    async def listed(client: NatsClient) -> None:
+        told = await bindings(client)
+        assert "raise max.message.bytes of the topic to" in told["core"]["warning"]
+        assert told["core"]["ways"][0]["too_large"] == 1
+        assert "warning" not in told["roomy"]
+
+    publish(server, listed)
 
 
 def test_what_is_told(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:

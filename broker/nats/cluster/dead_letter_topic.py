@@ -31,7 +31,7 @@ RETRIED_S: Final = 30.0
 RETRY_S: Final = 0.2  # at first, then later and later
 RETRY_MAX_S: Final = 3.0
 _SUBJECT: Final = SUBJECT_HEADER.decode()
-_TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _FOR_NOW: Final = frozenset(
     {
         ErrorCode.LEADER_NOT_AVAILABLE,
@@ -106,7 +106,7 @@ class DeadLetterTopic:
     def _sent(self, letter: _Letter, error: ErrorCode) -> None:
         if self._is_closed:
             return
-        if error in _TOO_LARGE and not letter.is_cut:
+        if error in TOO_LARGE and not letter.is_cut:
             _cut(letter.record)
             letter.is_cut = True
             self._send(letter)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.client.headers import MalformedHeaders, parse_headers
-from barnabas.broker.nats.cluster.dead_letter_topic import DeadLetterTopic, dead_letter_of
+from barnabas.broker.nats.cluster.dead_letter_topic import TOO_LARGE, DeadLetterTopic, dead_letter_of
 from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
 from barnabas.broker.nats.records.parts import RAW_HEADER, REPLY_HEADER, SUBJECT_HEADER
 from barnabas.wire.errors import ErrorCode
@@ -95,6 +95,7 @@ class DeadLetters:
     def put(self, record: Record, error: ErrorCode, why: str, answer: Answer, for_topic: str = "") -> None:
         """`record` can't be stored; `answer(error, why)` is called when it is clear where it is."""
         size = len(record.value or b"")
+        self._stats.too_large += error in TOO_LARGE
         if not self.topic:
             self._refuse(record, size, error, why)
             answer(error, why)

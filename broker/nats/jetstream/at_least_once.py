@@ -268,6 +268,7 @@ class AtLeastOnce(StreamCarrier):
                 return
             if len(tail) > self._tail_max:
                 why = f"its record would take {len(tail)} bytes, more than max.message.bytes of the topic"
+                self.stats.too_large += numbers[0] == b"1"  # it comes again until it is taken
         if why or self._refusals.is_enough(sequence):
             letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
             self._refusals.refuse(letter, delivered)

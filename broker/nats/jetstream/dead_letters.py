@@ -6,7 +6,7 @@ nats.subject, nats.topic (which it was for), nats.error, nats.stream, nats.seq, 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from barnabas.broker.nats.client.headers import MalformedHeaders, parse_headers
@@ -22,6 +22,9 @@ from barnabas.wire.record_batch import Record
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.cluster.dead_letter_topic import DeadLetterTopic, Done
+
+
+SUBJECT_SHOWN_BYTES: Final = 200
 
 
 class DeadLetter(msgspec.Struct, gc=False):
@@ -50,6 +53,11 @@ class StreamDeadLetters:
     def close(self) -> None:
         """No `done` is called any more."""
         self._topic.close()
+
+
+def shown_subject(subject: bytes) -> str:
+    """As a log and a state may show it."""
+    return subject[:SUBJECT_SHOWN_BYTES].decode(errors="replace")
 
 
 def record_of(letter: DeadLetter, for_topic: str) -> Record:

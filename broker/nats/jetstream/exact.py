@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.nats.jetstream.acks import parse_ack_subject
 from barnabas.broker.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, StreamInfo
 from barnabas.broker.nats.jetstream.carrier import Source, StreamCarrier
-from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
+from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, shown_subject
 from barnabas.broker.nats.jetstream.intake import (
     Intake,
     ValueOf,
@@ -104,6 +104,7 @@ class ExactlyOnce(StreamCarrier):
         self._last_reply = b""
         self._trouble: tuple[bool, str] | None = None  # is blocked, why: nothing more is taken
         self._letter: DeadLetter | None = None  # the message that is the trouble
+        self._counted_large = 0  # the last message that was too large
 
     # -- roles
 
@@ -250,7 +251,10 @@ class ExactlyOnce(StreamCarrier):
         if special is not None and self._intake.has_looped(header_block):
             self.stats.looped += 1
         elif len(tail) > lane.tail_max:
-            why = _too_large(sequence, len(tail))
+            why = _too_large(sequence, subject, len(payload), len(tail))
+            if sequence > self._counted_large:  # it comes again until it is taken
+                self._counted_large = sequence
+                self.stats.too_large += 1
             self._trouble = True, why
             self._letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
         else:
@@ -363,8 +367,8 @@ class ExactlyOnce(StreamCarrier):
             self._progress.note(partitions, 0, 0)
 
 
-def _too_large(sequence: int, size: int) -> str:
+def _too_large(sequence: int, subject: bytes, size: int, record_size: int) -> str:
     return (
-        f"message {sequence} of the stream would be a record of {size} bytes: raise max.message.bytes, or set"
-        " nats.dead.letter.topic"
+        f"message {sequence} of the stream, {size} bytes on {shown_subject(subject)}, would be a record of {record_size} bytes:"
+        " raise max.message.bytes, or set nats.dead.letter.topic"
     )

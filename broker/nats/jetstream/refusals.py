@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
+from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, shown_subject
 from barnabas.broker.nats.jetstream.deliveries import Delivered, Deliveries
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class Refusals:
         if letter.why:
             self.count(sequence)
         if not self.is_enough(sequence):
-            self._fail([delivered], f"message {sequence} of the stream can't be taken: {letter.why}")
+            what = f"message {sequence} of the stream, {len(letter.payload)} bytes on {shown_subject(letter.subject)}"
+            self._fail([delivered], f"{what}, can't be taken: {letter.why}")
             return
         letter.why = letter.why or _NO_REASON
         if self._dead_letters is not None:
