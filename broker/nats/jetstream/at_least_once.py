@@ -159,22 +159,24 @@ class AtLeastOnce(StreamCarrier):
     def leave(self, left: Callable[[], object]) -> None:
         """Before `stop`, while there are leaders to produce to: leave nothing delivered and open with the durable, whose next
         owner would have to wait until the server delivers it again. `left()` is called when what has come is committed
-        and acknowledged, or given back, which may take for ever."""
+        and acknowledged, or given back, which may take for ever.
+
+        It asks for nothing more and waits until the server owes nothing. To unsubscribe at once would lose what the
+        server is about to send."""
         self._is_leaving = True
         self._rest()
+        if self._run is not None:
+            self._run.puller.hold()
 
         def settle() -> None:
-            self._close()
-            if self._deliveries.open and self._is_started and self._client.is_connected:
+            run = self._run if self._is_started and self._client.is_connected else None
+            if run is not None and (not run.puller.is_idle or self._deliveries.open):
                 self._runtime.call_later(SETTLES_S, settle)
-                return
-            self._deliveries.give_back()
-            self._client.flush(lambda _error: left())
+            else:
+                self._deliveries.give_back()
+                self._client.flush(lambda _error: left())
 
-        if self._run is None:
-            settle()
-        else:
-            self._run.leave(settle)
+        settle()
 
     def _stopped(self) -> None:
         self._deliveries.hand_back()
@@ -368,7 +370,7 @@ class AtLeastOnce(StreamCarrier):
         self._careful = count if self._wants_care else 0
         self._wants_care = False
         self._read_limits()
-        if self._run is not None and self._owned_epoch >= 0:
+        if self._run is not None and self._owned_epoch >= 0 and not self._is_leaving:
             self._run.puller.let_go()
             self._refill()
 

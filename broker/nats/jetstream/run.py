@@ -67,11 +67,6 @@ class Run:
         self.prefix = reply[: self.numbers_start]
         self._take(subject, reply, header_block, payload)
 
-    def leave(self, left: Callable[[], object]) -> None:
-        """Ask for nothing more, and call `left()` when all that the server has sent is here, or the connection has ended."""
-        self.puller.stop()
-        self._subscription.drain(lambda _error: left())
-
     def stop(self) -> None:
         """Nothing is asked for and nothing comes any more."""
         self.puller.stop()
