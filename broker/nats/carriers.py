@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 from barnabas.broker.nats.carrier import CarrierStats
+from barnabas.broker.nats.client.errors import NatsError
 from barnabas.broker.nats.core.binding import CoreBinding
 from barnabas.broker.nats.jetstream.binding import make_stream_carrier
-from barnabas.broker.nats.kv.bucket import bucket_key, stream_of, value_of
+from barnabas.broker.nats.kv.bucket import bucket_key, stream_of, subject_prefix, value_of
+from barnabas.broker.nats.kv.made_anew import bury_old_keys
 from barnabas.broker.nats.reverse.carrier import ReverseBinding
 from barnabas.controller.nats.bound import CORE, JETSTREAM, KV
 
@@ -19,11 +21,44 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.cluster.positions import Positions
     from barnabas.broker.nats.connections import NatsConnections
     from barnabas.broker.nats.core.gaps import GapLog
+    from barnabas.broker.nats.jetstream.api import JetStreamApi
+    from barnabas.broker.nats.jetstream.origin import Stream
     from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.nats.bound import Binding
+    from barnabas.storage.runtime import Runtime
 
 log = logging.getLogger("barnabas.nats")
+
+
+class _MadeAnew:
+    """What becomes of a partition when the binding's bucket was made anew. `outlet` publishes to the bucket, if anything does."""
+
+    def __init__(self, runtime: Runtime, bucket: str, outlet: ReverseBinding | None) -> None:
+        self._runtime = runtime
+        self._bucket = bucket
+        self._outlet = outlet
+
+    async def __call__(self, api: JetStreamApi, stream: Stream, partition: Partition) -> None:
+        await bury_old_keys(
+            self._runtime,
+            api,
+            partition,
+            subject_prefix(self._bucket),
+            stream.info.config.name,
+            stream.created_ns,
+            self._published_to(partition.partition),
+        )
+
+    def _published_to(self, index: int) -> int:
+        if self._outlet is None:
+            return 0
+        publisher = self._outlet.publishers.get(index)
+        if publisher is None or not publisher.has_position:
+            raise NatsError(
+                f"the bucket {self._bucket} was made anew, and what was published before is not known yet"
+            )
+        return publisher.confirmed
 
 
 class Blocked:
@@ -68,6 +103,11 @@ def make_carriers(
             )
         ]
     carriers: list[Carrier] = []
+    reverse = None
+    if binding.publishes:
+        outlet = connections.outlet(binding.connection)
+        assert outlet is not None
+        reverse = ReverseBinding(binding, services, outlet, positions)
     if binding.ingests and binding.mode == JETSTREAM:
         source = connections.streams(binding.connection)
         assert source is not None
@@ -77,10 +117,16 @@ def make_carriers(
         assert source is not None
         bucket = msgspec.structs.replace(binding, stream=stream_of(binding.bucket), delivery="exactly-once")
         carriers.append(
-            make_stream_carrier(services, source, positions, bucket, key_of=bucket_key(), value_of=value_of)
+            make_stream_carrier(
+                services,
+                source,
+                positions,
+                bucket,
+                key_of=bucket_key(),
+                value_of=value_of,
+                made_anew=_MadeAnew(services.runtime, binding.bucket, reverse),
+            )
         )
-    if binding.publishes:
-        outlet = connections.outlet(binding.connection)
-        assert outlet is not None
-        carriers.append(ReverseBinding(binding, services, outlet, positions))
+    if reverse is not None:
+        carriers.append(reverse)
     return carriers

@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka
 import nats
 import pytest
-from kafka import KafkaConsumer, TopicPartition
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from nats.js.kv import KeyValue
 
 from compat_tests.harness.broker import Broker
@@ -237,6 +237,67 @@ def test_writers_on_both_sides_end_with_the_same_values(
     CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"end", b"2")])
     has(server, {**last_values(broker), "end": b"2"})
     has(server, last_values(broker))
+
+
+def _produce(broker: Broker, values: dict[str, bytes]) -> None:
+    """Each key to the partition that the binding would choose."""
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
+    for key, value in values.items():
+        producer.send("stock", key=key.encode(), value=value).get(timeout=60)
+    producer.close()
+
+
+@pytest.mark.parametrize("meanwhile", ["running", "stopped", "killed"])
+@pytest.mark.parametrize("direction", ["both", "in"])
+def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
+    server: NatsServer, broker: Broker, direction: str, meanwhile: str
+) -> None:
+    async def fill(bucket: KeyValue) -> None:
+        for number in range(30):
+            await bucket.put(f"k{number}", b"old")
+        await bucket.delete("k0")
+
+    with_bucket(server, fill)
+    bind(broker, "stock", {**BOUND, "nats.direction": direction}, partitions=3)
+    records(broker, 31, 3)
+    produced = {"p1": b"kafka", "p2": b"kafka"}
+    _produce(broker, produced)
+    old = {f"k{number}": b"old" for number in range(1, 30)}
+    if direction == "both":
+        has(server, old | produced)
+    assert last_values(broker, 3) == old | produced
+    if meanwhile == "stopped":
+        broker.stop()
+    elif meanwhile == "killed":
+        broker.kill()
+
+    async def make_anew() -> None:
+        client = await nats.connect(server.url)
+        jetstream = client.jetstream(timeout=30)
+        await jetstream.delete_key_value("stock")
+        bucket = await jetstream.create_key_value(bucket="stock", history=10)
+        await bucket.put("k7", b"new")
+        await bucket.put("k99", b"new")
+        await client.close()
+
+    asyncio.run(make_anew())
+    if meanwhile != "running":
+        broker.start()
+    expected = {"k7": b"new", "k99": b"new"}
+    if direction == "in":
+        expected |= produced  # never were the bucket's
+    possible = [expected]
+    if meanwhile == "killed":
+        possible.append(
+            expected | produced
+        )  # the position was not committed, so they are published once more
+    expected = eventually(lambda: next((each for each in possible if last_values(broker, 3) == each), {}))
+    _produce(broker, {"k8": b"again"})
+    if direction == "both":
+        has(server, expected | {"k8": b"again"})
+    assert last_values(broker, 3) == expected | {"k8": b"again"}
+    with_bucket(server, lambda bucket: bucket.put("k9", b"again"))
+    eventually(lambda: last_values(broker, 3) == expected | {"k8": b"again", "k9": b"again"})
 
 
 def test_values_that_have_outlived_their_time_are_no_obstacle(server: NatsServer, broker: Broker) -> None:

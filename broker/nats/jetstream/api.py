@@ -150,6 +150,15 @@ class _Names(msgspec.Struct):
     streams: tuple[str, ...] | None = None
 
 
+class _SubjectsState(msgspec.Struct):
+    subjects: dict[str, int] | None = None
+
+
+class _Subjects(msgspec.Struct):
+    state: _SubjectsState = msgspec.field(default_factory=_SubjectsState)
+    total: int = 0
+
+
 class _Got(msgspec.Struct):
     message: StoredMessage = StoredMessage()
 
@@ -162,6 +171,7 @@ _encode = msgspec.json.Encoder().encode
 _decode_error = msgspec.json.Decoder(_Error).decode
 _decode_names = msgspec.json.Decoder(_Names).decode
 _decode_stream = msgspec.json.Decoder(StreamInfo).decode
+_decode_subjects = msgspec.json.Decoder(_Subjects).decode
 _decode_consumer = msgspec.json.Decoder(ConsumerInfo).decode
 _decode_got = msgspec.json.Decoder(_Got).decode
 _decode_success = msgspec.json.Decoder(_Success).decode
@@ -182,6 +192,15 @@ class JetStreamApi:
 
     def stream_info(self, stream: str, done: Done[StreamInfo]) -> None:
         self._ask(f"STREAM.INFO.{stream}", b"", _decode_stream, done)
+
+    def stream_subjects(self, stream: str, offset: int, done: Done[tuple[tuple[str, ...], int]]) -> None:
+        """A page of the subjects of which the stream holds messages, from number `offset` on, and how many there are."""
+
+        def read(data: bytes) -> tuple[tuple[str, ...], int]:
+            found = _decode_subjects(data)
+            return tuple(found.state.subjects or ()), found.total
+
+        self._ask(f"STREAM.INFO.{stream}", _encode({"subjects_filter": ">", "offset": offset}), read, done)
 
     def message(self, stream: str, sequence: int, done: Done[StoredMessage]) -> None:
         """One message of the stream; MESSAGE_NOT_FOUND when it is not there (any more)."""

@@ -14,6 +14,7 @@ from barnabas.broker.nats.jetstream.exact import ExactlyOnce
 if TYPE_CHECKING:
     from barnabas.broker.nats.cluster.positions import Positions
     from barnabas.broker.nats.jetstream.carrier import Source, StreamCarrier
+    from barnabas.broker.nats.jetstream.exact import MadeAnew
     from barnabas.broker.nats.jetstream.intake import ValueOf
     from barnabas.broker.nats.records.keys import KeyFunction
     from barnabas.broker.services import Services
@@ -30,8 +31,9 @@ def make_stream_carrier(
     *,
     key_of: KeyFunction | None = None,
     value_of: ValueOf | None = None,
+    made_anew: MadeAnew | None = None,
 ) -> StreamCarrier:
-    """The carrier of a binding with nats.mode=jetstream, not started yet. `key_of` and `value_of`: see `ExactlyOnce`."""
+    """The carrier of a binding with nats.mode=jetstream, not started yet. The last three: see `ExactlyOnce`."""
     topic, runtime = binding.topic, services.runtime
     controller = services.controller
     topic_id = controller.image.topics[topic].topic_id
@@ -63,4 +65,5 @@ def make_stream_carrier(
         key_of=key_of,
         value_of=value_of,
         dead_letters=dead_letters,
+        made_anew=made_anew,
     )

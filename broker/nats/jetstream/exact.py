@@ -16,18 +16,18 @@ never take (it is too large, say) stops the binding rather than being skipped, o
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.nats.jetstream.acks import parse_ack_subject
-from barnabas.broker.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, StreamInfo
+from barnabas.broker.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, JetStreamApi, StreamInfo
 from barnabas.broker.nats.jetstream.carrier import Source, StreamCarrier
 from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, shown_subject
 from barnabas.broker.nats.jetstream.intake import (
     Intake,
     ValueOf,
 )
-from barnabas.broker.nats.jetstream.origin import look_at
+from barnabas.broker.nats.jetstream.origin import Stream, look_at
 from barnabas.broker.nats.jetstream.progress import Progress
 from barnabas.broker.nats.jetstream.pull import PullLimits
 from barnabas.broker.nats.jetstream.run import Run
@@ -62,6 +62,9 @@ _FOR_NOW: Final = frozenset(
 )
 
 
+MadeAnew = Callable[[JetStreamApi, Stream, "Partition"], Coroutine[Any, Any, object]]
+
+
 class ExactlyOnce(StreamCarrier):
     """Reads the binding's stream into the partitions that are led here; a Carrier."""
 
@@ -77,9 +80,11 @@ class ExactlyOnce(StreamCarrier):
         key_of: KeyFunction | None = None,
         value_of: ValueOf | None = None,
         dead_letters: StreamDeadLetters | None = None,
+        made_anew: MadeAnew | None = None,
     ) -> None:
         """`key_of` instead of the binding's own key; `value_of(header_block, payload)` instead of the payload, None is
-        null. Without `checkpoints` the log alone tells what has been reached."""
+        null. Without `checkpoints` the log alone tells what has been reached. `made_anew` is awaited for each partition that
+        has taken of an earlier stream of the name, before it takes of this one."""
         super().__init__(runtime, source, binding)
         self.missing = 0  # messages that the stream had lost (or removed) before they were taken
         self._partition_count = partition_count
@@ -87,6 +92,7 @@ class ExactlyOnce(StreamCarrier):
         self._intake.on_refused = self._refused
         self._intake.on_committed = self._refill
         self._dead_letters = dead_letters
+        self._made_anew = made_anew
         self._progress = Progress(runtime, binding, checkpoints)
         self._reached = self._progress.reached
         self._stream = ""
@@ -149,6 +155,10 @@ class ExactlyOnce(StreamCarrier):
         )
         stream = await look_at(self._api, info, self.binding.start, consumer)
         await self._progress.find(self._api, stream, self.leading, self._intake.partition_count)
+        if self._made_anew is not None:
+            for index in sorted(self._progress.made_anew & self.leading.keys()):
+                await self._made_anew(self._api, stream, self.leading[index])
+                self._progress.made_anew.discard(index)
         first = self._progress.first
         config = ConsumerConfig(
             name=consumer,

@@ -37,6 +37,9 @@ class Progress:
 
     def __init__(self, runtime: Runtime, binding: Binding, checkpoints: Checkpoints | None) -> None:
         self.reached: dict[int, Reached] = {}
+        self.made_anew: set[int] = (
+            set()
+        )  # partitions that have taken of an earlier stream of this name, and not of this one
         self._runtime = runtime
         self._binding = binding
         self._checkpoints = checkpoints
@@ -134,7 +137,11 @@ class Progress:
         if reached is None:
             return None
         is_bounded = self._binding.start.kind in ("seq", "time")
-        if not await still_counts(api, stream, reached, f"topic {self._binding.topic}"):
+        counts = await still_counts(api, stream, reached, f"topic {self._binding.topic}")
+        # A log that ends at number 0 of the stream, with a time, has been told of that before (kv/made_anew.py).
+        if not counts or (reached.sequence == 0 and reached.timestamp_ns):
+            self.made_anew.add(partition.partition)
+        if not counts:
             return Reached(stream.before_start if is_bounded else 0)
         if is_bounded and reached.sequence < stream.before_start:
             return Reached(stream.before_start)

@@ -1,0 +1,226 @@
+"""A bucket that was deleted and made anew: tombstones for the keys that the new one does not hold.
+
+Nobody tells that a bucket's keys went with it. So before the new bucket is read, each partition is searched for keys whose
+last record is a value of the old one: one that the bucket's stream has brought, or one that was published to it (below the
+position of the group that publishes). Those that the new bucket holds are left to it; the others get a tombstone, which
+stands for revision 0 of the new bucket, so it is not published, and tells the next leader where the old bucket ends.
+
+A record that is still to be published keeps its key. Keys take KEYS_BYTES_MAX of memory at most: of more, a share at a time
+is looked for, and the log is read once for each. The loop is held up by one batch of tombstones at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.nats.jetstream.positions import read_position
+from barnabas.broker.nats.jetstream.steps import Answer, in_thread
+from barnabas.broker.nats.kv.bucket import key_of, key_problem
+from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
+from barnabas.broker.nats.records.parts import (
+    NULL_PART,
+    SEQUENCE_HEADER,
+    STREAM_HEADER,
+    SUBJECT_HEADER,
+    TIMESTAMP_HEADER,
+    VARINTS,
+    header_parts,
+    sized,
+)
+from barnabas.broker.partition import ACKS_ALL
+from barnabas.storage.errors import StorageError, WouldWait
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import BatchHeader, RecordBatchError, iterate_records, read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from barnabas.broker.nats.jetstream.api import JetStreamApi
+    from barnabas.broker.partition import Partition
+    from barnabas.storage.disk import FileRegion
+    from barnabas.storage.runtime import Runtime
+    from barnabas.wire.record_batch import Record
+
+log = logging.getLogger("barnabas.nats")
+
+KEYS_BYTES_MAX: Final = 64 << 20
+KEY_BYTES: Final = 120  # that a key takes beside itself
+READ_BYTES: Final = 1 << 20
+TOGETHER_MAX: Final = 500  # tombstones of a batch
+NANOSECONDS_OF_MS: Final = 1_000_000
+
+
+class _TooMany(Exception):
+    """Keys for one share."""
+
+
+class OldKeys:
+    """The keys of one partition whose last record is the old bucket's; of them share `share` of `shares`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        partition: Partition,
+        prefix: bytes,
+        stream: str,
+        published_to: int,
+        share: int,
+        shares: int,
+    ) -> None:
+        self.keys: dict[bytes, None] = {}
+        self.read_to = partition.log.log_start_offset
+        self._runtime = runtime
+        self._partition = partition
+        self._epoch = partition.leader_epoch
+        self._prefix = prefix
+        self._stream = stream.encode()
+        self._published_to = published_to
+        self._share = share
+        self._shares = shares
+        self._size = 0
+
+    async def read(self) -> None:
+        """To the log's end. StorageError; _TooMany."""
+        while (work := self._next(wait=False)) is not None:
+            await in_thread(self._runtime, work)
+
+    def read_rest(self) -> None:
+        """What has been appended since `read`, on the loop: then `keys` are as of the log's end."""
+        while (work := self._next(wait=True)) is not None:
+            work()
+
+    def _next(self, *, wait: bool) -> Callable[[], object] | None:
+        """What is to be done next, in any thread; None at the end of the log."""
+        partition = self._partition
+        if not partition.is_leader or partition.leader_epoch != self._epoch:
+            raise StorageError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is not led here any more")
+        start, end = max(self.read_to, partition.log.log_start_offset), partition.log.log_end_offset
+        if start >= end:
+            return None
+        try:
+            result = partition.log.read(start, READ_BYTES, end_offset=end, wait=wait)
+        except WouldWait as cold:
+            return cold.prepare
+        return partial(self._search, result.regions, start) if result.regions else None
+
+    def _search(self, regions: Iterable[FileRegion], start: int) -> None:
+        try:
+            data = b"".join(region.read() for region in regions)
+        except OSError as error:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log can't be read: {error}") from error
+        position = 0
+        try:
+            while position + 61 <= len(data):
+                header = read_header(data, position)
+                if position + header.size > len(data):
+                    break
+                if not header.is_control:
+                    for record in iterate_records(data[position : position + header.size]):
+                        self._note(record, header)
+                position += header.size
+                self.read_to = header.next_offset
+        except RecordBatchError as error:
+            raise StorageError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        if self.read_to <= start:
+            raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {start}")
+
+    def _note(self, record: Record, header: BatchHeader) -> None:
+        key = record.key
+        if key is None or (self._shares > 1 and zlib.crc32(key) % self._shares != self._share):
+            return
+        is_old = record.value is not None and (
+            (header.is_bridged and read_position(record, self._stream) is not None)
+            or (record.offset < self._published_to and not key_problem(key))
+        )
+        if not is_old:
+            self.forget(key)
+        elif key not in self.keys:
+            self._size += len(key) + KEY_BYTES
+            if self._size > KEYS_BYTES_MAX:
+                raise _TooMany
+            self.keys[key] = None
+
+    def forget(self, key: bytes) -> None:
+        """It is no old one."""
+        if key in self.keys:
+            del self.keys[key]
+            self._size -= len(key) + KEY_BYTES
+
+    def tombstones(self, created_ns: int) -> Batch | None:
+        """For some of the keys, which are old ones no more; None when there are none left."""
+        keys = list(islice(self.keys, TOGETHER_MAX))
+        if not keys:
+            return None
+        builder = BatchBuilder(is_bridged=True)
+        for key in keys:
+            headers = (
+                (SUBJECT_HEADER, self._prefix + key),
+                (STREAM_HEADER, self._stream),
+                (SEQUENCE_HEADER, b"0"),
+                (TIMESTAMP_HEADER, b"%d" % created_ns),
+            )
+            parts = [part for pair in headers for part in header_parts(*pair)]
+            tail = b"".join((sized(key), NULL_PART, VARINTS[len(headers)], *parts))
+            builder.add_at(tail, created_ns // NANOSECONDS_OF_MS)
+        config = self._partition.log.config
+        batch = builder.finish(0, min(config.max_message_bytes, config.segment_bytes))[0]
+        if not isinstance(batch, Batch):
+            raise StorageError(
+                ErrorCode.MESSAGE_TOO_LARGE, f"no tombstone has room for the key {keys[0][:100]!r}"
+            )
+        for key in keys[: batch.header.record_count]:
+            self.forget(key)
+        return batch
+
+
+async def bury_old_keys(
+    runtime: Runtime,
+    api: JetStreamApi,
+    partition: Partition,
+    bucket_prefix: bytes,
+    stream: str,
+    created_ns: int,
+    published_to: int,
+) -> int:
+    """Append the tombstones of one partition; how many. `published_to`: records below this offset were published to the old
+    bucket, or came from it. Raises what the API and the log raise; then it may be called again."""
+    shares, share, count = 1, 0, 0
+    while share < shares:
+        old = OldKeys(runtime, partition, bucket_prefix, stream, published_to, share, shares)
+        try:
+            await old.read()
+            await _leave_to_the_new_one(api, stream, old)
+            while True:
+                await old.read()
+                old.read_rest()
+                batch = old.tombstones(created_ns)
+                if batch is None:
+                    break
+                partition.append(batch.records, batch.header, ACKS_ALL, from_client=False)
+                count += batch.header.record_count
+        except _TooMany:
+            shares, share = 2 * shares, 0
+            continue
+        share += 1
+    if count:
+        log.warning(
+            "%s: the bucket was made anew, and %d keys are not in it any more", partition.log.name, count
+        )
+    return count
+
+
+async def _leave_to_the_new_one(api: JetStreamApi, stream: str, old: OldKeys) -> None:
+    """What the new bucket has of the keys comes from there."""
+    offset = 0
+    while old.keys:
+        page = Answer[tuple[tuple[str, ...], int]](partial(api.stream_subjects, stream, offset))
+        subjects, total = await page
+        for subject in subjects:
+            old.forget(key_of(subject.encode()))
+        offset += len(subjects)
+        if not subjects or offset >= total:
+            return

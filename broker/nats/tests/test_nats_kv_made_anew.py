@@ -1,0 +1,108 @@
+"""Tombstones for the keys of an earlier bucket, at a real nats-server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from barnabas.broker.nats.jetstream.api import JetStreamApi
+from barnabas.broker.nats.jetstream.steps import Steps
+from barnabas.broker.nats.kv import made_anew
+from barnabas.broker.nats.kv.made_anew import bury_old_keys
+from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
+from barnabas.broker.nats.records.parts import header_parts, sized
+from barnabas.broker.nats.tests.stream_world import StreamWorld
+from barnabas.broker.partition import ACKS_ALL
+from barnabas.wire.primitives import varint
+
+from barnabas.testing.nats_server import NatsServer
+
+KEYS = 3000
+CREATED_NS = 1_700_000_000_000_000_000
+
+
+@pytest.fixture
+def world(nats_server: Callable[..., NatsServer]) -> Iterator[StreamWorld]:
+    world = StreamWorld(nats_server(jetstream=True), partitions=1)
+    world.until(lambda: world.client.is_connected)
+    world.add("KV_b", "$KV.b.>")
+    yield world
+    world.close()
+
+
+def append(world: StreamWorld, keys: list[bytes], *, stream: bytes = b"", sequence: int = 1) -> int:
+    """Records as the bucket's stream brings them, or as a client writes them; the offset behind them."""
+    builder = BatchBuilder(is_bridged=bool(stream))
+    for key in keys:
+        headers = []
+        if stream:
+            numbers = ((b"nats.seq", b"%d" % sequence), (b"nats.timestamp", b"%d" % (CREATED_NS - 1)))
+            headers = [(b"nats.subject", b"$KV.b." + key), (b"nats.stream", stream), *numbers]
+            sequence += 1
+        parts = [part for pair in headers for part in header_parts(*pair)]
+        builder.add(b"".join((sized(key), sized(b"value"), varint(len(headers)), *parts)))
+    partition = world.world.partition(0)
+    for batch in builder.finish(CREATED_NS // 1_000_000, 1 << 20):
+        assert isinstance(batch, Batch)
+        partition.append(batch.records, batch.header, ACKS_ALL, from_client=False)
+    return partition.log.log_end_offset
+
+
+def values(world: StreamWorld) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    for record in world.records(0):
+        assert record.key is not None
+        if record.value is None:
+            del found[record.key]  # no key gets two
+        else:
+            found[record.key] = record.value
+    return found
+
+
+def bury(world: StreamWorld, published_to: int) -> int:
+    counts: list[int] = []
+    ended: list[Any] = []
+
+    async def run() -> None:
+        partition = world.world.partition(0)
+        api = JetStreamApi(world.client)
+        counts.append(
+            await bury_old_keys(world.runtime, api, partition, b"$KV.b.", "KV_b", CREATED_NS, published_to)
+        )
+
+    Steps(run(), ended.append)
+    world.until(lambda: ended)
+    assert ended == [None]
+    return counts[0]
+
+
+@pytest.mark.parametrize("keys_bytes_max", [made_anew.KEYS_BYTES_MAX, 40_000])
+def test_each_old_key_gets_one_and_what_is_still_to_be_published_none(
+    world: StreamWorld, monkeypatch: pytest.MonkeyPatch, keys_bytes_max: int
+) -> None:
+    monkeypatch.setattr(made_anew, "KEYS_BYTES_MAX", keys_bytes_max)
+    world.publish(5, 1, "$KV.b.k")  # the new bucket holds k5
+    append(world, [b"k%d" % number for number in range(KEYS)], stream=b"KV_b")
+    append(world, [b"o1", b"o2"], stream=b"KV_other")
+    published_to = append(world, [b"written", b"no bucket has it"])
+    append(world, [b"k7", b"unpublished"])
+    append(world, [b"unpublished", b"k8"], stream=b"KV_b", sequence=KEYS + 1)
+    buried = bury(world, published_to)
+    kept = {b"k5", b"k7", b"no bucket has it"}
+    assert values(world).keys() == kept
+    assert buried == KEYS + len([b"o1", b"o2", b"written", b"unpublished"]) - 2
+    assert bury(world, published_to) == 0
+    last = world.records(0)[-1]
+    assert last.headers[1:] == [
+        ("nats.stream", b"KV_b"),
+        ("nats.seq", b"0"),
+        ("nats.timestamp", b"%d" % CREATED_NS),
+    ]
+
+
+def test_where_nothing_is_published_what_clients_have_written_stays(world: StreamWorld) -> None:
+    append(world, [b"a", b"b"], stream=b"KV_b")
+    append(world, [b"b", b"c"])
+    assert bury(world, 0) == 1
+    assert values(world).keys() == {b"b", b"c"}
