@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import struct
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.context import RequestContext
@@ -143,126 +142,138 @@ def produce_usual(
 
 @api(0, 3, 13, advertised_min=0, usual=produce_usual)
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
-    return _Serving(context, request).begin()
+    topics: list[TopicProduceResponse] = []
+    held: list[Held] = []
+    partitions_left, bytes_left = TURN_PARTITIONS, TURN_BYTES
+    try:
+        for data in request.topic_data:
+            answers: list[PartitionProduceResponse] = []
+            topics.append(TopicProduceResponse(data.name, data.topic_id, answers))
+            for part in data.partition_data:
+                if partitions_left <= 0 or bytes_left <= 0:
+                    return _Serving(context, request, topics, held).go_on()
+                answers.append(_serve(context, request, data, part, held))
+                partitions_left -= 1
+                bytes_left -= len(part.records) if part.records else 0
+    except RecordsUnread as unread:
+        return _Serving(context, request, topics, held).go_on(unread)
+    return _answer(context, request, topics, held)
 
 
 class _Serving:
-    """One request: its partitions, served in their order."""
+    """A request whose first partitions have been served: serves the others, in their order."""
 
-    __slots__ = ("_answers", "_context", "_held", "_parts", "_position", "_request")
+    __slots__ = ("_context", "_held", "_parts", "_position", "_request", "_topics")
 
-    def __init__(self, context: RequestContext, request: ProduceRequest) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        request: ProduceRequest,
+        topics: list[TopicProduceResponse],
+        held: list[Held],
+    ) -> None:
+        """`topics` has the answers so far. What the others are to append is copied: the request's buffer goes."""
         self._context = context
         self._request = request
-        self._parts = [(data, part) for data in request.topic_data for part in data.partition_data]
-        self._position = 0  # of the one that is served next
-        self._answers: list[PartitionProduceResponse] = []
-        self._held: list[Held] = []
+        self._topics = topics
+        self._held = held
+        self._parts: list[tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]] = []
+        self._position = 0
+        for number, data in enumerate(request.topic_data):
+            if number == len(topics):
+                topics.append(TopicProduceResponse(data.name, data.topic_id, []))
+            answers = topics[number].partition_responses
+            for part in data.partition_data[len(answers) :]:
+                if isinstance(part.records, memoryview):
+                    part.records = memoryview(bytearray(part.records))
+                self._parts.append((data, part, answers))
 
-    def begin(self) -> ProduceResponse | Outcome:
-        """Serve all of it now, or PENDING when that would take long."""
-        parts, answers = self._parts, self._answers
-        byte_count = 0
-        try:
-            for data, part in parts:
-                answers.append(self._serve(data, part, None))
-                self._position += 1
-                byte_count += len(part.records) if part.records else 0
-                if (
-                    self._position % TURN_PARTITIONS == 0 or byte_count > TURN_BYTES
-                ) and self._position < len(parts):
-                    break
-            else:
-                return self._end()
-        except RecordsUnread as unread:
-            self._inspect(unread)
-        else:
+    def go_on(self, unread: RecordsUnread | None = None) -> Outcome:
+        """In the next turn, or once these records have been read."""
+        if unread is None:
             self._context.services.runtime.call_soon(self._turn)
-        for _, part in parts[self._position :]:  # the request's buffer goes
-            if isinstance(part.records, memoryview):
-                part.records = memoryview(bytearray(part.records))
+        else:
+            unread.detach()
+            self._context.services.inspections.add(unread.steps(), self._inspected)
         return PENDING
 
     def _turn(self, inspected: Inspected | None = None) -> None:
-        """Go on, for a while."""
-        runtime = self._context.services.runtime
-        deadline = runtime.monotonic() + TURN_S
-        parts = self._parts
+        """Serve, for a while."""
+        context, request, parts = self._context, self._request, self._parts
+        monotonic = context.services.runtime.monotonic
+        deadline = monotonic() + TURN_S
+        response: ProduceResponse | Outcome
         try:
             while self._position < len(parts):
-                data, part = parts[self._position]
-                self._answers.append(self._serve(data, part, inspected))
+                data, part, answers = parts[self._position]
+                answers.append(_serve(context, request, data, part, self._held, inspected))
                 inspected = part.records = None
                 self._position += 1
-                if runtime.monotonic() >= deadline:
-                    runtime.call_soon(self._turn)
+                if monotonic() >= deadline:
+                    self.go_on()
                     return
-            response = self._end()
+            response = _answer(context, request, self._topics, self._held)
         except RecordsUnread as unread:
-            self._inspect(unread)
+            self.go_on(unread)
             return
         except Exception:
-            log.exception(
-                "a produce request from %s failed; closing its connection", self._context.client_host
-            )
+            log.exception("a produce request of %s failed; closing its connection", context.client_host)
             response = CLOSE_CONNECTION
         if response is not PENDING:
-            self._context.complete(response)
-
-    def _inspect(self, unread: RecordsUnread) -> None:
-        """Go on when the records of the batch at hand have been read."""
-        unread.detach()
-        self._context.services.inspections.add(unread.steps(), self._inspected)
+            context.complete(response)
 
     def _inspected(self, inspected: Inspected | None, error: BaseException | None) -> None:
         if error is not None:
-            data, part = self._parts[self._position]
-            self._answers.append(self._refuse_inspected(data, part, error))
+            data, part, answers = self._parts[self._position]
+            answers.append(_refuse_inspected(self._context, data, part, error))
             part.records = None
             self._position += 1
         self._turn(inspected)
 
-    def _refuse_inspected(
-        self, data: TopicProduceData, part: PartitionProduceData, error: BaseException
-    ) -> PartitionProduceResponse:
-        if not isinstance(error, StorageError):
-            log.error("records of %s could not be read", data.name, exc_info=error)
-            return _error(part.index, ErrorCode.UNKNOWN_SERVER_ERROR)
-        partition = _find(self._context, data, part.index)
-        if partition is None:
-            return _error(part.index, _why_absent(self._context, data, part.index))
-        return _refused(part.index, partition, error)
 
-    def _serve(
-        self, data: TopicProduceData, part: PartitionProduceData, inspected: Inspected | None
-    ) -> PartitionProduceResponse:
-        context, request = self._context, self._request
-        partition = _find(context, data, part.index)
-        if not -1 <= request.acks <= 1:
-            return _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
-        if partition is None:
-            return _error(part.index, _why_absent(context, data, part.index))
-        return _append(context, request, partition, part, self._held, inspected)
+def _refuse_inspected(
+    context: RequestContext, data: TopicProduceData, part: PartitionProduceData, error: BaseException
+) -> PartitionProduceResponse:
+    if not isinstance(error, StorageError):
+        log.error("records for %s could not be read", data.name, exc_info=error)
+        return _error(part.index, ErrorCode.UNKNOWN_SERVER_ERROR)
+    partition = _find(context, data, part.index)
+    if partition is None:
+        return _error(part.index, _why_absent(context, data, part.index))
+    return _refused(part.index, partition, error)
 
-    def _end(self) -> ProduceResponse | Outcome:
-        context, request, held = self._context, self._request, self._held
-        answers = iter(self._answers)
-        response = ProduceResponse(
-            [
-                TopicProduceResponse(
-                    data.name, data.topic_id, list(islice(answers, len(data.partition_data)))
-                )
-                for data in request.topic_data
-            ]
-        )
-        if request.acks == 0:
-            if any(answer.error_code for answer in self._answers):
-                return CLOSE_CONNECTION
-            return when_due(context, NO_RESPONSE, held, 0) if held else NO_RESPONSE
-        if held:
-            return when_due(context, response, held, request.timeout_ms)
-        tell_leaders(context, response)
-        return response
+
+def _answer(
+    context: RequestContext, request: ProduceRequest, topics: list[TopicProduceResponse], held: list[Held]
+) -> ProduceResponse | Outcome:
+    """The answer, or PENDING where something is still to be waited for."""
+    response = ProduceResponse(topics)
+    if request.acks == 0:
+        failed = any(answer.error_code for topic in topics for answer in topic.partition_responses)
+        if failed:
+            return CLOSE_CONNECTION
+        return when_due(context, NO_RESPONSE, held, 0) if held else NO_RESPONSE
+    if held:
+        return when_due(context, response, held, request.timeout_ms)
+    tell_leaders(context, response)
+    return response
+
+
+def _serve(
+    context: RequestContext,
+    request: ProduceRequest,
+    data: TopicProduceData,
+    part: PartitionProduceData,
+    held: list[Held],
+    inspected: Inspected | None = None,
+) -> PartitionProduceResponse:
+    """Append to one partition. RecordsUnread."""
+    if not -1 <= request.acks <= 1:
+        return _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
+    partition = _find(context, data, part.index)
+    if partition is None:
+        return _error(part.index, _why_absent(context, data, part.index))
+    return _append(context, request, partition, part, held, inspected)
 
 
 def _append(

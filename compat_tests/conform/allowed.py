@@ -75,6 +75,13 @@ def _named_twice(difference: Difference) -> bool:
     )
 
 
+def _many_at_fault(difference: Difference) -> bool:
+    return (
+        difference.title.endswith(": many_records_at_fault")
+        and re.search(r"\.(record_errors|error_message)", difference.path) is not None
+    )
+
+
 def _replica_id(difference: Difference) -> bool:
     return (
         re.match(r"Fetch: of_a_(broker_that_is_no_replica|follower_)", difference.title) is not None
@@ -121,6 +128,11 @@ ALLOWED: tuple[Allowed, ...] = (
         "one topic named twice in a request",
         "Kafka's maps keep one of the two; here each is answered for itself. No client sends it",
         _named_twice,
+    ),
+    Allowed(
+        "many records at fault",
+        "Kafka reads and names each of them; here 1,000 are named, and where the header alone refuses a large batch, none",
+        _many_at_fault,
     ),
     Allowed(
         "a replica id",

@@ -252,6 +252,42 @@ def timestamps_out_of_bounds(session: Session) -> None:
 
 
 @case("Produce")
+def keys_and_timestamps_at_fault(session: Session) -> None:
+    topic = session.create_topic(configs={"cleanup.policy": "compact"})
+    records = b"".join(
+        record(index, b"a", key, delta=delta)
+        for index, (key, delta) in enumerate([(b"k", 0), (None, 1), (b"k", 10_000_000), (None, 10_000_000)])
+    )
+    for use_gzip in (False, True):
+        at_fault = batch(
+            [b"a"] * 4, payload=records, timestamp=NOW, max_timestamp=NOW + 10_000_000, use_gzip=use_gzip
+        )
+        session.ask(produce(topic, at_fault), note=f"keys and times, gzip {use_gzip}")
+
+
+@case("Produce")
+def many_records_at_fault(session: Session) -> None:
+    topic, compacted = (
+        session.create_topic(),
+        session.create_topic("c", configs={"cleanup.policy": "compact"}),
+    )
+    count = 1100
+    for use_gzip in (False, True):
+        far_ahead = batch([b"a"] * count, timestamp=4_000_000_000_000, use_gzip=use_gzip)
+        session.ask(produce(topic, far_ahead), note=f"far ahead, gzip {use_gzip}")
+        session.ask(
+            produce(compacted, batch([b"a"] * count, use_gzip=use_gzip)), note=f"keyless, gzip {use_gzip}"
+        )
+
+
+@case("Produce")
+def larger_once_converted(session: Session) -> None:
+    topic = session.create_topic(configs={"compression.type": "uncompressed", "max.message.bytes": "1000"})
+    session.ask(produce(topic, batch([b"z" * 100] * 30, use_gzip=True)))
+    fetch_all(session, topic)
+
+
+@case("Produce")
 def codec_of_the_topic(session: Session) -> None:
     topic = session.create_topic(configs={"compression.type": "uncompressed"})
     session.ask(produce(topic, batch([b"z"] * 3, use_gzip=True)))
