@@ -131,9 +131,9 @@ class InterBrokerAuthentication:
     def serve(self, context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
         """The next step of a connection. DecodeError closes it."""
         connection = context.reply
-        token = bytes(request.auth_bytes)
-        if len(token) > TOKEN_BYTES_MAX or connection.peer_broker_id >= 0:
+        if len(request.auth_bytes) > TOKEN_BYTES_MAX or connection.peer_broker_id >= 0:
             raise DecodeError(_MALFORMED)
+        token = bytes(request.auth_bytes)  # the receive buffer's until now
         handshake, connection.peer_handshake = connection.peer_handshake, None
         if handshake is None:
             hello = _decode(token)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from barnabas.broker.context import RequestContext
+from barnabas.broker.dispatch import Dispatcher
 from barnabas.broker.inter_broker_authentication import (
     TOKEN_BYTES_MAX,
     AuthenticationRefused,
@@ -17,6 +18,7 @@ from barnabas.broker.inter_broker_authentication import (
     Hello,
     InterBrokerAuthentication,
 )
+from barnabas.broker.inter_broker_client import InterBrokerClient
 from barnabas.broker.registry import AUTHENTICATE_BROKER
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
 from barnabas.broker.tests.replicas import Replicas
@@ -35,8 +37,9 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_authenticate import SASL_AUTHENTICATE_RESPONSE, SaslAuthenticateRequest
 from barnabas.wire.primitives import DecodeError
+from barnabas.wire.schema_parser import parse_file
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
@@ -208,6 +211,152 @@ def test_a_connection_is_authenticated_once() -> None:
     leader.serve(call, handshake.prove())
     with pytest.raises(DecodeError):
         leader.serve(call, hello)
+
+
+# -- the client's side of a connection
+
+
+class Listener:
+    """A broker that answers hellos and proofs. `says`: what it answers each step with, of what is right."""
+
+    def __init__(
+        self, broker: Broker, says: Callable[[int, bytes], bytes | None] = lambda _, token: token
+    ) -> None:
+        self.broker = broker
+        self.says = says
+        self.is_silent = False
+        self.connections: list[Listening] = []
+        self.runtime = VirtualRuntime()
+        self.server = self.runtime.listen("127.0.0.1", 0, lambda: Listening(self))
+        self.connected: list[float] = []
+        self.lost: list[str] = []
+        self.client = InterBrokerClient(
+            self.runtime,
+            "broker-2-fetcher-0",
+            lambda: ("127.0.0.1", self.server.port),
+            lambda: self.connected.append(self.runtime.monotonic()),
+            self.lost.append,
+            authentication=Broker(FOLLOWER).side,
+            broker_id=LEADER,
+            timeout_s=5,
+        )
+        self.client.open()
+        self.runtime.advance(0)
+
+
+class Listening:
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.call = Call()
+        self.steps = 0
+        self.data = b""
+        self.is_lost = False
+        listener.connections.append(self)
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+        if self.listener.is_silent:
+            return
+        while len(self.data) >= 4 and len(self.data) >= 4 + int.from_bytes(self.data[:4], "big"):
+            size = int.from_bytes(self.data[:4], "big")
+            frame, self.data = self.data[4 : 4 + size], self.data[4 + size :]
+            self.serve(frame)
+
+    def serve(self, frame: bytes) -> None:
+        assert int.from_bytes(frame[:2], "big") == AUTHENTICATE_BROKER, "before it is authenticated"
+        name = int.from_bytes(frame[8:10], "big")
+        answer = self.listener.broker.serve(self.call, frame[10 + name + 4 :])
+        self.steps += 1
+        token = self.listener.says(self.steps, bytes(answer.auth_bytes))
+        if token is None:
+            self.transport.close()
+            return
+        answer.auth_bytes = token
+        body = b"".join(SASL_AUTHENTICATE_RESPONSE.encode(0, answer))  # type: ignore[arg-type]  # all bytes
+        self.transport.write((4 + len(body)).to_bytes(4, "big") + frame[4:8] + body)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_lost = True
+
+
+def test_a_client_is_connected_once_both_sides_are_authenticated() -> None:
+    listener = Listener(Broker(LEADER))
+    (connection,) = listener.connections
+    assert (connection.steps, connection.call.peer_broker_id) == (2, FOLLOWER)
+    assert len(listener.connected) == 1
+    assert listener.client.is_connected
+    connection.transport.close()
+    listener.runtime.advance(1)
+    assert len(listener.connected) == len(listener.connections) == 2
+    assert len(listener.lost) == 1
+
+
+@pytest.mark.parametrize(
+    ("broker", "says"),
+    [
+        (Broker(LEADER, secret=b"another secret altogether"), None),
+        (Broker(LEADER), lambda step, token: token if step == 1 else bytes(16)),
+        (Broker(LEADER), lambda step, token: token if step == 1 else None),
+        (Broker(LEADER), lambda step, token: b"no hello"),
+        (Broker(LEADER), lambda step, token: None),
+        (Broker(3), None),
+    ],
+    ids=[
+        "another secret",
+        "no proof",
+        "closed at the proof",
+        "no hello",
+        "closed at the hello",
+        "another broker",
+    ],
+)
+def test_a_client_uses_no_connection_that_is_not_authenticated(
+    broker: Broker, says: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener(broker, says or (lambda _, token: token))
+    listener.runtime.advance(60)
+    assert (listener.connected, listener.lost) == ([], [])
+    assert 50 < len(listener.connections) < 150, "attempts become rare"
+    assert all(connection.is_lost for connection in listener.connections[:-1])
+    listener.says = lambda _, token: token
+    listener.broker = Broker(LEADER)
+    listener.runtime.advance(2)
+    assert len(listener.connected) == 1
+
+
+def test_a_broker_that_serves_nothing_is_not_connected_with_at_once_again() -> None:
+    listener = Listener(Broker(LEADER))
+    for _ in range(60):
+        listener.connections[-1].transport.close()
+        listener.runtime.advance(1)
+    assert len(listener.connections) < 90
+
+
+def test_a_client_is_closed_and_called_elsewhere_while_it_authenticates() -> None:
+    listener = Listener(Broker(LEADER))
+    listener.is_silent = True
+    listener.connections[-1].transport.close()
+    listener.runtime.advance(1)
+    before = listener.connections[-1]
+    listener.server = listener.runtime.listen("127.0.0.1", 0, lambda: Listening(listener))
+    listener.client.hurry()
+    listener.runtime.advance(0)
+    assert before.is_lost
+    assert not listener.connections[-1].is_lost
+    listener.client.close()
+    listener.runtime.advance(10)
+    assert all(each.is_lost for each in listener.connections)
+    assert len(listener.connected) == 1
 
 
 # -- requests with a replica id
@@ -402,7 +551,25 @@ def test_a_malformed_proof_closes_the_connection_with_one_line(
     assert len(caplog.records) == 1
 
 
-def test_a_broker_alone_serves_no_such_api(tmp_path: Path) -> None:
-    leader = Leader(tmp_path)
-    assert leader.node.services.inter_broker_authentication is None
-    leader.node.stop()
+def of_brokers_and_controllers() -> list[tuple[int, int]]:
+    """(API key, version) of what Kafka's clients never send, and Kafka asks CLUSTER_ACTION for."""
+    schemas = Path(__file__).parents[2] / "wire" / "schema"
+    requests = [message for path in schemas.glob("*.txt") for message in parse_file(path).messages]
+    keys = {
+        (message.api_key, message.versions.first)
+        for message in requests
+        if message.kind == "request" and "broker" not in message.listeners
+    }
+    return sorted(keys | {(27, 1), (83, 0), (84, 0), (85, 0), (86, 0), (87, 0), (AUTHENTICATE_BROKER, 0)})
+
+
+@pytest.mark.parametrize(("key", "version"), of_brokers_and_controllers())
+def test_clients_are_not_served_what_brokers_and_controllers_send(
+    leader: Leader, key: int, version: int
+) -> None:
+    """A node alone has no other brokers, so it serves no AuthenticateBroker either."""
+    frame = key.to_bytes(2, "big") + version.to_bytes(2, "big") + bytes(4) + b"\xff\xff" + bytes(50)
+    dispatcher = Dispatcher(leader.node.services)
+    connection: Any = None
+    with pytest.raises(DecodeError, match=f"API key {key} is not served"):
+        dispatcher.dispatch(connection, memoryview(frame), 0, len(frame))

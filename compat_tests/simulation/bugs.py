@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from barnabas.broker import fetch_read
+from barnabas.broker.api import fetch
 from barnabas.broker.isr import Leadership
 from barnabas.broker.isr_replica import RemoteReplica
 from barnabas.broker.partition import Partition
@@ -112,6 +113,11 @@ def _followers_expire() -> list[Patch]:
     return [(PartitionManager, "_is_led", lambda _self, _log: True), (WallClock, "is_trusted", True)]
 
 
+def _strangers_replicate() -> list[Patch]:
+    """A replica id is believed on any connection."""
+    return [(fetch, "may_act_as_replica", lambda _context, _replica_id: True)]
+
+
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
@@ -121,6 +127,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "without-h2": _without_h2,
     "every-clock-is-believed": _every_clock_is_believed,
     "followers-expire": _followers_expire,
+    "strangers-replicate": _strangers_replicate,
 }
 
 
@@ -134,6 +141,7 @@ FOUND_BY = {
     "without-h2": 0,
     "every-clock-is-believed": 9,
     "followers-expire": 0,
+    "strangers-replicate": 0,
 }
 
 

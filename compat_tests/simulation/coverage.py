@@ -21,6 +21,7 @@ COMMON = (
     "ISR shrinks",
     "leader changes",
     "offsets committed",
+    "strangers refused",
     "topics created",
     "truncations",
 )

@@ -29,6 +29,7 @@ from compat_tests.simulation.groups import Member
 from compat_tests.simulation.history import History, Violation
 from compat_tests.simulation.nodes import BROKER_PORT, SimulatedNode, properties_of
 from compat_tests.simulation.producers import Producer
+from compat_tests.simulation.strangers import Stranger
 from compat_tests.simulation.tasks import Task
 from compat_tests.simulation.tuning import small
 from compat_tests.simulation.watch import Watch
@@ -288,12 +289,17 @@ class Simulation:
             self.client("configs"), self.history, min(3, len(self.brokers)),
             chance.choice((0.03, 0.1, 0.5)), self.goes_on,
         )  # fmt: skip
+        stranger = Stranger(
+            self.client("stranger"), self.history, [node.node_id for node in self.brokers],
+            chance.choice((0.1, 0.5)), self.goes_on,
+        )  # fmt: skip
         works = [
             *(producer.run() for producer in self.producers),
             *(consumer.run() for consumer in self.consumers),
             *(member.run() for member in self.members),
             admin.run(),
             changer.run(),
+            stranger.run(),
         ]
         self.tasks = [Task(self.client_runtime, work) for work in works]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from barnabas.testing.broker_node import BrokerNode
 from barnabas.testing.contents import awake_services_of
-from barnabas.testing.operations import RequestFailed, awake_services, when
+from barnabas.testing.operations import LOOK_AGAIN_S, RequestFailed, awake_services, when
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
 
@@ -137,13 +137,18 @@ def remove(nodes: list[BrokerNode], node_id: int, done: Done) -> None:
             return
         nodes.remove(node)
         node.release_ports()
+        unregister()
+
+    def unregister() -> None:
         awake_services(nodes)[0].to_controller.send(
             UNREGISTER_BROKER, UnregisterBrokerRequest(broker_id=node_id), answered
         )
 
     def answered(response: Any, error: ErrorCode) -> None:
         code = error or ErrorCode.of(response.error_code)
-        if code:
+        if code == ErrorCode.INVALID_REQUEST:  # the controller has not seen it go yet
+            nodes[0].loop.call_later(LOOK_AGAIN_S, unregister)
+        elif code:
             done(RequestFailed(code, f"node {node_id} is not forgotten"))
         else:
             when(nodes, is_forgotten, lambda: done(None), done)
