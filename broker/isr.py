@@ -8,7 +8,8 @@ The rules, Kafka's (Partition.scala, KIP-497, KIP-841, KIP-903, KIP-966):
 - A replica that is close behind and eligible is waited for as well, or it could never catch up with a high watermark
   that follows the leader's end.
 - A follower joins the ISR when it has reached the high watermark and the start of the leader's epoch: what was
-  committed before may lie above the high watermark that is known here, but not above that start.
+  committed before may lie above the high watermark that is known here, but not above that start. Where a leader has
+  to hold more than its log, a follower joins when it does, too (`Replication.may_take_over`).
 - One proposal at a time; what the controller has committed counts, whether its answer or the metadata tells of it.
 
 A follower's fetch, an append, a sync and a change of the ISR each call `advance`, and nothing else moves the high
@@ -256,9 +257,16 @@ class Leadership:
             end_offset >= self._partition.log.high_watermark
             and end_offset >= self.epoch_start_offset
             and self._shared.may_join_isr(replica.broker_id, replica.broker_epoch)
+            and self._shared.may_take_over(self._partition, replica)
         ):
             self._propose([*self.isr, replica.broker_id])
             self._maximal |= {replica.broker_id}
+
+    def reconsider(self, broker_id: int) -> None:
+        """What kept a follower out of the ISR may be over (`Replication.may_take_over`)."""
+        replica = self.replicas.get(broker_id)
+        if replica is not None and self._pending is None and broker_id not in self._maximal:
+            self._admit(replica)
 
     def drop_laggards(self, now: float) -> None:
         """Propose an ISR without those that have not been caught up for too long."""

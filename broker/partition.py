@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     Waiters = dict[PartitionListener, None]  # told in the order in which they came
 
 NO_LEADER: Final = -1
+UNKNOWN: Final = -1
 ACKS_ALL: Final = -1
 _NO_STATE: Final = PartitionState(replicas=[], isr=[], leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1)
 
@@ -40,6 +41,7 @@ class Partition:
         "fetch_waiters",
         "is_leader",
         "leader_epoch",
+        "leader_high_watermark",
         "leader_id",
         "leadership",
         "log",
@@ -63,6 +65,7 @@ class Partition:
         self.state = _NO_STATE  # as the metadata has it, or had when it was last looked at
         self.leader_id = NO_LEADER
         self.leader_epoch = -1
+        self.leader_high_watermark = UNKNOWN  # as the leader that is followed has told last
         self.partition_epoch = -1
         self.is_leader = False
         self.leadership: Leadership | None = None  # where it is led here and has other replicas
@@ -118,6 +121,7 @@ class Partition:
         self.log.replicate()
         self._end_leadership()
         if changes:
+            self.leader_high_watermark = UNKNOWN
             self.interrupt_waiters()
 
     def retire(self) -> None:
@@ -255,9 +259,15 @@ class Partition:
             for waiter in tuple(self.replica_waiters):
                 waiter.high_watermark_moved(self)
 
+    @property
+    def is_caught_up(self) -> bool:
+        """As a follower: whether everything is here that the leader has said is committed."""
+        return UNKNOWN < self.leader_high_watermark <= self.log.log_end_offset
+
     def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
         """As a follower: the leader says that everything below `offset` is committed, which is `byte_count` bytes
         more, or about that many. What is not here yet counts when it comes."""
+        self.leader_high_watermark = offset
         stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if self.log.set_high_watermark(offset) and self.fetch_waiters:
             self._wake(byte_count, stable_offset)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.isr import Leadership
+    from barnabas.broker.isr_replica import RemoteReplica
+    from barnabas.broker.partition import Partition
     from barnabas.storage.runtime import Runtime
 
 LAG_TIME_MAX_S = 30.0  # Kafka's default
@@ -33,6 +35,8 @@ class Replication:
         self._empty = MetadataImage()
         self.image: Callable[[], MetadataImage] = lambda: self._empty
         self.on_refused: Callable[[], object] = lambda: None  # the disk does not take what is led here
+        # Whether a follower that has caught up could lead at once. What a leader holds besides its log, an extension knows.
+        self.may_take_over: Callable[[Partition, RemoteReplica], bool] = lambda _partition, _replica: True
         self.kept_out: frozenset[int] = frozenset()  # brokers that join no ISR led here: a test's wish
         self._led: dict[Leadership, None] = {}  # in the order in which they came
         self._periodic: Periodic | None = None

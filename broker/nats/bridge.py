@@ -30,9 +30,11 @@ from barnabas.controller.image import TOPIC_RESOURCE
 from barnabas.controller.nats.binding import PREFIX
 
 if TYPE_CHECKING:
+    from barnabas.broker.isr_replica import RemoteReplica
     from barnabas.broker.nats.client.connection_settings import ConnectionSettings
     from barnabas.broker.nats.core.attendance import Attendance
     from barnabas.broker.nats.overview import Overview
+    from barnabas.broker.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.image import MetadataImage, TopicChanges, TopicImage
     from barnabas.controller.nats.bound import Binding
@@ -78,6 +80,7 @@ class NatsBridge:
         for connection in self.connections.names():
             self._answer_on(connection)
         self._refresh(names)
+        self._services.partitions.replication.may_take_over = self._may_take_over
         controller.add_listener(self._metadata_changed)
         self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
 
@@ -252,6 +255,17 @@ class NatsBridge:
         node_id = self._services.node_id
         return bool(binding.queue_group) and any(
             node_id in state.replicas for state in topic.partitions.values()
+        )
+
+    def _may_take_over(self, partition: Partition, replica: RemoteReplica) -> bool:
+        """Replication.may_take_over: a bound partition's leader holds messages that are not in its log yet."""
+        topic = partition.topic
+        bound = self.topics.get(topic)
+        cores = [each.core for each in self.topics.values()] if bound is None else [bound.core]
+        return all(
+            core.may_take_over(topic, partition.partition, replica.broker_id, replica.broker_epoch)
+            for core in cores
+            if core is not None and (bound is not None or core.binding.topic_template is not None)
         )
 
     # -- what is told

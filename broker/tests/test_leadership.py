@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from barnabas.broker.isr_replica import RemoteReplica
+from barnabas.broker.partition import Partition
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
@@ -294,6 +296,34 @@ def test_not_everybody_may_join(leader: Leader, how: str) -> None:
         three.fetch(0)
         leader.run()
         assert leader.state.isr == [1, 2, 3], "the next fetch finds it eligible"
+
+
+def test_a_replica_that_lacks_what_is_not_in_the_log_joins_when_it_has_that(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    asked: list[tuple[Partition, int, int | None]] = []
+    is_ready = False
+
+    def may_take_over(partition: Partition, replica: RemoteReplica) -> bool:
+        asked.append((partition, replica.broker_id, replica.broker_epoch))
+        return is_ready
+
+    leader.node.services.partitions.replication.may_take_over = may_take_over
+    two, three = leader.follower(2), leader.follower(3)
+    two.fetch(0)
+    assert not asked, "it is in the ISR"
+    three.fetch(0)
+    leader.run()
+    assert asked == [(leader.partition(), 3, 103)]
+    assert leader.state.isr == [1, 2]
+    is_ready = True
+    leadership = leader.partition().leadership
+    assert leadership is not None
+    leadership.reconsider(3)
+    leader.run()
+    assert leader.state.isr == [1, 2, 3]
+    leadership.reconsider(3)
+    leadership.reconsider(4)
+    assert len(asked) == 2
 
 
 def test_an_idle_session_does_not_keep_a_replica_out(leader: Leader) -> None:

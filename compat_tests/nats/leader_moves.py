@@ -1,4 +1,4 @@
-"""Leaders are moved as an admin would: the replicas get another order, and their first one is elected."""
+"""Leaders are moved as an admin would: the replicas are others, or get another order, and their first one is elected."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 from compat_tests.harness import raw
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.raw import RawConnection
+from compat_tests.harness.topics import eventually
 
 _ALTER_PARTITION_REASSIGNMENTS, _ELECT_LEADERS = 45, 43
 _PREFERRED = 0
@@ -16,11 +17,27 @@ _TIMEOUT_MS = 10_000
 def move_leader(cluster: Cluster, topic: str, partition: int, replicas: list[int]) -> None:
     """Have the first of these, which are the partition's replicas, lead it."""
     with RawConnection(cluster.addresses[cluster.active_controller()]) as controller:
-        nodes = raw.varint(len(replicas) + 1) + b"".join(struct.pack(">i", node) for node in replicas)
-        partitions = b"\x02" + struct.pack(">i", partition) + nodes + b"\0"
-        topics = b"\x02" + raw.varint(len(topic) + 1) + topic.encode() + partitions + b"\0"
-        body = struct.pack(">i", _TIMEOUT_MS) + topics + b"\0"
-        controller.ask(raw.request(_ALTER_PARTITION_REASSIGNMENTS, 0, body, flexible=True))
+        controller.ask(_reassignment(topic, partition, replicas))
         wanted = raw.array([raw.string(topic) + raw.array([struct.pack(">i", partition)])])
         body = struct.pack(">b", _PREFERRED) + wanted + struct.pack(">i", _TIMEOUT_MS)
         controller.ask(raw.request(_ELECT_LEADERS, 1, body))
+
+
+def reassign(cluster: Cluster, topic: str, partition: int, replicas: list[int]) -> None:
+    """Have these be the partition's replicas, and wait until they are, all in sync."""
+
+    def is_done() -> bool:
+        found = cluster.partition(topic, partition)
+        return found.whole and found.replicas == tuple(replicas)
+
+    with RawConnection(cluster.addresses[cluster.active_controller()]) as controller:
+        controller.ask(_reassignment(topic, partition, replicas))
+    eventually(is_done, 120)
+
+
+def _reassignment(topic: str, partition: int, replicas: list[int]) -> bytes:
+    nodes = raw.varint(len(replicas) + 1) + b"".join(struct.pack(">i", node) for node in replicas)
+    partitions = b"\x02" + struct.pack(">i", partition) + nodes + b"\0"
+    topics = b"\x02" + raw.varint(len(topic) + 1) + topic.encode() + partitions + b"\0"
+    body = struct.pack(">i", _TIMEOUT_MS) + topics + b"\0"
+    return raw.request(_ALTER_PARTITION_REASSIGNMENTS, 0, body, flexible=True)

@@ -11,16 +11,20 @@ if TYPE_CHECKING:
     from barnabas.controller.image import TopicImage
 
 
+_NOTHING: Final[Mapping[int, Partition]] = {}
+
+
 class Roles(NamedTuple):
     """Partitions by index, ascending."""
 
     leading: Mapping[int, Partition]
     following: Mapping[int, Partition]  # in sync: it may have to lead them at any time
     coming: frozenset[int] = frozenset()  # this broker is a replica, and their logs are about to be opened
+    joining: Mapping[int, Partition] = _NOTHING  # followed, and not in sync yet
 
     @property
     def are_none(self) -> bool:
-        return not (self.leading or self.following or self.coming)
+        return not (self.leading or self.following or self.coming or self.joining)
 
 
 NO_ROLES: Final = Roles({}, {})
@@ -39,11 +43,16 @@ def roles_of(services: Services, topic: TopicImage, *, is_settled: bool) -> Role
         for index, partition in partitions.items()
         if index not in leading and node_id in partition.state.isr
     }
+    joining = {
+        index: partition
+        for index, partition in partitions.items()
+        if index not in leading and index not in following
+    }
     if is_settled or len(partitions) == len(topic.partitions):
-        return Roles(leading, following)
+        return Roles(leading, following, joining=joining)
     coming = frozenset(
         index
         for index, state in topic.partitions.items()
         if index not in partitions and node_id in state.replicas
     )
-    return Roles(leading, following, coming)
+    return Roles(leading, following, coming, joining)

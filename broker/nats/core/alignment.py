@@ -4,7 +4,8 @@ Every broker of a binding listens to the binding's marks, on the connection that
 place among the messages. A follower that begins to count sends one. The leader appends what it has received before it,
 and answers where its log ends then; records from there on belong to the messages behind the mark. Both are server
 work of the same moment, so what is published at exactly that time may be on different sides of it; then something is left
-over in the ledger, and another mark follows.
+over in the ledger, and another mark follows. A follower whose log has come to that end lacks nothing (core/standbys.py),
+and tells the leader so until it is in sync.
 
 Where the account may not publish marks, counting begins anywhere, and is right as soon as nothing is left over, but for
 messages that are all alike.
@@ -14,14 +15,17 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from barnabas.broker.nats.client.errors import NatsError
+from barnabas.broker.nats.core.standbys import TOLD_EVERY_S, Standby, Standbys
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.client.client import NatsClient, Subscription
     from barnabas.broker.nats.ingest.ingest import Ingest
+    from barnabas.broker.replication import Replication
     from barnabas.storage.runtime import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
@@ -43,13 +47,14 @@ class Mark(msgspec.Struct):
 
 
 class Ends(msgspec.Struct):
-    """A leader's answer: by partition, its leader epoch and where its log ended."""
+    """A leader's answer: by partition, its leader epoch and where its log ended, -1 when that can't be told just now."""
 
     number: int
     ends: dict[int, tuple[int, int]]
 
 
 _read_ends: Final = msgspec.json.Decoder(Ends).decode
+_read_standby: Final = msgspec.json.Decoder(Standby).decode
 
 
 def _read_mark(payload: bytes) -> Mark | None:
@@ -64,10 +69,23 @@ def _read_mark(payload: bytes) -> Mark | None:
 class Alignment:
     """Of one binding on one broker. All calls on the loop's thread."""
 
-    def __init__(self, runtime: Runtime, client: NatsClient, ingest: Ingest, cluster_id: str) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        client: NatsClient,
+        ingest: Ingest,
+        cluster_id: str,
+        replication: Replication,
+        is_listening: Callable[[], bool],
+    ) -> None:
+        """`is_listening()`: the server has the binding's subscriptions."""
         prefix = f"_BARNABAS.{cluster_id}.{ingest.binding.topic}"
         self._marks = f"{prefix}.mark"
         self._answers = f"{prefix}.ends"
+        self._standby = f"{prefix}.standby"
+        self.standbys = Standbys(runtime, ingest.binding.topic)
+        self._replication = replication
+        self._is_listening = is_listening
         self._runtime = runtime
         self._client = client
         self._ingest = ingest
@@ -80,6 +98,7 @@ class Alignment:
         self._subscriptions = [
             self._client.subscribe(self._marks, self._mark_came),
             self._client.subscribe(f"{self._answers}.{self._me}", self._answer_came),
+            self._client.subscribe(self._standby, self._standby_came),
         ]
         self._look_later(LOOK_EVERY_S)
 
@@ -89,20 +108,31 @@ class Alignment:
         if self._timer is not None:
             self._timer.cancel()
 
+    def roles_changed(self) -> None:
+        """A follower does not wait for the next look of one that had nothing to follow."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._look_later(LOOK_EVERY_S)
+
     def _look_later(self, after_s: float) -> None:
         self._timer = self._runtime.call_later(after_s, self._look)
 
     def _look(self) -> None:
         ingest = self._ingest
+        self._look_later(LOOK_EVERY_S if ingest.shadows or ingest.joining else LOOK_IDLE_S)
+        if ingest.joining:
+            ingest.begin_shadows()
         followed = [shadow for index, shadow in ingest.shadows.items() if index not in ingest.lanes]
-        self._look_later(LOOK_EVERY_S if ingest.shadows else LOOK_IDLE_S)
         if not followed:
             return
         now_s = self._runtime.monotonic()
         for shadow in followed:  # replication goes on without a connection, and what it brings gets old
             shadow.tick(now_s)
+        if not self._client.is_connected or not self._is_listening():
+            return
+        self._tell_leaders(now_s)
         wanting = [shadow for shadow in followed if shadow.wants_mark()]
-        if not wanting or not self._client.is_connected:
+        if not wanting:
             return
         self._number += 1
         for shadow in wanting:
@@ -118,8 +148,12 @@ class Alignment:
             for shadow in ingest.shadows.values():
                 shadow.mark_received(mark.number)
             return
+        if not self._is_listening():
+            return
         ingest.close()
-        ends = {index: found for index in ingest.lanes if (found := ingest.end_of(index)) is not None}
+        ends = {
+            index: (lane.partition.leader_epoch, ingest.end_of(index)) for index, lane in ingest.lanes.items()
+        }
         if ends:
             self._publish(f"{self._answers}.{mark.sender}", msgspec.json.encode(Ends(mark.number, ends)))
 
@@ -130,8 +164,45 @@ class Alignment:
             return
         shadows = self._ingest.shadows
         for index, (leader_epoch, offset) in answer.ends.items():
-            if index in shadows:
+            if index in shadows and offset >= 0:
                 shadows[index].mark_found(answer.number, leader_epoch, offset)
+
+    # -- standbys
+
+    def _tell_leaders(self, now_s: float) -> None:
+        """Which partitions this broker could lead that it is not in sync with yet, as far as the metadata says."""
+        replication = self._replication
+        ready: list[int] = []
+        for index, shadow in self._ingest.shadows.items():
+            partition = shadow.partition
+            if (
+                index not in self._ingest.lanes
+                and shadow.lapse is None
+                and replication.node_id not in partition.state.isr
+                and now_s - shadow.told_at_s >= TOLD_EVERY_S
+            ):
+                shadow.told_at_s = now_s
+                ready.append(index)
+        if ready:
+            standby = Standby(replication.node_id, replication.changes.broker_epoch(), ready)
+            self._publish(self._standby, msgspec.json.encode(standby))
+
+    def _standby_came(self, _subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:
+        try:
+            standby = _read_standby(payload)
+        except _NO_JSON:
+            return
+        for index in standby.partitions:
+            lane = self._ingest.lanes.get(index)
+            if lane is not None:
+                self.standbys.told(standby, index)
+                if lane.partition.leadership is not None:
+                    lane.partition.leadership.reconsider(standby.broker)
+
+    def may_take_over(self, index: int, broker: int, broker_epoch: int | None) -> bool:
+        """Whether a follower of a partition that is led here may join the ISR. Where this broker receives nothing, nobody can
+        catch up with it."""
+        return not self._is_listening() or self.standbys.may_take_over(index, broker, broker_epoch)
 
     def _publish(self, subject: str, payload: bytes) -> None:
         try:

@@ -95,7 +95,14 @@ class CoreBinding(ClientListener):
                 self._rejects,
                 group,
             )
-            self._alignment = Alignment(runtime, intake.client, self.ingest, cluster_id)
+            self._alignment = Alignment(
+                runtime,
+                intake.client,
+                self.ingest,
+                cluster_id,
+                services.partitions.replication,
+                lambda: self._presence.is_listening,
+            )
         self._runtime = runtime
         self._intake = intake
         self._subscribed = Subscribed(runtime, intake, binding.queue_group, self._sink, self._asked_again)
@@ -113,6 +120,7 @@ class CoreBinding(ClientListener):
             self._has_messages_to_miss,
             lambda: self.ingest.is_whole and self._rejects.is_idle,
         )
+        self.ingest.on_lapses = self._presence.lapses
 
     @property
     def state(self) -> str:
@@ -145,6 +153,7 @@ class CoreBinding(ClientListener):
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition] = _NOTHING,
         coming: frozenset[int] = _NONE,
+        joining: Mapping[int, Partition] = _NOTHING,
         *,
         missed: str = "",
         since_ms: int = 0,
@@ -162,10 +171,11 @@ class CoreBinding(ClientListener):
         self.turns.start()
         # A member of a queue group takes what it is given from the first message on: nobody else is.
         if turn is not None and client.is_connected and not self._is_member:
-            self._roles_at_turn = Roles(leading, following, coming)
-            leading, following, coming = NO_ROLES
+            self._roles_at_turn = Roles(leading, following, coming, joining)
+            leading, following, coming, joining = NO_ROLES
             self.turns.plan(turn, self._begin)
-        self.ingest.serve(leading, following, coming)
+        self.ingest.is_new_binding = not missed
+        self.ingest.serve(leading, following, coming, joining)
         self._leads = bool(leading)
         if missed and self._is_template:
             self._presence.missed([lane.partition for lane in self.ingest.lanes.values()], missed, since_ms)
@@ -180,15 +190,28 @@ class CoreBinding(ClientListener):
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition] = _NOTHING,
         coming: frozenset[int] = _NONE,
+        joining: Mapping[int, Partition] = _NOTHING,
     ) -> None:
         """`following`: the partitions that this broker is in sync with, and may have to lead at any time; `coming`: those
-        that it is a replica of, and that are about to be opened."""
+        that it is a replica of, and that are about to be opened; `joining`: those that it follows and is not in sync with."""
         if self._roles_at_turn is not None:
-            self._roles_at_turn = Roles(leading, following, coming)
+            self._roles_at_turn = Roles(leading, following, coming, joining)
             return
-        self.ingest.serve(leading, following, coming)
+        self._presence.attends(self.ingest.shadows)
+        self.ingest.serve(leading, following, coming, joining)
         self._leads = bool(leading)
         self._presence.serves(leading, (*following, *coming))
+        if self._alignment is not None and self.ingest.joining:
+            self._alignment.roles_changed()
+
+    def may_take_over(self, topic: str, index: int, broker: int, broker_epoch: int | None) -> bool:
+        """Whether a follower of a partition that is led here has what a leader needs (core/standbys.py). `topic`: the bound
+        one, or one of its template."""
+        if isinstance(self.ingest, TemplateIngest):
+            return self.ingest.may_take_over(topic, index, broker, broker_epoch)
+        if self._alignment is None or self._is_member:
+            return True
+        return self._alignment.may_take_over(index, broker, broker_epoch)
 
     def _begin(self) -> None:
         """What was planned at `start`."""
@@ -286,6 +309,7 @@ class CoreBinding(ClientListener):
         self._subscribed.to(())
         self._question = None
         self._presence.stepped_aside(why)
+        self.ingest.lapses(self._presence.absent_since_ms, why)
 
     def _come_back(self) -> None:
         log.info("topic %s: its log takes messages again", self.binding.topic)
@@ -308,6 +332,7 @@ class CoreBinding(ClientListener):
 
     def disconnected(self, cause: Cause) -> None:
         self._presence.disconnected(cause)
+        self.ingest.lapses(self._presence.absent_since_ms, self._presence.absence)
         wanted = compile_subscriptions(self.binding.patterns, self.binding.unwanted)
         if self._subscribed.patterns != [pattern for pattern, _ in wanted] and not self._overflow.is_aside:
             self.ingest.rebind(self.binding, self.ingest.partition_count)
@@ -320,6 +345,7 @@ class CoreBinding(ClientListener):
         """The server has refused something; what, the subscriptions know."""
         if self._subscribed.refused:
             self._presence.refused(self._subscribed.refused)
+            self.ingest.lapses(self._presence.heard_until_ms, self._subscribed.refused)
             self._subscribed.ask_again_later()
 
     def _ask_server(self) -> None:
@@ -341,6 +367,7 @@ class CoreBinding(ClientListener):
         if not self._overflow.is_aside and not self._subscribed.refused:
             self._subscribed.are_in_force()
             self._presence.listens()
+            self.ingest.listens(self._runtime.time_ms())
 
     def _has_messages_to_miss(self) -> bool:
         """A template's messages may be for topics that are yet to come, which whoever leads the bound topic answers for.

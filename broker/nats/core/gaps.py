@@ -73,10 +73,10 @@ class GapLog:
         if cause not in gap.cause and len(gap.cause) + len(cause) < CAUSE_CHARACTERS_MAX:
             gap.cause += f"; then {cause}"
 
-    def end(self, *, is_whole: bool = True) -> None:
-        """From now on messages come, if they did not. `is_whole`: those that have come are in the log. If they still wait
+    def end(self, *, is_whole: bool = True, at_ms: int = 0) -> None:
+        """From now on, or from `at_ms` on, messages come, if they did not. `is_whole`: those that have come are in the log. If they still wait
         for it, `until_ms` stays where it is: they are lost if the broker ends before."""
-        self._end(self._now_ms(), is_whole)
+        self._end(at_ms or self._now_ms(), is_whole)
 
     def leave(self) -> None:
         """The broker stops: an open one goes on without it."""

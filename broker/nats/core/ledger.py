@@ -12,6 +12,7 @@ broker listened. Where counting begins is agreed upon (core/alignment.py).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
 Extra = TypeVar("Extra")
@@ -56,6 +57,21 @@ class Side(Generic[Extra]):
             self._entries = deque(self._rest())
             matched.clear()
         return True
+
+    def count(self, tail: bytes) -> int:
+        return self._unmatched.get(tail, 0)
+
+    def since(self, since_s: float) -> Iterator[tuple[float, bytes, Extra]]:
+        """Those that are not older, in order."""
+        return (entry for entry in self._rest() if entry[0] >= since_s)
+
+    def put_first(self, entries: list[tuple[float, bytes, Extra]]) -> None:
+        """These came before all of it, in this order."""
+        self._entries.extendleft(reversed(entries))
+        for _, tail, _ in entries:
+            self._unmatched[tail] = self._unmatched.get(tail, 0) + 1
+            self._count += 1
+            self.size += len(tail)
 
     def expire(self, before_s: float) -> int:
         """Forget what came before; how many that were."""
@@ -132,6 +148,32 @@ class Ledger(Generic[Extra]):
         """It is in the log no more."""
         if not self.ahead.match(tail):
             self.pending.add(tail, now_s, extra)
+
+    def differing(self, other: Ledger[Extra], since_s: float) -> set[bytes]:
+        """What the two do not agree about, but for what is older and in this one alone."""
+        tails = {tail for side in (other.pending, other.ahead) for _, tail, _ in side.since(0)}
+        tails.update(tail for side in (self.pending, self.ahead) for _, tail, _ in side.since(since_s))
+        return {tail for tail in tails if self._balance(tail) != other._balance(tail)}
+
+    def correct(self, tails: set[bytes], by: Ledger[Extra], since_s: float) -> None:
+        """Of these the other one, which began earlier, is right."""
+        for tail in tails:
+            for mine, right in ((self.pending, by.pending), (self.ahead, by.ahead)):
+                while mine.count(tail) > right.count(tail):
+                    mine.match(tail)
+        earlier: list[tuple[float, bytes, Extra]] = []
+        counts = {tail: by.pending.count(tail) - self.pending.count(tail) for tail in tails}
+        for entry in by.pending.since(since_s):
+            if counts.get(entry[1], 0) > 0:
+                counts[entry[1]] -= 1
+                earlier.append(entry)
+        self.pending.put_first(earlier)
+        for time_s, tail, _ in by.ahead.since(since_s):
+            if tail in tails and self.ahead.count(tail) < by.ahead.count(tail):
+                self.ahead.add(tail, time_s, None)
+
+    def _balance(self, tail: bytes) -> int:
+        return self.pending.count(tail) - self.ahead.count(tail)
 
     def expire(self, before_s: float) -> None:
         self.pending.expire(before_s)

@@ -1,8 +1,9 @@
 """Whether a core binding was there for its messages, and which gaps it has because it was not (core/gaps.py):
 
 - without a connection: from the last answer of the server to the subscriptions of the next connection;
-- before a partition came to be led here that this broker did not follow in sync, ready to lead: from its last message in
-  the log, or from what was written down before a restart;
+- before a partition came to be led here that this broker did not follow in sync: from its last message in the log, or from
+  what was written down before a restart;
+- before one came to be led here that it followed, of what its shadow lacks (core/standbys.py);
 - while the server refuses a subscription.
 
 Who leads nothing has no gaps: what others lead is theirs.
@@ -11,7 +12,7 @@ Who leads nothing has no gaps: what others lead is theirs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.jetstream.positions import find_last
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.client.errors import Cause
     from barnabas.broker.nats.connections import Intake
     from barnabas.broker.nats.core.gaps import GapLog
+    from barnabas.broker.nats.core.shadow import Lapse
     from barnabas.broker.partition import Partition
     from barnabas.storage.runtime import Runtime
     from barnabas.wire.record_batch import Record
@@ -53,13 +55,18 @@ class Presence:
         self._gaps = gaps
         self._leads = leads
         self._is_whole = is_whole
-        self._is_listening = False  # the server has the subscriptions
-        self._absent_since_ms = 0  # without a connection: since when
+        self.is_listening = False  # the server has the subscriptions
+        self.absent_since_ms = 0  # without a connection: since when
         self._absent_causes: dict[str, str] = {}  # and why: the first of each kind
         self._waits_since_ms = 0  # for the first connection
         self._attended: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
         self._searches: list[Steps] = []
         gaps.estimate = intake.monitoring.estimate if intake.monitoring is not None else None
+
+    @property
+    def absence(self) -> str:
+        """Why there is no connection."""
+        return "; then ".join(self._absent_causes.values())
 
     @property
     def heard_until_ms(self) -> int:
@@ -72,7 +79,7 @@ class Presence:
         if not client.is_connected:
             self._waits_since_ms = self._runtime.time_ms()
             if client.last_cause is not None:
-                self._absent_since_ms = self._waits_since_ms
+                self.absent_since_ms = self._waits_since_ms
                 self._absent_causes = {client.last_cause.kind: str(client.last_cause)}
         self._attended = frozenset(new)
         self._intake.heartbeat.on_beat.append(self._beat)
@@ -89,39 +96,40 @@ class Presence:
     def connected(self) -> bool:
         """Whether it is another one after the first."""
         was_absent = bool(self._absent_causes)
-        self._absent_since_ms, self._waits_since_ms = 0, 0
+        self.absent_since_ms, self._waits_since_ms = 0, 0
         self._absent_causes = {}
         return was_absent
 
     def listens(self) -> None:
         """The server knows all subscriptions, and refuses none."""
-        self._is_listening = True
+        self.is_listening = True
         self._gaps.end(is_whole=self._is_whole())
 
     def disconnected(self, cause: Cause) -> None:
-        self._is_listening = False
-        self._absent_since_ms = self._absent_since_ms or self.heard_until_ms
+        self.is_listening = False
+        self.absent_since_ms = self.absent_since_ms or self.heard_until_ms
         self._absent_causes[cause.kind] = str(self._intake.heartbeat.explained(cause))
         self._note_absence()
 
     def stepped_aside(self, why: str) -> None:
         """There are no subscriptions for now, whatever the connection does; till `connected`."""
-        self._is_listening = False
-        self._absent_since_ms = self._absent_since_ms or self.heard_until_ms
+        self.is_listening = False
+        self.absent_since_ms = self.absent_since_ms or self.heard_until_ms
         self._absent_causes[_ASIDE] = why
         self._note_absence()
 
     def unreachable(self, cause: Cause) -> None:
         """The first connection takes longer than whoever made the binding has waited for it, or there is no other one, for
         one reason more."""
-        since_ms = self._absent_since_ms or self._waits_since_ms
+        since_ms = self.absent_since_ms or self._waits_since_ms
         if since_ms and cause.kind not in self._absent_causes:
-            self._absent_since_ms = since_ms
+            self.absent_since_ms = since_ms
             self._absent_causes[cause.kind] = str(cause)
             self._note_absence()
 
     def refused(self, why: str) -> None:
         """A subscription is."""
+        self.is_listening = False
         if self._leads():
             self._gaps.begin(self.heard_until_ms, why)
 
@@ -138,11 +146,11 @@ class Presence:
     def _note_absence(self) -> None:
         if self._absent_causes and self._leads():
             for cause in self._absent_causes.values():
-                self._gaps.begin(self._absent_since_ms, cause)
+                self._gaps.begin(self.absent_since_ms, cause)
 
     def _beat(self, until_ms: int) -> None:
         """What the server had taken by then has been read."""
-        if self._is_listening and self._gaps.open is None and self._leads() and self._is_whole():
+        if self.is_listening and self._gaps.open is None and self._leads() and self._is_whole():
             self._gaps.until_ms = until_ms
 
     # -- partitions
@@ -161,6 +169,22 @@ class Presence:
         self._note_absence()
         self.missed(begun, missed, since_ms)
 
+    def attends(self, others: Iterable[int]) -> None:
+        """These may be led here as well at any time."""
+        self._attended = self._attended.union(others)
+
+    def lapses(self, found: Sequence[tuple[Partition, Lapse]]) -> None:
+        """These are led here from now on, and what is lacking may be in no log."""
+        now_ms = self._runtime.time_ms()
+        for cause in dict.fromkeys(lapse.cause for _, lapse in found):
+            self._gaps.begin(min(lapse.since_ms or now_ms for _, lapse in found), cause)
+        older = [partition for partition, lapse in found if lapse.is_older]
+        if older:
+            self._search(older, 0)
+        if self.is_listening:
+            ended_ms = max(lapse.until_ms or now_ms for _, lapse in found)
+            self._gaps.end(is_whole=self._is_whole(), at_ms=ended_ms)
+
     def missed(self, begun: Iterable[Partition], why: str, since_ms: int) -> None:
         """These are led here from now on; what came for them since `since_ms`, or since their last message, is missing."""
         begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]
@@ -172,7 +196,7 @@ class Presence:
         else:  # another may have led since
             self._gaps.begin(self._runtime.time_ms(), why)
             self._search(begun, since_ms)
-        if self._is_listening:
+        if self.is_listening:
             self._gaps.end(is_whole=self._is_whole())
 
     def _search(self, begun: list[Partition], since_ms: int) -> None:

@@ -5,14 +5,16 @@ A follower in sync receives the messages as the leader does, and holds them agai
 had appended where nobody else has it. Records that are there already and whose messages come late are passed over.
 The old leader keeps its ledger, too: what its log is cut back by, it has received and does not have any more.
 
-So moved and crashed leaders are one case, and no broker has to tell another anything.
+So moved and crashed leaders are one case, and no broker has to tell another anything at that moment. A shadow without a
+`lapse` has every message, here or in its copy of the log (core/standbys.py says how that comes to be); with one it may lack
+those of that time, and whoever leads with it notes a gap.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from barnabas.broker.nats.client.headers import Pairs
 from barnabas.broker.nats.core.ledger import Ledger
@@ -33,7 +35,10 @@ LATEST_MS: Final = 5_000
 LATEST_RECORDS: Final = (20_000, 2_000, 200)  # the most that are not larger together than
 LATEST_BYTES_MAX: Final = 8 << 20
 ASK_AGAIN_S: Final = 2.0
+ASK_SOON_S: Final = 0.5  # as long as it does not count; more than RACE_S
+MARKS: Final = 2  # until it counts
 UNEVEN_S: Final = 1.0  # nothing is under way for so long, or much is all the time
+RACE_S: Final = 0.3  # by less the moments differ in which what is published at once comes to two brokers
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
@@ -43,11 +48,21 @@ LOG_AGAIN_S: Final = 60.0
 Asked: TypeAlias = tuple[bytes, bytes, Pairs]
 
 
+class Lapse(NamedTuple):
+    """A time whose messages a shadow may lack. `until_ms` is 0 while it lasts; with `is_older` it may have begun before
+    `since_ms`, with the last message in the log."""
+
+    since_ms: int
+    until_ms: int
+    cause: str
+    is_older: bool = False
+
+
 class Beginning:
     """A ledger that begins where a mark stood among the messages, and in the leader's log."""
 
     __slots__ = (
-        "_records_size", "has_mark", "leader_epoch", "ledger", "number", "records", "start_offset",
+        "_records_size", "has_mark", "leader_epoch", "ledger", "marked_at_s", "number", "records", "start_offset",
     )  # fmt: skip
 
     def __init__(self, number: int, leader_epoch: int) -> None:
@@ -55,6 +70,7 @@ class Beginning:
         self.leader_epoch = leader_epoch
         self.ledger: Ledger[Asked | None] = Ledger()
         self.has_mark = False  # it has come by among the messages
+        self.marked_at_s = 0.0  # and when
         self.start_offset = -1  # where it was in the leader's log, once that has told
         self.records: list[tuple[int, bytes]] = []  # that came meanwhile, with their offsets
         self._records_size = 0
@@ -83,17 +99,23 @@ class Shadow:
     """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
 
     __slots__ = (
-        "_asked_at_s", "_beginning", "_bytes_max", "_even_at_s", "_expires_at_s", "_is_aligned",
-        "_log_again_s", "ledger", "now_s", "partition",
+        "_asked_at_s", "_beginning", "_bytes_max", "_even_at_s", "_expires_at_s", "_has_had_marks", "_log_again_s", "_marks",
+        "lapse", "ledger", "now_s", "partition", "told_at_s",
     )  # fmt: skip
 
-    def __init__(self, partition: Partition, now_s: float, now_ms: int, bytes_max: int) -> None:
+    def __init__(
+        self, partition: Partition, now_s: float, now_ms: int, bytes_max: int, lapse: Lapse | None = None
+    ) -> None:
         self.partition = partition
+        self.lapse = lapse
+        self.told_at_s = 0.0  # when the leader was last told that there is no lapse
         self.ledger: Ledger[Asked | None] = Ledger()
         self.now_s = now_s
         self._bytes_max = bytes_max
         self._beginning: Beginning | None = None
-        self._is_aligned = False
+        # That have begun a ledger. One that is as old as the binding is as good as one that a mark has begun.
+        self._marks = 1 if lapse is not None and not lapse.is_older else 0
+        self._has_had_marks = False
         self._even_at_s = now_s
         self._asked_at_s = now_s - ASK_AGAIN_S
         self._expires_at_s = now_s + 1
@@ -123,27 +145,56 @@ class Shadow:
         self.now_s = now_s
         if now_s >= self._expires_at_s:
             self._expires_at_s = now_s + 1
-            self.ledger.expire(now_s - KEPT_S)
+            self.ledger.ahead.expire(now_s - KEPT_S)
+            if (
+                not self._has_had_marks
+            ):  # else the leader tells what it has dealt with, and one that stands still does not
+                self.ledger.pending.expire(now_s - KEPT_S)
             beginning = self._beginning
             if beginning is not None and (
                 now_s - self._asked_at_s > KEPT_S or beginning.size > self._bytes_max
             ):
                 self._beginning = None  # nobody answers; the next mark may be
-            for side in (self.ledger.pending, self.ledger.ahead):
-                if side.size > self._bytes_max:
-                    side.clear()
-                    log.warning(
-                        "%s: more messages differ from the log than nats.buffer.bytes holds; if the leader fails now, "
-                        "some may be missing or there twice",
-                        self.partition.log.name,
-                    )
+            if self.ledger.ahead.size > self._bytes_max:
+                self.ledger.ahead.clear()
+                log.warning(
+                    "%s: more records have not been received than nats.buffer.bytes holds; if the leader fails now, some may "
+                    "be there twice",
+                    self.partition.log.name,
+                )
+            if self.ledger.pending.size > self._bytes_max:
+                self.ledger.pending.clear()
+                self._overflows("more messages waited for the leader's log than nats.buffer.bytes holds")
 
     def begin_anew(self) -> None:
         """The subscription is a new one, or this broker was the leader until now: what is in the log and was not
         received never will be."""
         self.ledger.ahead.clear()
         self._beginning = None
-        self._is_aligned = False
+        self._marks = 0
+
+    # -- what it lacks
+
+    def lapses(self, since_ms: int, cause: str) -> None:
+        """Messages may not be received from then on."""
+        self._beginning = None
+        self._marks = 0
+        before = self.lapse
+        if before is None:
+            self.lapse = Lapse(since_ms, 0, cause)
+        elif before.until_ms:
+            self.lapse = Lapse(before.since_ms, 0, f"{before.cause}; then {cause}", before.is_older)
+
+    def listens(self, now_ms: int) -> None:
+        """All that is published from now on is received."""
+        if self.lapse is not None and not self.lapse.until_ms:
+            self.lapse = self.lapse._replace(until_ms=now_ms)
+
+    def _overflows(self, cause: str) -> None:
+        """What was received has been forgotten before it was in the log."""
+        log.warning("%s: %s; if the leader fails now, that is a gap", self.partition.log.name, cause)
+        self._marks = 0
+        self.lapse = Lapse(0, 0, cause, is_older=True)
 
     # -- where counting begins
 
@@ -152,9 +203,14 @@ class Shadow:
         then, or the leader has refused a message."""
         if not self.ledger.pending and not self.ledger.ahead:
             self._even_at_s = self.now_s
-        if self.now_s - self._asked_at_s < ASK_AGAIN_S:
+        beginning = self._beginning
+        if beginning is not None and beginning.leader_epoch != self.partition.leader_epoch:
+            self._beginning = None  # nobody knows any more where the mark was
+        elif beginning is not None and beginning.start_offset >= 0:
+            return False  # the log has to come so far
+        if self.now_s - self._asked_at_s < (ASK_SOON_S if self._marks < MARKS else ASK_AGAIN_S):
             return False
-        return not self._is_aligned or self.now_s - self._even_at_s > UNEVEN_S
+        return self._marks < MARKS or self.now_s - self._even_at_s > UNEVEN_S
 
     def mark_sent(self, number: int) -> None:
         self._asked_at_s = self.now_s
@@ -162,8 +218,10 @@ class Shadow:
 
     def mark_received(self, number: int) -> None:
         """It has come by among the messages."""
+        self._has_had_marks = True
         if self._beginning is not None and self._beginning.number == number:
             self._beginning.has_mark = True
+            self._beginning.marked_at_s = self.now_s
             self._begin()
 
     def mark_found(self, number: int, leader_epoch: int, offset: int) -> None:
@@ -182,10 +240,30 @@ class Shadow:
         if beginning is None or not beginning.has_mark or beginning.start_offset < 0:
             return
         # What the leader had appended before the mark must be here: until then it is the old ledger that knows of it.
-        if self.partition.log.log_end_offset >= beginning.start_offset:
+        partition = self.partition
+        if (
+            partition.log.log_end_offset >= beginning.start_offset
+            and partition.leader_epoch == beginning.leader_epoch
+        ):
+            if self._marks:
+                self._correct(beginning)
             self.ledger = beginning.ledger
             self._beginning = None
-            self._is_aligned = True
+            self._marks = min(self._marks + 1, MARKS)
+            if self._marks == MARKS:
+                self.lapse = None
+
+    def _correct(self, beginning: Beginning) -> None:
+        """What is published in the very moment of the mark may come before it here and behind it to the leader, or the other
+        way round. Of a message that occurs once the ledger before knows better; only those that are all alike need the mark.
+        It does not know of its own mark's moment, which is over by now."""
+        before, begun = self.ledger, beginning.ledger
+        since_s = beginning.marked_at_s - RACE_S
+        differing = before.differing(begun, since_s)
+        if any(before.pending.count(tail) <= begun.pending.count(tail) for tail in differing):
+            counts = self._counts_of_latest(0)
+            differing = {tail for tail in differing if counts[tail] + before.pending.count(tail) <= 1}
+        begun.correct(differing, before, since_s)
 
     # -- the partition's log (ReplicaObserver)
 
@@ -221,13 +299,22 @@ class Shadow:
         ledger, now_s = self.ledger, self.now_s
         self._beginning = None
         for tails in self._read(log, max(offset, log.log_start_offset), self._bytes_max):
-            for tail in tails or ():
+            if tails is None:
+                self._overflows("the log was cut back by more than nats.buffer.bytes holds")
+                break
+            for tail in tails:
                 ledger.cut(tail, now_s, None)
 
     def _remember_latest(self, from_ms: int) -> None:
         """What has just come into the log may be received yet, where the subscription was there before: this broker may
         have had more to do than read it. Not of messages that are all alike: which of them are still to come, nobody
         knows. Of large ones fewer are looked at: others wait for this."""
+        for tail, count in self._counts_of_latest(from_ms).items():
+            if count == 1:
+                self.ledger.stored(tail, self.now_s)
+
+    def _counts_of_latest(self, from_ms: int) -> Counter[bytes]:
+        """How often each of the latest messages is in the log, of batches that are not older than that."""
         log = self.partition.log
         counts: Counter[bytes] = Counter()
         for records in LATEST_RECORDS:
@@ -239,9 +326,7 @@ class Shadow:
                 counts.update(tails)
             else:
                 break
-        for tail, count in counts.items():
-            if count == 1:
-                self.ledger.stored(tail, self.now_s)
+        return counts
 
     def _read(self, log: Log, start: int, bytes_max: int, from_ms: int = 0) -> Iterator[list[bytes] | None]:
         """What `_tails` finds in a log from `start` on, piece by piece; None as the last, if it would be more than so many

@@ -51,6 +51,11 @@ class Entrance:
         """Whether it is of no use any more."""
         return self._is_rebuilt and not self._ahead
 
+    @property
+    def is_through(self) -> bool:
+        """Whether all that has come is in the log, and what is there has come."""
+        return not self._waiting and not self._ahead
+
     def take(self, tail: bytes) -> None:
         """A message of which nothing is asked."""
         if not (self._ahead and self._ahead.match(tail)):

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.core.shadow import Shadow
+from barnabas.broker.nats.core.shadow import Lapse, Shadow
 from barnabas.broker.nats.ingest.asking import Asking, is_special
 from barnabas.broker.nats.ingest.budget import Budget
 from barnabas.broker.nats.ingest.coming import Coming
@@ -41,6 +41,9 @@ log = logging.getLogger("barnabas.nats")
 
 _NOTHING: Final[Mapping[int, Partition]] = {}
 _NONE: Final[frozenset[int]] = frozenset()
+_TOO_EARLY: Final = (
+    "this broker became the leader before it had caught up with what the leader before had received"
+)
 
 
 class Ingest:
@@ -65,6 +68,15 @@ class Ingest:
         self.ack_stats = AckStats() if group is None else group.ack_stats
         self.lanes: dict[int, Lane] = {}
         self.shadows: dict[int, Shadow] = {}
+        self.joining: dict[
+            int, Partition
+        ] = {}  # followers that are on their way into the ISR, without a shadow so far
+        # Partitions are led here from now on whose shadows lack messages.
+        self.on_lapses: Callable[[list[tuple[Partition, Lapse]]], object] = lambda _: None
+        self.is_new_binding = False  # until partitions are served for the first time
+        self._begun_ms = runtime.time_ms()
+        self._listens_since_ms = 0  # 0: messages do not come
+        self._lapsed: tuple[int, str] | None = self._begun_ms, _TOO_EARLY  # since when they do not, and why
         self.on_full: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
         self._send_acks = send_acks
@@ -127,12 +139,14 @@ class Ingest:
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition] = _NOTHING,
         coming: frozenset[int] = _NONE,
+        joining: Mapping[int, Partition] = _NOTHING,
     ) -> None:
         """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
-        in sync; what is for those in `coming` waits until they are one or the other."""
+        in sync; what is for those in `coming` waits until they are one or the other. Those in `joining` are followed, and
+        not in sync yet."""
         if self._group is not None:
             leading = {index: each for index, each in leading.items() if len(each.state.replicas) == 1}
-            following, coming = _NOTHING, _NONE
+            following, coming, joining = _NOTHING, _NONE, _NOTHING
             self._serve_group(self._group, leading)
         for index in [
             index
@@ -140,8 +154,12 @@ class Ingest:
             if leading.get(index) is not lane.partition or lane.was_perhaps_led_elsewhere()
         ]:
             self._close_lane(index)
-        self._keep_shadows({**leading, **following})
+        joined = {index: each for index, each in joining.items() if index in self.shadows}
+        self.joining = {index: each for index, each in joining.items() if index not in joined}
         begun = [index for index in sorted(leading) if index not in self.lanes]
+        # One that is the only replica from now on has no shadow any more, and begins with what it was to keep all the same.
+        before = {index: self.shadows[index] for index in begun if index in self.shadows}
+        self._keep_shadows({**leading, **following, **joined}, leading)
         for index in begun:
             self.lanes[index] = self._open_lane(leading[index])
         come = {index: self._coming.pop(index) for index in sorted(self._coming) if index not in coming}
@@ -149,7 +167,8 @@ class Ingest:
             self._coming[index] = Coming()
         self._serve_encoders()
         for index in begun:
-            self._take_over(index)
+            self._take_over(index, before.get(index))
+        self._note_lapses(before)
         if come:
             self._let_in(come)
         self._held()
@@ -186,7 +205,7 @@ class Ingest:
             self._group.close()
         for index in sorted(self.lanes):
             self._close_lane(index)
-        self._keep_shadows({})
+        self._keep_shadows({}, _NOTHING)
         self.stats.lost_estimate += sum(len(each.waiting) for each in self._coming.values())
         self._coming.clear()
         self._budget.note(self, 0)
@@ -208,20 +227,46 @@ class Ingest:
         for shadow in self.shadows.values():
             shadow.begin_anew()
 
-    def end_of(self, index: int) -> tuple[int, int] | None:
-        """Leader epoch and end of a partition that is led here, all that was received appended; None when something
-        waits."""
+    def lapses(self, since_ms: int, cause: str) -> None:
+        """Messages may not come here from then on, till `listens`."""
+        self._listens_since_ms = 0
+        self._lapsed = since_ms, cause
+        for shadow in self.shadows.values():
+            shadow.lapses(since_ms, cause)
+
+    def listens(self, now_ms: int) -> None:
+        """All that is published from now on comes here. What the partitions led here lack is noted."""
+        self._listens_since_ms = self._listens_since_ms or now_ms
+        self._lapsed = None
+        for index, shadow in self.shadows.items():
+            if index in self.lanes:
+                shadow.lapse = None
+            else:
+                shadow.listens(now_ms)
+
+    def begin_shadows(self) -> None:
+        """Of followers on their way into the ISR that have what is committed: sooner they would keep a lot for nothing."""
+        begun = [index for index, partition in self.joining.items() if partition.is_caught_up]
+        for index in begun:
+            self.shadows[index] = self._new_shadow(self.joining.pop(index), self._first_lapse(index))
+        if begun:
+            self._serve_encoders()
+
+    def end_of(self, index: int) -> int:
+        """The end of a partition that is led here, all that was received appended; -1 when something waits, or is in the
+        log and still to be received."""
         lane = self.lanes[index]
-        if lane.builder.tails or index in self._entrances.by_index:
-            return None
-        return lane.partition.leader_epoch, lane.partition.log.log_end_offset
+        entrance = self._entrances.by_index.get(index)
+        if lane.builder.tails or (entrance is not None and not entrance.is_through):
+            return -1
+        return lane.partition.log.log_end_offset
 
     # -- roles
 
     def _serve_group(self, group: GroupLanes, alone: Mapping[int, object]) -> None:
         group.serve(index for index in range(self.partition_count) if index not in alone)
 
-    def _keep_shadows(self, hosted: Mapping[int, Partition]) -> None:
+    def _keep_shadows(self, hosted: Mapping[int, Partition], leading: Mapping[int, Partition]) -> None:
         wanted = {
             index: partition
             for index, partition in hosted.items()
@@ -231,12 +276,32 @@ class Ingest:
             index for index, each in self.shadows.items() if wanted.get(index) is not each.partition
         ]:
             self.shadows.pop(index).close()
-        now_s = self._runtime.monotonic()
         for index in sorted(wanted):
             if index not in self.shadows:
-                self.shadows[index] = Shadow(
-                    wanted[index], now_s, self._runtime.time_ms(), self.binding.buffer_bytes
-                )
+                lapse = None if index in leading else self._first_lapse(index)
+                self.shadows[index] = self._new_shadow(wanted[index], lapse)
+        self.is_new_binding = False
+
+    def _new_shadow(self, partition: Partition, lapse: Lapse | None) -> Shadow:
+        runtime = self._runtime
+        return Shadow(partition, runtime.monotonic(), runtime.time_ms(), self.binding.buffer_bytes, lapse)
+
+    def _first_lapse(self, index: int) -> Lapse:
+        """Till it is known that nothing is lacking."""
+        if self.is_new_binding or index in self._coming:
+            return Lapse(self._begun_ms, self._listens_since_ms, _TOO_EARLY)
+        now_ms = self._runtime.time_ms()
+        return Lapse(now_ms, now_ms if self._listens_since_ms else 0, _TOO_EARLY, is_older=True)
+
+    def _note_lapses(self, begun: Mapping[int, Shadow]) -> None:
+        """Of partitions that are led here from now on."""
+        found: list[tuple[Partition, Lapse]] = []
+        for shadow in begun.values():
+            if shadow.lapse is not None:
+                found.append((shadow.partition, shadow.lapse))
+                shadow.lapse = None
+        if found:
+            self.on_lapses(found)
 
     def _open_lane(self, partition: Partition) -> Lane:
         acks = PartitionAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
@@ -247,10 +312,9 @@ class Ingest:
             lane.on_refused = self._unstored.refused
         return lane
 
-    def _take_over(self, index: int) -> None:
+    def _take_over(self, index: int, shadow: Shadow | None) -> None:
         """What was received while another broker led, and is not in the log, comes first."""
         lane = self.lanes[index]
-        shadow = self.shadows.get(index)
         entrance = self._entrances.open(index, lane, shadow.ledger.ahead if shadow is not None else None)
         self._serve_encoders()
         if shadow is not None:
@@ -296,6 +360,8 @@ class Ingest:
             for tail, asked in waiting:  # received, and in no log yet, unless others have led meanwhile
                 shadow.ledger.received(tail, now_s, asked)
             shadow.begin_anew()
+            if self._lapsed is not None:
+                shadow.lapses(*self._lapsed)
         elif self._group is not None and index in self._group.served:
             self._group.lanes[index].take_over(lane.builder.tails, lane.owed)
             lane.owed = []

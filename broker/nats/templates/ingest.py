@@ -14,7 +14,7 @@ the bound topic's partition that the subject's hash gives.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -40,6 +40,7 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.nats.carrier import CarrierStats
     from barnabas.broker.nats.client.client import NatsClient
+    from barnabas.broker.nats.core.shadow import Lapse, Shadow
     from barnabas.broker.nats.ingest.budget import Budget
     from barnabas.broker.nats.ingest.lane import Lane
     from barnabas.broker.partition import Partition
@@ -72,6 +73,11 @@ class TemplateIngest:
         self.stats = stats
         self.ack_stats = AckStats()
         self.touched: dict[Ingest, None] = {}  # since `close`
+        self.is_new_binding = False
+        self.shadows: Mapping[int, Shadow] = {}  # its topics have them
+        self.joining: Mapping[int, Partition] = _NOTHING
+        self.on_lapses: Callable[[list[tuple[Partition, Lapse]]], object] = lambda _: None
+        self._listens_since_ms = 0
         self._services = services
         self._client = client
         self._budget = budget
@@ -126,6 +132,7 @@ class TemplateIngest:
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition] = _NOTHING,  # noqa: ARG002
         coming: frozenset[int] = _NONE,  # noqa: ARG002
+        joining: Mapping[int, Partition] = _NOTHING,  # noqa: ARG002
     ) -> None:
         """These partitions of the bound topic are led here: for messages that can't be stored."""
         self._leading = frozenset(leading)
@@ -155,6 +162,23 @@ class TemplateIngest:
         """What was published before is not delivered any more."""
         for derived in self._topics.values():
             derived.ingest.subscribed_anew()
+
+    def lapses(self, since_ms: int, cause: str) -> None:
+        """As Ingest.lapses."""
+        self._listens_since_ms = 0
+        for derived in self._topics.values():
+            derived.ingest.lapses(since_ms, cause)
+
+    def listens(self, now_ms: int) -> None:
+        """As Ingest.listens."""
+        self._listens_since_ms = now_ms
+        for derived in self._topics.values():
+            derived.ingest.listens(now_ms)
+
+    def may_take_over(self, topic: str, index: int, broker: int, broker_epoch: int | None) -> bool:
+        """As Alignment.may_take_over, of one of the topics."""
+        derived = self._topics.get(topic)
+        return derived is None or derived.alignment.may_take_over(index, broker, broker_epoch)
 
     # -- topics
 
@@ -200,7 +224,17 @@ class TemplateIngest:
             self._rejects,
         )
         ingest.ack_stats = self.ack_stats
-        alignment = Alignment(services.runtime, self._client, ingest, services.cluster_id)
+        ingest.on_lapses = lambda found: self.on_lapses(found)
+        if self._listens_since_ms:
+            ingest.listens(self._listens_since_ms)
+        alignment = Alignment(
+            services.runtime,
+            self._client,
+            ingest,
+            services.cluster_id,
+            services.partitions.replication,
+            lambda: self._listens_since_ms > 0,
+        )
         turns = Turns(services.runtime, self._client, name, services.cluster_id)
         return Derived(topic, ingest, alignment, turns)
 

@@ -30,15 +30,17 @@ class Derived:
         self.ingest = ingest
         self.turns = turns
         self.take: Sink = ingest.encoder().take
-        self._alignment = alignment
+        self.alignment = alignment
         self._is_aligned = False
         self._has_turns = False
 
     def serve(self, roles: Roles) -> None:
         self.ingest.serve(*roles)
-        if self.ingest.shadows and not self._is_aligned:
+        if (self.ingest.shadows or self.ingest.joining) and not self._is_aligned:
             self._is_aligned = True
-            self._alignment.start()
+            self.alignment.start()
+        elif self.ingest.joining:
+            self.alignment.roles_changed()
 
     def plan(self, turn: Turn, take_up: Callable[[], object]) -> None:
         if not self._has_turns:
@@ -52,7 +54,7 @@ class Derived:
 
     def stop(self) -> None:
         if self._is_aligned:
-            self._alignment.stop()
+            self.alignment.stop()
         self.turns.stop()
         self.ingest.end()
 

@@ -64,3 +64,22 @@ def test_one_that_is_never_stored_keeps_nothing_else() -> None:
         ledger.stored(b"%d" % number, 0)
         assert len(ledger.pending._entries) <= COMPACT_FROM + 3
     assert ledger.pending.drain() == [(b"never", None)]
+
+
+def test_one_that_began_later_is_corrected_in_what_the_other_knows_better() -> None:
+    first: Ledger[str] = Ledger()
+    second: Ledger[str] = Ledger()
+    first.received(b"refused", 1, "")
+    first.received(b"before the mark", 9, "asked")
+    for ledger in (first, second):
+        ledger.received(b"both", 10, "")
+    second.received(b"in the log", 10, "")
+    second.stored(b"received", 10)
+    first.stored(b"to come", 10)
+    tails = first.differing(second, 8)
+    assert tails == {b"before the mark", b"in the log", b"received", b"to come"}
+    second.correct(tails, first, 8)
+    assert not first.differing(second, 8)
+    assert second.ahead.drain() == [(b"to come", None)]
+    assert second.pending.size == len(b"before the markboth")
+    assert second.pending.drain() == [(b"before the mark", "asked"), (b"both", "")]

@@ -37,7 +37,8 @@ class Follower:
         )
         self.take = self.ingest.encoder().take
         self.ingest.serve({}, {0: replica.partition})
-        self.alignment = Alignment(self.runtime, self.client, self.ingest, CLUSTER)
+        replication = replica.node.services.partitions.replication
+        self.alignment = Alignment(self.runtime, self.client, self.ingest, CLUSTER, replication, lambda: True)
         self.alignment.start()
         self.number = 0
 

@@ -1,0 +1,80 @@
+"""Successors that have only just come: brokers that were not in sync before, and those that have joined the ISR a moment ago.
+
+Such a one is let in when it has everything that the leader has (broker/nats/core/standbys.py), so nothing is missing and
+nothing is there twice. Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from compat_tests.harness.asking import ask_for_topic
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.confluent_admin import NewTopic
+from compat_tests.harness.nats_server import NatsServer
+from compat_tests.nats.bound_topics import await_running, await_taken, bind
+from compat_tests.nats.leader_moves import reassign
+from compat_tests.nats.publishers import SteadyPublisher
+from compat_tests.nats.received import by_subject, check
+
+pytestmark = pytest.mark.barnabas_only
+
+ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "0"))
+PARTITIONS = 3
+MOVES = [([1], [2]), ([1, 2], [3, 2]), ([2, 3], [1])]
+
+
+def subjects_of(topic: str) -> Callable[[int], str]:
+    return lambda number: f"{topic}.{number % 13}"
+
+
+def assert_no_gaps(cluster: Cluster) -> None:
+    for node in cluster.nodes.values():
+        assert "may be missing" not in node.log_text()
+
+
+@pytest.mark.timeout(300 + 180 * ROUNDS)
+def test_partitions_that_move_to_brokers_out_of_sync(server: NatsServer, cluster: Cluster) -> None:
+    for number, (before, after) in enumerate(MOVES * (1 + 3 * ROUNDS)):
+        topic = f"move-{number}"
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        configs = {"nats.subjects": f"{topic}.>", "min.insync.replicas": "1"}
+        ask_for_topic(admin, NewTopic(topic, 1, replica_assignment=[before], config=configs))
+        await_taken(server.url, topic)
+        publisher = SteadyPublisher(server, subjects_of(topic), per_second=2000)
+        publisher.await_more(1000)
+        reassign(cluster, topic, 0, after)
+        publisher.await_more(1000)
+        sent = publisher.finish()
+        check(by_subject(cluster.bootstrap, topic, 1, publisher.count), sent)
+        assert_no_gaps(cluster)
+
+
+@pytest.mark.timeout(300 + 180 * ROUNDS)
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_leaders_that_go_when_others_have_just_joined(
+    server: NatsServer, cluster: Cluster, is_clean: bool
+) -> None:
+    topic = "rolling"
+    configs = {"nats.subjects": "r.>", "min.insync.replicas": "2"}
+    bind(cluster, topic, configs, partitions=PARTITIONS, replicas=3)
+    cluster.wait_until_whole()
+    await_running(cluster, topic)
+    publisher = SteadyPublisher(server, subjects_of("r"), per_second=1500)
+    publisher.await_more(1000)
+    for node in sorted(cluster.nodes) * (1 + 3 * ROUNDS):
+        if is_clean:
+            cluster.stop(node)
+        else:
+            cluster.kill(node)
+            publisher.await_more(300)
+        cluster.start(node, whole=False)
+        cluster.wait_until_whole(120)
+    publisher.await_more(1000)
+    sent = publisher.finish()
+    check(by_subject(cluster.bootstrap, topic, PARTITIONS, publisher.count), sent)
+    assert_no_gaps(cluster)
