@@ -29,6 +29,7 @@ def test_a_broker_that_cannot_listen_says_so_and_is_never_ready(is_taken: bool) 
             "controller.listener.names=CONTROLLER",
         ]
         node = Node(BrokerConfig.load(None, {}, settings), runtime, MemoryDisk())
+        node.controller_secret = b"a secret that all of them have"
         node.on_ready = lambda said=said[node_id]: said.append("ready")  # type: ignore[misc]  # a lambda's default
         node.on_fatal = said[node_id].append
         node.start()
