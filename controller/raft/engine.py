@@ -11,7 +11,8 @@ afterwards what it has changed goes to disk and what it has said goes out, in th
   life need no sync, so a slow disk does not cost a leader its office.
 - The clock that elections are judged by counts only time in which this voter could have heard something: no more
   than ATTENTION_S between two looks at it. A loop that was busy, or a process that was stopped, has not been
-  listening; it listens first. A leader that was away for longer than the others wait takes itself for deposed.
+  listening; it listens first. A leader that was away for as long as the others wait may have been replaced: it stays
+  the leader, and enters a command by which it learns whether it still is (`confirming`).
 - When the disk refuses, the voter falls silent, as if it were gone, and tries again; what it holds in memory is
   written anew as a whole. When a committed command can't be applied it halts: the others may know better.
 """
@@ -29,11 +30,7 @@ from barnabas.controller.raft.election import Election
 from barnabas.controller.raft.files import Loaded, RaftFiles, Written
 from barnabas.controller.raft.journal import Changes, RaftJournal
 from barnabas.controller.raft.journal_bytes import Snapshot
-from barnabas.controller.raft.library import (
-    LEADER,
-    LEADER_FALLBACK_S,
-    RaftLibrary,
-)
+from barnabas.controller.raft.library import ELECTION_TIMEOUT_MIN_S, LEADER, RaftLibrary
 from barnabas.controller.raft.messages import (
     Alive,
     Append,
@@ -87,6 +84,7 @@ class RaftEngine:
         self.journal_bytes_min = journal_bytes_min
         self.after_step: Callable[[], object] = lambda: None
         self.first_command: Callable[[int], bytes] = lambda _: b""  # of a leader, by its term
+        self.confirming: Callable[[int], bytes] = lambda _: b""  # of a leader that has slept, by its term
         self.first_question_s: float | None = None  # before the first question for support; None: by chance
         self.first_command_term = 0  # the term in which it was entered, 0 where this node does not lead
         self.on_error: Callable[[Exception], object] = lambda _: None
@@ -245,9 +243,14 @@ class RaftEngine:
         moment = self._runtime.monotonic()
         elapsed, self._looked_at = moment - self._looked_at, moment
         self._now += min(elapsed, ATTENTION_S)
-        if elapsed > LEADER_FALLBACK_S and self.library.state == LEADER:
-            log.warning("the leader of term %d has slept for %.1f s", self.library.term, elapsed)
-            self.library.forget_responses()
+        library = self.library
+        if elapsed < ELECTION_TIMEOUT_MIN_S or library.state != LEADER or not library.nodes:
+            return
+        if self.first_command_term == library.term:
+            log.info(
+                "the leader of term %d has slept for %.1f s: asking for a majority", library.term, elapsed
+            )
+            self.submit(self.confirming(library.term))
 
     def _step(self, action: Callable[[], object]) -> None:
         assert not self._inside, "a step is taken after the other"

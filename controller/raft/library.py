@@ -220,12 +220,6 @@ class RaftLibrary:
         """Let the leader send at the next tick, due or not."""
         self._set("newAppendEntriesTime", 0.0)
 
-    def forget_responses(self) -> None:
-        """As a leader that has slept: give up at the next tick, unless alone."""
-        responses: dict[Node, float] = self._get("lastResponseTime")
-        for node in responses:
-            responses[node] = float("-inf")
-
     def force_compaction(self) -> None:
         """Take a snapshot at the next tick."""
         self._raft.forceLogCompaction()

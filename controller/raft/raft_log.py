@@ -4,7 +4,8 @@
   number. It has succeeded when this very command has been applied here and fitted the state it met: that alone is
   success, whatever the library says.
 - To lead means that the library leads and the barrier that this node entered at the beginning of its term has been
-  applied, and with it everything that earlier leaders have committed.
+  applied, and with it everything that earlier leaders have committed. A leader that has slept enters another barrier: until
+  that has been applied it decides nothing, as another may lead; what it has proposed before goes on.
 - A group that has been entered can't be taken back. When the leadership is lost, or a majority is silent for
   COMMIT_TIMEOUT_S, it fails with NotController, and may still be committed later; what is proposed next is measured
   against the state without it, so only one of the two can be applied.
@@ -82,7 +83,7 @@ class RaftMetadataLog:
         self._proposals: dict[int, _Proposal] = {}  # by number, oldest first
         self._sequence = 0
         self._decided_offset = -1  # of the last record proposed here
-        self._barrier_applied = False
+        self._barriers = 0  # entered in this term, and not applied yet
         self._told_offset = -1
         self._active_term = 0  # the term in which this node decides; 0: it does not
         self._handing_over_until = float("-inf")
@@ -107,6 +108,7 @@ class RaftMetadataLog:
             self._engine.is_working
             and library.state == LEADER
             and library.term == self._active_term
+            and not self._barriers
             and self._runtime.monotonic() >= self._handing_over_until
         )
 
@@ -145,7 +147,8 @@ class RaftMetadataLog:
         )
         engine.first_question_s = self.first_question_s
         engine.after_step = self._after_step
-        engine.first_command = self._barrier
+        engine.first_command = self._first_barrier
+        engine.confirming = self._next_barrier
         engine.on_error = lambda error: self.on_error(error)
         engine.on_progress = self._progressed
         engine.open()
@@ -253,7 +256,7 @@ class RaftMetadataLog:
         if isinstance(command, Barrier):
             self._state.takes(command)
             if command.node_id == self._node_id and command.term == self._engine.first_command_term:
-                self._barrier_applied = True
+                self._barriers = max(0, self._barriers - 1)
             return
         proposal = None
         if command.node_id == self._node_id and command.term == self._active_term:
@@ -295,7 +298,7 @@ class RaftMetadataLog:
         if self._active_term and (not leads or library.term != self._active_term):
             self._resign("this node has ceased to be the active controller")
         entered = engine.first_command_term == library.term
-        if leads and entered and self._barrier_applied and not self._active_term:
+        if leads and entered and not self._barriers and not self._active_term:
             self._activate(library.term)
         if self._proposals:
             self._expire()
@@ -304,8 +307,12 @@ class RaftMetadataLog:
             for callback in self._commit_listeners:
                 callback()
 
-    def _barrier(self, term: int) -> bytes:
-        self._barrier_applied = False
+    def _first_barrier(self, term: int) -> bytes:
+        self._barriers = 0
+        return self._next_barrier(term)
+
+    def _next_barrier(self, term: int) -> bytes:
+        self._barriers += 1
         return encode_command(Barrier(term, self._node_id))
 
     def _activate(self, term: int) -> None:

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 from barnabas.controller.errors import NotController
+from barnabas.controller.raft.raft_log import COMMIT_TIMEOUT_S
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
 
 
@@ -67,6 +68,46 @@ def test_a_leader_that_was_stopped_knows_at_once_that_it_has_been_replaced() -> 
     assert isinstance(old.propose(b"x")[0], NotController)
     world.run(1.0)
     assert len(world.leaders) == 1
+
+
+@pytest.mark.parametrize("sleep_s", [0.25, 0.7, 3.0, 20.0])
+def test_a_leader_that_nobody_has_replaced_while_it_slept_leads_on(sleep_s: float) -> None:
+    """As on a machine that is busy, where nobody runs."""
+    world = RaftWorld()
+    leader = world.leader()
+    world.run(0.2)
+    before = terms(world)
+    outcomes = leader.propose(b"on its way")
+    until = world.world.now + sleep_s
+    for voter in world.voters.values():
+        voter.runtime.hold_until(until)
+    world.run(sleep_s + 0.3)
+    assert world.leaders == [leader]
+    assert terms(world) == before
+    assert [leads for leads, _ in leader.leaderships] == [True], "it has not stepped down"
+    if sleep_s < COMMIT_TIMEOUT_S:
+        assert outcomes == [None]
+    assert leader.propose(b"next") == []
+    world.run(0.1)
+    assert leader.groups[-1] == (b"next",)
+
+
+def test_a_leader_that_has_slept_decides_nothing_before_a_majority_has_confirmed_it() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    world.run(0.2)
+    own = leader.node_id
+    world.cut = {(own, other.node_id) for other in others(world, leader)}  # what it says is lost
+    leader.runtime.hold_until(world.world.now + 0.31)
+    world.run_until(lambda: world.world.now >= leader.runtime.held_until)
+    world.run(0.01)
+    assert leader.log is not None
+    assert not leader.log.is_leader
+    assert isinstance(leader.propose(b"stale")[0], NotController)
+    world.cut = set()
+    world.run(1.0)
+    assert len(world.leaders) == 1
+    assert world.leader().propose(b"x") == []
 
 
 @pytest.mark.parametrize("who", ["leader", "followers", "all"])
