@@ -23,7 +23,8 @@ log = logging.getLogger("barnabas.controller")
 
 class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
     """One request, its body in Kafka's encoding. `for_client`: a client has asked; its name, listener and address stand
-    beside it. Otherwise a node asks for itself, and its id stands for the address."""
+    beside it. Otherwise a node asks for itself, and its id stands for the address. `request_id` is the same whenever it is
+    asked again, and no other request's."""
 
     api_key: int
     api_version: int
@@ -32,6 +33,7 @@ class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
     client_host: str
     body: bytes
     for_client: bool
+    request_id: bytes = b""
 
 
 class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
@@ -54,17 +56,28 @@ class LocalReply:
     peer_broker_id = -1
     peer_handshake: Handshake | None = None
 
-    def __init__(self, done: Callable[[msgspec.Struct], object], failed: Callable[[], object]) -> None:
-        """Exactly one of them is called, once. `failed()`: there is no response, as where a connection would be closed."""
+    def __init__(
+        self,
+        done: Callable[[msgspec.Struct], object],
+        failed: Callable[[], object],
+        lost: Callable[[], object] | None = None,
+        request_id: bytes = b"",
+    ) -> None:
+        """Exactly one of them is called, once. `failed()`: there is no response, as where a connection would be closed;
+        `lost()`: the controller has lost its term, and the request may be asked again under its id."""
+        self.request_id = request_id
         self._done = done
         self._failed = failed
+        self._lost = lost
         self._is_answered = False
 
     def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
         if self._is_answered:
             return
         self._is_answered = True
-        if isinstance(response, Outcome):
+        if response is Outcome.NOT_CONTROLLER and self._lost is not None:
+            self._lost()
+        elif isinstance(response, Outcome):
             log.warning("API %d of %s has no answer: %s", context.api_key, context.client_host, response.name)
             self._failed()
         else:
@@ -134,7 +147,12 @@ class ControllerRequests:
 
         context = RequestContext(
             self._services,
-            LocalReply(done, lambda: answer(ErrorCode.UNKNOWN_SERVER_ERROR)),
+            LocalReply(
+                done,
+                lambda: answer(ErrorCode.UNKNOWN_SERVER_ERROR),
+                lambda: answer(ErrorCode.NOT_CONTROLLER),
+                asked.request_id,
+            ),
             asked.api_key,
             asked.api_version,
             0,

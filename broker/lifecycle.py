@@ -178,6 +178,7 @@ class BrokerLifecycle:
             request,
             self._answered,
             timeout_s=max(self._interval_s, 1.0) if self._leaving is None else LEAVING_TIMEOUT_S,
+            settles=False,  # or a thousand new partitions would cost the session
         )
 
     def _cordoned(self) -> list[bytes] | None:

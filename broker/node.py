@@ -234,7 +234,7 @@ class Node:
     def _serving(self) -> None:
         if not self._is_ready:
             self._is_ready = True
-            self.on_ready()
+            self.services.partitions.when_settled(lambda: self.on_ready())
 
     def _listen_or_end(self) -> bool:
         """False: this node can't serve, and ends."""

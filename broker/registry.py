@@ -31,6 +31,9 @@ class Outcome(enum.Enum):
     PENDING = enum.auto()
     NO_RESPONSE = enum.auto()
     CLOSE = enum.auto()
+    # Of a request that a node has asked (controller_requests.py): the controller has lost its term, and whether the change is
+    # made is not known; the node asks again.
+    NOT_CONTROLLER = enum.auto()
 
 
 PENDING: Final = Outcome.PENDING

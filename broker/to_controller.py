@@ -5,7 +5,8 @@ node that is, in Kafka's own encoding, with who asked. An answer carries the met
 passed on once this node's image has come so far: who has created a topic finds it here.
 
 A request that finds no active controller, or loses it on the way, is sent again until its time is up, as Kafka's
-brokers do. So what is asked may be done twice; everything that a controller does is safe in that case (KIP-590).
+brokers do. So what is asked may be done twice; everything that a controller does is safe in that case (KIP-590). Each request
+has an id, the same each time that it is asked: by it CreateTopics knows what it has created itself.
 """
 
 from __future__ import annotations
@@ -65,20 +66,26 @@ class ToController:
         self._waiting: list[_Attempt] = []  # for a controller that answers
         self._catching_up: list[tuple[int, float, Callable[[], object]]] = []
         self._timer: Timer | None = None
+        self._incarnation = b""  # random, once an id is needed
+        self._request_number = 0
         services.controller.add_image_listener(lambda _: self._caught_up())
 
     # -- this node's own requests
 
     def send(
-        self, api_key: int, request: msgspec.Struct, done: Done, *, timeout_s: float = TIMEOUT_S
+        self,
+        api_key: int,
+        request: msgspec.Struct,
+        done: Done,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        settles: bool = True,
     ) -> None:
         """Ask the active controller, in the newest version of the API. `done(response, NONE)`, or `done(None, error)` when
-        none has answered in time; once, perhaps before this returns."""
+        none has answered in time; once, perhaps before this returns. `settles`: an answer waits until this node's partitions are
+        as the metadata says, which may take long where there are many new ones."""
         version = REGISTRATIONS[api_key].max_version
-        if self._services.controller.is_active:
-            self._call_here(api_key, version, request, done)
-            return
-        body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
+        request_id = self.new_request_id()
 
         def answered(answer: bytes | None, error: ErrorCode) -> None:
             if answer is None:
@@ -92,15 +99,32 @@ class ToController:
             else:
                 done(response, ErrorCode.NONE)
 
-        node = str(self._services.node_id)
-        asked = ControllerRequest(api_key, version, None, "", node, body, for_client=False)
-        self._start(asked, answered, timeout_s)
+        def ask(after_s: float) -> None:
+            body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
+            node = str(self._services.node_id)
+            asked = ControllerRequest(api_key, version, None, "", node, body, False, request_id)
+            self._start(asked, answered, timeout_s, after_s, settles)
 
-    def _call_here(self, api_key: int, version: int, request: msgspec.Struct, done: Done) -> None:
+        if self._services.controller.is_active:
+            self._call_here(api_key, version, request, request_id, done, lambda: ask(RETRY_S))
+        else:
+            ask(0)
+
+    def _call_here(
+        self,
+        api_key: int,
+        version: int,
+        request: msgspec.Struct,
+        request_id: bytes,
+        done: Done,
+        lost: Callable[[], object],
+    ) -> None:
         """UNKNOWN_SERVER_ERROR where the handler fails, as a controller elsewhere would answer: who asks waits for it."""
         reply = LocalReply(
             lambda response: done(response, ErrorCode.NONE),
             lambda: done(None, ErrorCode.UNKNOWN_SERVER_ERROR),
+            lost,
+            request_id,
         )
         context = RequestContext(
             self._services, reply, api_key, version, 0, None, "", str(self._services.node_id)
@@ -120,14 +144,39 @@ class ToController:
         """Have the active controller answer the request whose body is at buffer[start:end]; None when that is this node's."""
         if self._services.controller.is_active:
             return None
+        self._ask_for(context, buffer[start:end].tobytes(), self.new_request_id(), 0)
+        return Outcome.PENDING
+
+    def ask_again(self, context: RequestContext, request: msgspec.Struct, request_id: bytes) -> None:
+        """Have a request answered by whichever controller is active next: this node's has lost its term, and what it has made of
+        the request is not known."""
+        if isinstance(context.reply, LocalReply):
+            context.complete(Outcome.NOT_CONTROLLER)  # whoever has asked does it
+            return
+        parts = request_type(context.api_key).encode(context.api_version, request)
+        self._ask_for(context, b"".join(parts), request_id, RETRY_S)  # type: ignore[arg-type]
+
+    def request_id_of(self, context: RequestContext) -> bytes:
+        """That of a request which this node's controller serves: given by the node that asks, or new."""
+        given = context.reply.request_id if isinstance(context.reply, LocalReply) else b""
+        return given or self.new_request_id()
+
+    def new_request_id(self) -> bytes:
+        self._incarnation = self._incarnation or self._runtime.random_bytes(12)
+        self._request_number += 1
+        return self._incarnation + self._request_number.to_bytes(8, "big")
+
+    def _ask_for(self, context: RequestContext, body: bytes, request_id: bytes, after_s: float) -> None:
+        """Ask for a client, and complete its request."""
         asked = ControllerRequest(
             context.api_key,
             context.api_version,
             context.client_id,
             context.listener,
             context.client_host,
-            buffer[start:end].tobytes(),
+            body,
             for_client=True,
+            request_id=request_id,
         )
 
         def answered(answer: bytes | None, error: ErrorCode) -> None:
@@ -142,8 +191,7 @@ class ToController:
             else:
                 context.complete(RawResponse(answer))
 
-        self._start(asked, answered, TIMEOUT_S)
-        return Outcome.PENDING
+        self._start(asked, answered, TIMEOUT_S, after_s)
 
     # -- on the way
 
@@ -152,10 +200,15 @@ class ToController:
         asked: ControllerRequest,
         answered: Callable[[bytes | None, ErrorCode], object],
         timeout_s: float,
+        after_s: float,
+        settles: bool = True,
     ) -> None:
-        attempt = _Attempt(asked, answered, self._runtime.monotonic() + timeout_s)
+        attempt = _Attempt(asked, answered, self._runtime.monotonic() + timeout_s, settles)
         self._waiting.append(attempt)
-        self._try(attempt)
+        if after_s:
+            self._runtime.call_later(after_s, lambda: self._retry(attempt))
+        else:
+            self._try(attempt)
         self._tick_later()
 
     def _try(self, attempt: _Attempt) -> None:
@@ -204,12 +257,19 @@ class ToController:
             else:
                 attempt.answered(b"".join(parts), ErrorCode.NONE)  # type: ignore[arg-type]
 
+        def lost() -> None:
+            """This node's controller has lost its term again."""
+            attempt.done, attempt.sent_to = False, -1
+            self._waiting.append(attempt)
+            self._runtime.call_later(RETRY_S, lambda: self._retry(attempt))
+            self._tick_later()
+
         try:
             request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)
         except DecodeError:
             attempt.answered(None, ErrorCode.INVALID_REQUEST)
             return
-        self._call_here(asked.api_key, asked.api_version, request, done)
+        self._call_here(asked.api_key, asked.api_version, request, asked.request_id, done, lost)
 
     def _answered(self, attempt: _Attempt, number: int, payload: bytes | None) -> None:
         if attempt.done or attempt.number != number:
@@ -230,7 +290,8 @@ class ToController:
             attempt.answered(None, ErrorCode.of(answer.error))
         else:
             body = answer.body
-            self.when_at(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
+            when = self.when_at if attempt.settles else self._when_image_at
+            when(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
 
     def controller_changed(self) -> None:
         """Another node is the active controller now, or this one: ask it what the last one has not answered."""
@@ -259,8 +320,11 @@ class ToController:
     def when_at(self, offset: int, call: Callable[[], object]) -> None:
         """Call when this node's image holds the record of this offset and its partitions are as it says, or
         after CATCH_UP_S."""
+        self._when_image_at(offset, lambda: self._services.partitions.when_settled(call))
+
+    def _when_image_at(self, offset: int, call: Callable[[], object]) -> None:
         if self._services.controller.image.offset >= offset:
-            self._services.partitions.when_settled(call)
+            call()
             return
         self._catching_up.append((offset, self._runtime.monotonic() + CATCH_UP_S, call))
         self._tick_later()
@@ -272,7 +336,7 @@ class ToController:
         waiting, self._catching_up = self._catching_up, []
         for offset, deadline, call in waiting:
             if reached >= offset or now >= deadline:
-                self._services.partitions.when_settled(call)
+                call()
             else:
                 self._catching_up.append((offset, deadline, call))
 
@@ -280,15 +344,17 @@ class ToController:
 class _Attempt:
     """A request on its way."""
 
-    __slots__ = ("again_at", "answered", "asked", "deadline", "done", "number", "sent_to")
+    __slots__ = ("again_at", "answered", "asked", "deadline", "done", "number", "sent_to", "settles")
 
     def __init__(
         self,
         asked: ControllerRequest,
         answered: Callable[[bytes | None, ErrorCode], object],
         deadline: float,
+        settles: bool,
     ) -> None:
         self.asked = asked
+        self.settles = settles
         self.answered = answered
         self.deadline = deadline
         self.again_at = deadline

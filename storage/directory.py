@@ -45,11 +45,27 @@ def decode_uuid(text: str) -> bytes:
 def random_uuid(runtime: Runtime) -> bytes:
     """A random uuid (version 4) whose text does not begin with a dash, as Kafka makes them."""
     while True:
-        value = bytearray(runtime.random_bytes(16))
-        value[6] = value[6] & 0x0F | 0x40
-        value[8] = value[8] & 0x3F | 0x80
-        if not encode_uuid(bytes(value)).startswith("-"):
-            return bytes(value)
+        value = _version_4(runtime.random_bytes(16))
+        if not encode_uuid(value).startswith("-"):
+            return value
+
+
+def derived_uuid(seed: bytes) -> bytes:
+    """As `random_uuid`, and always the same for the same seed."""
+    import hashlib  # late: a start needs none of it
+
+    while True:
+        seed = hashlib.blake2b(seed, digest_size=16).digest()
+        value = _version_4(seed)
+        if not encode_uuid(value).startswith("-"):
+            return value
+
+
+def _version_4(random_bytes: bytes) -> bytes:
+    value = bytearray(random_bytes)
+    value[6] = value[6] & 0x0F | 0x40
+    value[8] = value[8] & 0x3F | 0x80
+    return bytes(value)
 
 
 class LogDirectory:

@@ -3,6 +3,9 @@
 Version 4: the broker's default number of partitions and replicas (KIP-464). Version 5 tells the configs of
 what was created (KIP-525), version 7 its id. The metadata has committed when the answer leaves, and the
 partitions are there; timeout.ms is not needed for that.
+
+The id of a topic follows from that of the request. Where the controller loses its term the request is asked again, of the
+next one, which so knows what the request has created already and answers with that, not with TOPIC_ALREADY_EXISTS.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.controller.operations.topics import CreatedTopic, NewTopic, create_topics
 from barnabas.controller.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
-from barnabas.storage.directory import random_uuid
+from barnabas.storage.directory import derived_uuid
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,
@@ -30,11 +33,15 @@ _TOPIC, _NODE, _CLUSTER, _STATIC, _DEFAULT = 1, 2, 3, 4, 5
 def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
     services = context.services
     wanted = [_wanted(topic) for topic in request.topics]
+    request_id = services.to_controller.request_id_of(context)
 
     def done(created: list[CreatedTopic]) -> None:
         context.complete(CreateTopicsResponse(topics=[_result(services.config, topic) for topic in created]))
 
     def failed(error: ErrorCode, message: str) -> None:
+        if error is ErrorCode.NOT_CONTROLLER:
+            services.to_controller.ask_again(context, request, request_id)
+            return
         results = [CreatableTopicResult(name=t.name, error_code=error, error_message=message) for t in wanted]
         context.complete(CreateTopicsResponse(topics=results))
 
@@ -43,7 +50,7 @@ def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
             image,
             wanted,
             services.config,
-            lambda: random_uuid(services.runtime),
+            lambda name: derived_uuid(request_id + name.encode()),
             validate_only=request.validate_only,
             draw=services.runtime.random.randrange,
         ),

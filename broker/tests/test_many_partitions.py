@@ -45,7 +45,7 @@ class Bench:
     def create(self, name: str, count: int) -> None:
         topic = NewTopic(name, count, 1)
         self.controller.run(
-            lambda image: create_topics(image, [topic], self.config, lambda: self.runtime.random_bytes(16)),
+            lambda image: create_topics(image, [topic], self.config, lambda _: self.runtime.random_bytes(16)),
             lambda results: self.answers.append(f"{name} {results[0].error.name}"),
         )
 
@@ -235,7 +235,8 @@ def test_what_an_idle_partition_holds_in_memory(tmp_path: Path) -> None:
             tracemalloc.start()
             before, _ = tracemalloc.get_traced_memory()
             node.services.controller.run(
-                lambda image: create_topics(image, [topic], config, lambda: bytes(range(16))), lambda _: None
+                lambda image: create_topics(image, [topic], config, lambda _: bytes(range(16))),
+                lambda _: None,
             )
             runtime.run_until_idle()
         gc.collect()

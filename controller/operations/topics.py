@@ -85,13 +85,13 @@ def create_topics(
     image: MetadataImage,
     topics: Sequence[NewTopic],
     settings: TopicSettings,
-    new_topic_id: Callable[[], bytes],
+    new_topic_id: Callable[[str], bytes],
     *,
     validate_only: bool = False,
     draw: Draw = lambda _count: 0,
 ) -> Decision[list[CreatedTopic]]:
-    """Create each topic that may be created. `new_topic_id` gives 16 bytes nobody else has, `draw` where placing
-    replicas begins."""
+    """Create each topic that may be created. `new_topic_id(name)` gives 16 bytes that no other topic has, the same when the
+    request is asked again: a topic that is there with this id is the request's own. `draw`: where placing replicas begins."""
     counts = Counter(topic.name for topic in topics)
     unique = [topic for topic in topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC]
     results: list[CreatedTopic] = []
@@ -104,7 +104,12 @@ def create_topics(
                 raise Refusal(
                     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
                 )
-            created, its_records = _create(image, topic, settings, new_topic_id(), draw, bindings)
+            topic_id = new_topic_id(topic.name)
+            own = image.topics.get(topic.name)
+            if own is not None and own.topic_id == topic_id:
+                results.append(_created_before(image, own))
+                continue
+            created, its_records = _create(image, topic, settings, topic_id, draw, bindings)
         except Refusal as refusal:
             created, its_records = CreatedTopic(topic.name, refusal.error, refusal.message), []
         else:
@@ -118,6 +123,16 @@ def create_topics(
             message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
             results.append(CreatedTopic(name, ErrorCode.INVALID_REQUEST, message))
     return Decision([] if validate_only else records, results)
+
+
+def _created_before(image: MetadataImage, topic: TopicImage) -> CreatedTopic:
+    return CreatedTopic(
+        topic.name,
+        topic_id=topic.topic_id,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+        configs=dict(image.topic_configs(topic.name)),
+    )
 
 
 def _partition_count(topic: NewTopic, settings: TopicSettings) -> int:

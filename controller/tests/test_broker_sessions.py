@@ -128,7 +128,7 @@ class Cluster:
     def create(self, name: str = "t", partitions: int = 3) -> None:
         self.controller.run(
             lambda image: create_topics(
-                image, [NewTopic(name, partitions)], Settings(), lambda: name.encode() * 16
+                image, [NewTopic(name, partitions)], Settings(), lambda _: name.encode() * 16
             ),
             lambda results: [print(result.message) for result in results],
         )

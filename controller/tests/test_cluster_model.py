@@ -92,7 +92,7 @@ class World:
             self.beat(broker_id)
         if not with_elr:
             self.replay([FeatureLevelRecord(name=ELR_VERSION, feature_level=0)])
-        self.decide(create_topics(self.image, [NewTopic("t")], self.settings, lambda: TOPIC))
+        self.decide(create_topics(self.image, [NewTopic("t")], self.settings, lambda _: TOPIC))
 
     # -- the controller
 

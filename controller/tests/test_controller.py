@@ -69,7 +69,7 @@ class World:
     def image(self) -> MetadataImage:
         return self.controller.image
 
-    def new_id(self) -> bytes:
+    def new_id(self, _name: str) -> bytes:
         return self.runtime.random_bytes(16)
 
     def create(self, topic: NewTopic) -> Callable[[MetadataImage], Decision[list[str]]]:
@@ -292,7 +292,9 @@ def test_a_change_that_is_too_large_takes_none_before_it_along() -> None:
 
     def create(name: str) -> None:
         controller.run(
-            lambda image: create_topics(image, [NewTopic(name)], settings, lambda: runtime.random_bytes(16)),
+            lambda image: create_topics(
+                image, [NewTopic(name)], settings, lambda _: runtime.random_bytes(16)
+            ),
             lambda results: answers.extend(result.error.name for result in results),
         )
 

@@ -39,7 +39,7 @@ class Cluster:
                 RegisterBrokerRecord(broker_id=broker, fenced=broker in fenced), MetadataDelta()
             )
 
-    def new_id(self) -> bytes:
+    def new_id(self, _name: str) -> bytes:
         self._ids += 1
         return self._ids.to_bytes(16, "big")
 

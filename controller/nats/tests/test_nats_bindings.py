@@ -459,7 +459,7 @@ class World:
             self.image,
             wanted,
             self.node,
-            lambda: next(self._ids).to_bytes(16, "big"),
+            lambda _: next(self._ids).to_bytes(16, "big"),
             validate_only=validate_only,
         )
         self._replay(list(decision.records))
@@ -549,7 +549,7 @@ def test_a_topic_that_was_not_created_closes_no_circle() -> None:
         NewTopic("there", replication_factor=3, configs=tuple(there.items())),
         NewTopic("back", configs=tuple(back.items())),
     ]
-    results = create_topics(world.image, wanted, world.node, lambda: bytes(16)).response
+    results = create_topics(world.image, wanted, world.node, lambda _: bytes(16)).response
     assert [result.error for result in results] == [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE]
 
 

@@ -1,0 +1,72 @@
+"""Three nodes, brokers and controllers both, on hosts n1 to n3 of a virtual network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from barnabas.broker.config import BrokerConfig
+from barnabas.broker.node import Node
+from barnabas.storage.memory_disk import MemoryDisk
+
+from barnabas.testing.virtual_network import VirtualNetwork
+from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.testing.virtual_world import VirtualWorld
+
+NODE_IDS = (1, 2, 3)
+
+
+class VirtualCluster:
+    """`said`: what each node has said of itself, "ready" or why it ends."""
+
+    def __init__(self) -> None:
+        self.network = VirtualNetwork(VirtualWorld(7))
+        self.runtimes: dict[int, VirtualRuntime] = {}
+        self.nodes: dict[int, Node] = {}
+        self.said: dict[int, list[str]] = {}
+        for node_id in NODE_IDS:
+            runtime = VirtualRuntime(node_id, network=self.network, host=f"n{node_id}")
+            runtime.thread_delay_s = lambda: 0.001
+            settings = [
+                "log.dirs=/d",
+                f"node.id={node_id}",
+                "process.roles=broker,controller",
+                "controller.quorum.voters=" + ",".join(f"{each}@n{each}:9093" for each in NODE_IDS),
+                f"listeners=PLAINTEXT://n{node_id}:9092,CONTROLLER://n{node_id}:9093",
+                "controller.listener.names=CONTROLLER",
+            ]
+            node = Node(BrokerConfig.load(None, {}, settings), runtime, MemoryDisk())
+            node.controller_secret = b"a secret that all of them have"
+            said = self.said[node_id] = []
+            node.on_ready = partial(said.append, "ready")
+            node.on_fatal = said.append
+            node.start()
+            self.runtimes[node_id], self.nodes[node_id] = runtime, node
+
+    @property
+    def now(self) -> float:
+        return self.network.world.now
+
+    def advance(self, seconds: float) -> None:
+        self.network.world.run_until(self.now + seconds)
+
+    def run_until(self, reached: Callable[[], object], seconds: float = 60) -> None:
+        """Event by event, so that nothing happens behind the one that has made it true."""
+        until = self.now + seconds
+        while not reached():
+            assert self.network.world.step(until), "it did not come to be"
+
+    def active(self) -> int:
+        """The node whose controller is the active one."""
+        active: list[int] = []
+
+        def found() -> bool:
+            active[:] = [each for each, node in self.nodes.items() if self.is_active(each, node)]
+            return len(active) == 1
+
+        self.run_until(found)
+        return active[0]
+
+    def is_active(self, node_id: int, node: Node) -> bool:
+        is_running = self.runtimes[node_id].held_until <= self.now
+        return is_running and hasattr(node, "services") and node.services.controller.is_active
