@@ -162,6 +162,10 @@ class ControllerRequests:
         )
         try:
             request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)
+            if served.internal and request.broker_id != node_id:
+                log.warning("node %d sends a %s of broker %d", node_id, served.name, request.broker_id)
+                answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                return
             response = served.handler(context, request)
         except DecodeError as error:
             log.warning("a %s of node %d can't be read: %s", served.name, node_id, error)

@@ -15,7 +15,7 @@ AuthenticateBroker is an API of this broker's own, in the layout of SaslAuthenti
 not SASL: a connection has one SASL login, which the operator chooses (sasl.mechanism.inter.broker.protocol), and CLUSTER_ACTION
 asks whether that principal may act as a broker. Neither says which broker it is.
 
-Only the beginning of a connection is authenticated: who can change what is on its way needs TLS to be kept out.
+Only the beginning of a connection is authenticated. Against an attacker who can change packets on the way it needs TLS.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AuthenticationRefused(Exception):
-    """The other side is not a broker of the cluster, or takes this one for another."""
+    """The other side is no broker of the cluster, or addresses another broker than this one."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ class AuthenticationRefused(Exception):
 
 
 class Handshake:
-    """A connection whose hellos are exchanged. `hello`: the other side's, which nothing has proven yet."""
+    """A connection after the exchange of hellos. `hello` is the other side's, not verified yet."""
 
     __slots__ = ("_receiving", "_sending", "hello")
 
@@ -71,6 +71,7 @@ class Handshake:
         self._sending, self._receiving = seals
 
     def prove(self) -> bytes:
+        """This side's proof."""
         return self._sending.next(b"", b"")
 
     def verify(self, proof: bytes) -> None:
@@ -80,7 +81,8 @@ class Handshake:
 
 
 class InterBrokerAuthentication:
-    """This broker, towards the others. `image()` is the metadata, `broker_epoch()` that of this broker's registration."""
+    """Authenticates this broker and its peers. `image()` is the metadata, `broker_epoch()` is that of this broker's
+    registration."""
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class InterBrokerAuthentication:
         self._refusals = RepeatedWarnings(runtime, logging.getLogger("barnabas.replication"))
 
     def hello(self, peer_id: int) -> bytes:
-        """What to send to a broker first."""
+        """The first token to send to a broker."""
         hello = Hello(
             self._cluster_id,
             self._broker_id,
@@ -146,7 +148,7 @@ class InterBrokerAuthentication:
             self._check_caller(context, handshake.hello)
         except AuthenticationRefused as refused:
             host = context.client_host
-            line = f"{host}: not taken for a broker of the cluster: {refused}"
+            line = f"{host}: not authenticated as a broker of the cluster: {refused}"
             self._refusals.warn(host, refused.error.name, line)
             return SaslAuthenticateResponse(error_code=refused.error, error_message=str(refused))
         connection.peer_broker_id = handshake.hello.broker_id
@@ -162,7 +164,7 @@ class InterBrokerAuthentication:
         if hello.cluster_id != self._cluster_id:
             wrong = f"it belongs to cluster {hello.cluster_id}, and broker {self._broker_id} to {self._cluster_id}"
         elif hello.peer_id != self._broker_id:
-            wrong = f"it takes broker {self._broker_id} for broker {hello.peer_id}"
+            wrong = f"it calls broker {hello.peer_id}, and this is broker {self._broker_id}"
         elif hello.broker_id == self._broker_id:
             wrong = f"two brokers have node.id={self._broker_id}"
         elif hello.listener != self._listener:

@@ -1,8 +1,7 @@
-"""Authorizes requests that name a replica id: those of a broker of the cluster, which shows in the connection that they come
-on (inter_broker_authentication.py).
+"""Authorizes requests with a replica id: the connection must be authenticated as that broker (inter_broker_authentication.py).
 
-Kafka asks its authorizer whether the principal may CLUSTER_ACTION on the cluster, and answers TOPIC_AUTHORIZATION_FAILED for
-each partition if not. Which replica a broker is, it is taken at its word for; here the id must be the one it has proven.
+Kafka's authorizer requires CLUSTER_ACTION on the cluster, without which each partition is answered
+TOPIC_AUTHORIZATION_FAILED; Kafka does not check which broker it is.
 """
 
 from __future__ import annotations

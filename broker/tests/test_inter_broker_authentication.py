@@ -120,7 +120,7 @@ def test_who_is_refused(
     ("changed", "word"),
     [
         ({"cluster_id": "other"}, "cluster"),
-        ({"peer_id": 3}, "takes broker 1 for broker 3"),
+        ({"peer_id": 3}, "calls broker 3, and this is broker 1"),
         ({"broker_id": LEADER}, "node.id=1"),
         ({"listener": "PLAINTEXT"}, "inter.broker.listener.name"),
     ],
@@ -529,7 +529,7 @@ def test_a_follower_with_another_secret_replicates_nothing(caplog: pytest.LogCap
     assert told == []
     assert replicas[2].messages == []
     assert len(replicas[3].messages) == 1
-    refusals = [line for line in caplog.records if "h2: not taken for a broker" in line.getMessage()]
+    refusals = [line for line in caplog.records if "h2: not authenticated as a broker" in line.getMessage()]
     assert len(refusals) == 1
     assert [
         line

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from barnabas.broker.api_index import SERVED
 from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.registry import REGISTRATIONS, Outcome
 from barnabas.broker.to_controller import ToController
@@ -95,13 +96,28 @@ def test_another_node_hears_of_a_request_that_has_no_response(sessions: object) 
     )
     version = REGISTRATIONS[HEARTBEAT].max_version
     kind: Any = request_type(HEARTBEAT)
-    body = b"".join(kind.encode(version, BrokerHeartbeatRequest()))
+    body = b"".join(kind.encode(version, BrokerHeartbeatRequest(broker_id=2)))
     asked = ControllerRequest(HEARTBEAT, version, None, "", "2", body, for_client=False)
     replies: list[bytes] = []
     ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
     (reply,) = replies
     answered = msgspec.msgpack.decode(reply, type=ControllerAnswer)
     assert (answered.error, answered.offset, answered.body) == (ErrorCode.UNKNOWN_SERVER_ERROR, 7, b"")
+
+
+@pytest.mark.parametrize("key", [key for key, served in SERVED.items() if served.is_internal])
+def test_a_node_speaks_for_its_own_broker_alone(key: int) -> None:
+    services: Any = SimpleNamespace(
+        controller=SimpleNamespace(is_active=True, image=SimpleNamespace(offset=7))
+    )
+    kind: Any = request_type(key)
+    version = REGISTRATIONS[key].max_version
+    body = b"".join(kind.encode(version, kind.message_class(broker_id=3)))
+    asked = ControllerRequest(key, version, None, "", "2", body, for_client=False)
+    replies: list[bytes] = []
+    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    answered = msgspec.msgpack.decode(replies[0], type=ControllerAnswer)
+    assert answered.error == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 class UnencodableSessions:
@@ -122,7 +138,7 @@ def test_an_answer_that_has_no_encoding_is_an_error_for_the_node_that_asked(
         controller=SimpleNamespace(is_active=True, image=image), broker_sessions=UnencodableSessions("none")
     )
     version = REGISTRATIONS[REGISTRATION].max_version
-    body = b"".join(request_type(REGISTRATION).encode(version, BrokerRegistrationRequest()))  # type: ignore[arg-type]
+    body = b"".join(request_type(REGISTRATION).encode(version, BrokerRegistrationRequest(broker_id=2)))  # type: ignore[arg-type]
     asked = ControllerRequest(REGISTRATION, version, None, "", "2", body, for_client=False)
     replies: list[bytes] = []
     ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
