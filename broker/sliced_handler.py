@@ -82,10 +82,11 @@ def _turn(context: RequestContext, steps: Steps, *, is_first: bool) -> None:
     elif is_first or isinstance(answered, Outcome) or isinstance(context.reply, LocalReply):
         context.complete(answered)
     else:
-        _encode(context, answered)
+        encode_in_thread(context, answered)
 
 
-def _encode(context: RequestContext, response: msgspec.Struct) -> None:
+def encode_in_thread(context: RequestContext, response: msgspec.Struct) -> None:
+    """Complete with an answer that may be large."""
     write = response_type(context.api_key).writers[context.api_version]
 
     def encoded() -> bytes:

@@ -42,7 +42,7 @@ def decode_records(batch: Bytes, max_decompressed_bytes: int | None = None) -> I
     header = read_header(batch)
     if header.size > len(batch):
         raise CorruptBatch(f"a batch of {header.size} bytes, {len(batch)} remain")
-    return _iterate(header, records_payload(batch, header, max_decompressed_bytes))
+    return records_of(header, records_payload(batch, header, max_decompressed_bytes))
 
 
 class UnpacksTooLarge(InvalidBatch):
@@ -71,7 +71,8 @@ def records_payload(
         raise InvalidBatch(f"the records can't be decompressed: {error}") from None
 
 
-def _iterate(header: BatchHeader, data: bytes | mmap) -> Iterator[Record]:
+def records_of(header: BatchHeader, data: bytes | mmap) -> Iterator[Record]:
+    """As `decode_records`, of a payload."""
     count = header.record_count
     end = len(data)
     if count < 0:

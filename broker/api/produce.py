@@ -32,6 +32,7 @@ from barnabas.broker.produce_answers import (
     when_due,
 )
 from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
+from barnabas.broker.sliced_handler import encode_in_thread
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.background import TURN_S
 from barnabas.storage.errors import StorageError
@@ -219,7 +220,9 @@ class _Serving:
         except Exception:
             log.exception("a produce request of %s failed; closing its connection", context.client_host)
             response = CLOSE_CONNECTION
-        if response is not PENDING:
+        if isinstance(response, ProduceResponse) and len(parts) > TURN_PARTITIONS:
+            encode_in_thread(context, response)
+        elif response is not PENDING:
             context.complete(response)
 
     def _inspected(self, inspected: Inspected | None, error: BaseException | None) -> None:

@@ -21,7 +21,7 @@ from barnabas.broker.nats.core.ledger import Ledger
 from barnabas.broker.nats.records.parts import SUBJECT_HEADER
 from barnabas.broker.nats.records.tails import read_tails
 from barnabas.storage.errors import StorageError
-from barnabas.wire.record_batch import HEADER_SIZE, RecordBatchError, read_header
+from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, InvalidBatch, RecordBatchError, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,6 @@ MARKS: Final = 2  # until it counts
 UNEVEN_S: Final = 1.0  # nothing is under way for so long, or much is all the time
 RACE_S: Final = 0.3  # by less the moments differ in which what is published at once comes to two brokers
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
-DECOMPRESSED_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 20
 LOG_AGAIN_S: Final = 60.0
 
@@ -360,17 +359,27 @@ class Shadow:
                 if header.size > len(batch):
                     break
                 if header.max_timestamp >= from_ms:
-                    tails = read_tails(batch[: header.size], DECOMPRESSED_BYTES_MAX)
-                    found += [
-                        (offset, tail)
-                        for offset, tail in enumerate(tails, header.base_offset)
-                        if SUBJECT_HEADER in tail
-                    ]
+                    found += self._tails_of(batch[: header.size], header)
                 position += header.size
                 next_offset = header.next_offset
         except RecordBatchError as error:
             _complain(self.partition.log.name, error)
         return found, next_offset
+
+    def _tails_of(self, batch: memoryview, header: BatchHeader) -> list[tuple[int, bytes]]:
+        """Of one batch. What clients write may be larger or unreadable, and then none of it was a message: messages take
+        `max.message.bytes` together before the broker compresses them."""
+        bytes_max = self.partition.log.config.max_message_bytes
+        if header.record_count * len(SUBJECT_HEADER) > max(bytes_max, header.size):
+            return []
+        try:
+            tails = read_tails(batch, bytes_max)
+        except InvalidBatch as error:
+            _complain(self.partition.log.name, error)
+            return []
+        return [
+            (offset, tail) for offset, tail in enumerate(tails, header.base_offset) if SUBJECT_HEADER in tail
+        ]
 
 
 def _complain(name: str, error: Exception) -> None:

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
 from barnabas.storage.transaction_marker import find_marker
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import BatchHeader, Record, RecordBatchError, iterate_records, read_header
+from barnabas.wire.record_batch import BatchHeader, Record, RecordBatchError, read_header
+from barnabas.wire.records import UnpacksTooLarge, records_of, records_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from mmap import mmap
 
     from barnabas.broker.partition import Partition
     from barnabas.storage.disk import FileRegion
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READ_BYTES: Final = 256 * 1024
-UNPACKED_HERE_BYTES: Final = 16 * 1024  # a compressed batch up to this size is unpacked on the loop
-UNPACKED_BYTES_MAX: Final = 512 * 1024 * 1024
+UNPACKED_HERE_BYTES: Final = 128 * 1024  # a compressed batch that holds no more is unpacked on the loop
 TRIES_MAX: Final = 16  # memory so short that what a thread brings in is gone again: then the loop waits
 
 
@@ -117,16 +118,18 @@ class CommittedReader:
                 self._batches.popleft()
                 self.next_offset = max(self.next_offset, header.next_offset)
                 continue
-            if header.codec and header.size > UNPACKED_HERE_BYTES:
-                self._in_thread(partial(_unpacked, batch), self._unpack)
+            try:
+                payload = records_payload(batch, header, UNPACKED_HERE_BYTES)
+            except UnpacksTooLarge:
+                self._in_thread(partial(records_payload, batch, header), self._unpack)
                 return False
             self._batches.popleft()
-            self._take_up(header, iterate_records(batch, UNPACKED_BYTES_MAX))
+            self._take_up(header, records_of(header, payload))
             return True
 
-    def _unpack(self, records: list[Record]) -> None:
+    def _unpack(self, payload: bytes | mmap) -> None:
         header, _ = self._batches.popleft()
-        self._take_up(header, iter(records))
+        self._take_up(header, records_of(header, payload))
 
     def _take_up(self, header: BatchHeader, records: Iterator[Record]) -> None:
         self._records = records
@@ -231,7 +234,3 @@ class CommittedReader:
 
 def _read_all(regions: tuple[FileRegion, ...]) -> bytes:
     return b"".join(region.read() for region in regions)
-
-
-def _unpacked(batch: memoryview) -> list[Record]:
-    return list(iterate_records(batch, UNPACKED_BYTES_MAX))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from mmap import mmap
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from barnabas.storage.log_config import LogConfig
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import MemoryFile
 from barnabas.storage.transaction_marker import build_marker
+from barnabas.wire import codecs
+from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.record_batch import InvalidBatch, Record, build_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -133,6 +136,32 @@ def test_it_reads_what_read_committed_consumers_see(
                 found += bench.read(reader, count)
                 assert found == bench.expected(start)
                 assert reader.next_offset == max(start, bench.partition.last_stable_offset)
+
+
+def test_a_batch_that_unpacks_beyond_its_bound_is_one_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is small, and in memory no more than its bound, in a thread."""
+    monkeypatch.setattr(wire_records, "_UNPACKED_ALWAYS_ALLOWED", 1 << 20)
+    mapped: list[int] = []
+    original = codecs._map
+
+    def noted(size: int) -> mmap:
+        mapped.append(size)
+        return original(size)
+
+    monkeypatch.setattr(codecs, "_map", noted)
+    bench = Bench()
+    batch = build_batch([Record(0, 0, None, bytes(8 << 20))], codec=Codec.ZSTD)
+    assert len(batch) < 1000
+    bench.partition.log.append_as_leader(batch, 0)
+    reader = CommittedReader(bench.partition, bench.runtime, 0, bench.wake)
+    assert reader.take(1) == []
+    assert (reader.is_busy, mapped) == (True, [])
+    bench.runtime.run_until_idle()
+    with pytest.raises(InvalidBatch, match="limit"):
+        reader.take(1)
+    assert mapped == [1 << 20]
 
 
 def _cold(_file: MemoryFile, _count: int, _offset: int) -> bytes:

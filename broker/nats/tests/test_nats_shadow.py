@@ -11,10 +11,12 @@ from barnabas.broker.nats.client.client import NatsClient
 from barnabas.broker.nats.core.alignment import SENDER_BYTES, Alignment, Mark
 from barnabas.broker.nats.core.shadow import KEPT_S, Shadow
 from barnabas.broker.nats.ingest.ingest import Ingest
+from barnabas.broker.nats.records.tails import read_tails
 from barnabas.broker.nats.tests.client_world import settings
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.controller.nats.bound import Binding
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, assemble_batch, build_batch, read_header
 
 CLUSTER = "c"
 
@@ -136,6 +138,29 @@ def test_what_is_cut_off_counts_as_received_as_far_as_there_is_room() -> None:
     shadow.ledger.pending.clear()
     shadow.cutting(log, 5)
     assert len(shadow.ledger.pending) == 1
+
+
+def test_what_clients_write_is_looked_into_within_bounds(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that hold more than messages could, or can't be read, hide no message behind them."""
+    sizes: list[int] = []
+
+    def noted(batch: memoryview, bytes_max: int) -> list[bytes]:
+        sizes.append(len(batch))
+        return read_tails(batch, bytes_max)
+
+    monkeypatch.setattr("barnabas.broker.nats.core.shadow.read_tails", noted)
+    leader, log = follower.replicas.alive[1].partition, follower.replicas.alive[2].log
+    tiny = build_batch([Record(number, 0, None, None) for number in range(200_000)], codec=Codec.ZSTD)
+    bomb = build_batch([Record(0, 0, None, bytes(8 << 20))], codec=Codec.ZSTD)
+    header = read_header(bomb)
+    for batch in (tiny, bomb, assemble_batch(header, b"\xff" * 100)):
+        leader.append(batch)
+    follower.replicate(2)
+    assert log.log_end_offset == 200_004
+    assert len(follower.shadow.ledger.ahead) == 2
+    assert len(tiny) not in sizes
 
 
 @pytest.mark.parametrize(("size", "expected"), [(10, 3000), (10_000, 200)])
