@@ -69,6 +69,8 @@ class Services(msgspec.Struct, eq=False):
     inspections: StepQueue = cast("StepQueue", None)
     lookups: StepQueue = cast("StepQueue", None)
 
+    waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)
+
     def __post_init__(self) -> None:
         self.replica_warnings = RepeatedWarnings(self.runtime, logging.getLogger("barnabas.replication"))
         self.to_controller = ToController(self)

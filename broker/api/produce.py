@@ -55,8 +55,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.produce")
 
-TURN_PARTITIONS: Final = 256  # of one request that are served in the turn that it comes in
+# What of one request is served in the turn that it comes in, at most: partitions, bytes and time
+TURN_PARTITIONS: Final = 256
 TURN_BYTES: Final = 16 << 20
+FIRST_TURN_S: Final = 0.01
+WAITING_BYTES_MAX: Final = (
+    256 << 20
+)  # of requests that are served in several turns; then the next are refused
 
 BATCH_OVERHEAD = 61
 BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
@@ -146,25 +151,49 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
     topics: list[TopicProduceResponse] = []
     held: list[Held] = []
     partitions_left, bytes_left = TURN_PARTITIONS, TURN_BYTES
+    monotonic = context.services.runtime.monotonic
+    deadline = monotonic() + FIRST_TURN_S
     try:
         for data in request.topic_data:
             answers: list[PartitionProduceResponse] = []
             topics.append(TopicProduceResponse(data.name, data.topic_id, answers))
             for part in data.partition_data:
-                if partitions_left <= 0 or bytes_left <= 0:
-                    return _Serving(context, request, topics, held).go_on()
+                if partitions_left <= 0 or bytes_left <= 0 or monotonic() >= deadline:
+                    return _later(context, request, topics, held, None)
                 answers.append(_serve(context, request, data, part, held))
                 partitions_left -= 1
                 bytes_left -= len(part.records) if part.records else 0
     except RecordsUnread as unread:
+        return _later(context, request, topics, held, unread)
+    return _answer(context, request, topics, held)
+
+
+def _later(
+    context: RequestContext,
+    request: ProduceRequest,
+    topics: list[TopicProduceResponse],
+    held: list[Held],
+    unread: RecordsUnread | None,
+) -> ProduceResponse | Outcome:
+    """Serve the other partitions in later turns; where too much waits already, refuse them."""
+    if context.services.waiting_produce_bytes <= WAITING_BYTES_MAX:
         return _Serving(context, request, topics, held).go_on(unread)
+    log.warning("a produce request of %s is refused: too many wait already", context.client_host)
+    for number, data in enumerate(request.topic_data):
+        if number == len(topics):
+            topics.append(TopicProduceResponse(data.name, data.topic_id, []))
+        answers = topics[number].partition_responses
+        answers += [
+            _error(part.index, ErrorCode.REQUEST_TIMED_OUT, "Too many batches wait to be read by this broker")
+            for part in data.partition_data[len(answers) :]
+        ]
     return _answer(context, request, topics, held)
 
 
 class _Serving:
     """A request whose first partitions have been served: serves the others, in their order."""
 
-    __slots__ = ("_context", "_held", "_parts", "_position", "_request", "_topics")
+    __slots__ = ("_byte_count", "_context", "_held", "_parts", "_position", "_request", "_topics")
 
     def __init__(
         self,
@@ -180,6 +209,7 @@ class _Serving:
         self._held = held
         self._parts: list[tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]] = []
         self._position = 0
+        self._byte_count = 0
         for number, data in enumerate(request.topic_data):
             if number == len(topics):
                 topics.append(TopicProduceResponse(data.name, data.topic_id, []))
@@ -187,7 +217,9 @@ class _Serving:
             for part in data.partition_data[len(answers) :]:
                 if isinstance(part.records, memoryview):
                     part.records = memoryview(bytearray(part.records))
+                    self._byte_count += len(part.records)
                 self._parts.append((data, part, answers))
+        context.services.waiting_produce_bytes += self._byte_count
 
     def go_on(self, unread: RecordsUnread | None = None) -> Outcome:
         """In the next turn, or once these records have been read."""
@@ -220,6 +252,7 @@ class _Serving:
         except Exception:
             log.exception("a produce request of %s failed; closing its connection", context.client_host)
             response = CLOSE_CONNECTION
+        context.services.waiting_produce_bytes -= self._byte_count
         if isinstance(response, ProduceResponse) and len(parts) > TURN_PARTITIONS:
             encode_in_thread(context, response)
         elif response is not PENDING:

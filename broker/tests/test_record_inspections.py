@@ -190,6 +190,24 @@ def test_one_turn_reads_few_records_whatever_is_sent(leader: Leader, monkeypatch
     assert sum(ends(leader)) == count
 
 
+def test_many_partitions_of_a_few_records_each_are_served_in_turns(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is small enough to be read at once, and together they are not."""
+    ticks = 0
+
+    def monotonic() -> float:
+        nonlocal ticks
+        ticks += 1
+        return leader.runtime.world.now + ticks / 1000
+
+    monkeypatch.setattr(leader.runtime, "monotonic", monotonic)
+    call = produce(leader, *((0, batch(900)) for _ in range(100)))
+    assert 0 < ends(leader)[0] <= 900 * 1000 * produce_api.FIRST_TURN_S
+    leader.runtime.run_until_idle()
+    assert [base for _, _, base in answers(call)] == list(range(0, 90_000, 900))
+
+
 def test_a_request_of_many_partitions_is_served_in_turns(
     leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +220,7 @@ def test_a_request_of_many_partitions_is_served_in_turns(
 
     monkeypatch.setattr(leader.runtime, "monotonic", monotonic)
     log = leader.partition().log
+    monkeypatch.setattr(produce_api, "FIRST_TURN_S", 1000)
     call = produce(leader, *((0, batch()) for _ in range(2000)))
     assert log.log_end_offset == produce_api.TURN_PARTITIONS
     most = 0
@@ -212,3 +231,18 @@ def test_a_request_of_many_partitions_is_served_in_turns(
     call.answer, _ = PRODUCE_RESPONSE.decode(12, call.answer.body)  # which a thread has encoded
     assert [base for _, _, base in answers(call)] == list(range(2000))
     assert most <= 3
+
+
+def test_what_waits_is_bounded(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients are told to try again; it is the same to them as a time that is up, and nothing has been appended."""
+    many = batch(MANY, codec=Codec.NONE)
+    monkeypatch.setattr(produce_api, "WAITING_BYTES_MAX", 3 * len(many))
+    calls = [produce(leader, (1, batch()), (0, many), (2, batch())) for _ in range(6)]
+    assert [call.done for call in calls] == [False] * 3 + [True] * 3
+    assert answers(calls[5]) == [(1, E.NONE, 5), (0, E.REQUEST_TIMED_OUT, -1), (2, E.REQUEST_TIMED_OUT, -1)]
+    leader.runtime.run_until_idle()
+    assert ends(leader) == [3 * MANY, 6, 3]
+    assert leader.node.services.waiting_produce_bytes == 0
+    again = produce(leader, (0, many))
+    leader.runtime.run_until_idle()
+    assert answers(again) == [(0, E.NONE, 3 * MANY)]
