@@ -3,6 +3,7 @@ levels of this broker's loggers are set here, and the answer leaves when both ar
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 BROKER_LOGGER_RESOURCE: Final = 8
 ALTER_CONFIGS: Final = 33
 INCREMENTAL_ALTER_CONFIGS: Final = 44
+CHANGES_PER_TURN: Final = 500
 
 
 def change_configs(
@@ -46,9 +48,7 @@ def change_configs(
         merge([ResourceResult(each.resource_type, each.resource_name, error, message) for each in others])
 
     if services.controller.is_active or not others:
-        services.controller.run(
-            lambda image: alter_configs(image, others, services.config, validate_only), merge, failed
-        )
+        _Alteration(services, others, validate_only, merge).go_on()
         return
 
     def answered(response: Any, error: ErrorCode) -> None:
@@ -71,6 +71,49 @@ def change_configs(
         services.to_controller.send(ALTER_CONFIGS, _whole(others, validate_only), answered)
     else:
         services.to_controller.send(INCREMENTAL_ALTER_CONFIGS, _incremental(others, validate_only), answered)
+
+
+class _Alteration:
+    """Changes decided here, CHANGES_PER_TURN at a time: each succeeds or fails by itself, and what is decided about so many
+    takes a turn 20 ms."""
+
+    def __init__(
+        self,
+        services: Services,
+        changes: Sequence[ResourceChange],
+        validate_only: bool,
+        done: Callable[[list[ResourceResult]], object],
+    ) -> None:
+        self._services = services
+        self._changes = changes
+        self._validate_only = validate_only
+        self._done = done
+        self._named = Counter((each.resource_type, each.resource_name) for each in changes)
+        self._results: list[ResourceResult] = []
+
+    def go_on(self) -> None:
+        at = len(self._results)
+        changes = self._changes[at : at + CHANGES_PER_TURN]
+
+        def decided(results: list[ResourceResult]) -> None:
+            self._results += results
+            if len(self._results) < len(self._changes):
+                self._services.runtime.call_soon(self.go_on)
+            else:
+                self._done(self._results)
+
+        def failed(error: ErrorCode, message: str) -> None:
+            decided(
+                [ResourceResult(each.resource_type, each.resource_name, error, message) for each in changes]
+            )
+
+        self._services.controller.run(
+            lambda image: alter_configs(
+                image, changes, self._services.config, self._validate_only, self._named
+            ),
+            decided,
+            failed,
+        )
 
 
 def _whole(changes: Sequence[ResourceChange], validate_only: bool) -> whole.AlterConfigsRequest:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from barnabas.broker.context import RequestContext
+from barnabas.broker.large_requests import LARGE_BODY_BYTES
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
 from barnabas.broker.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
@@ -160,20 +161,34 @@ class ControllerRequests:
             asked.listener,
             asked.client_host,
         )
-        try:
-            request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)
-            if served.internal and request.broker_id != node_id:
-                log.warning("node %d sends a %s of broker %d", node_id, served.name, request.broker_id)
-                answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+        def decoded(request: Any, error: BaseException | None) -> None:
+            if isinstance(error, DecodeError):
+                log.warning("a %s of node %d can't be read: %s", served.name, node_id, error)
+                answer(ErrorCode.INVALID_REQUEST)
                 return
-            response = served.handler(context, request)
+            try:
+                if error is not None:
+                    raise error
+                if served.internal and request.broker_id != node_id:
+                    log.warning("node %d sends a %s of broker %d", node_id, served.name, request.broker_id)
+                    answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                    return
+                response = served.handler(context, request)
+            except Exception:
+                log.exception("%s of node %d failed", served.name, node_id)
+                context.complete(CLOSE_CONNECTION)
+                return
+            if response is not PENDING:
+                context.complete(response)
+
+        read = request_type(asked.api_key).readers[asked.api_version]
+        if len(asked.body) > LARGE_BODY_BYTES:
+            self._services.large_requests.decode(read, asked.body, decoded)
+            return
+        try:
+            request, _ = read(asked.body, 0, len(asked.body))
         except DecodeError as error:
-            log.warning("a %s of node %d can't be read: %s", served.name, node_id, error)
-            answer(ErrorCode.INVALID_REQUEST)
-            return
-        except Exception:
-            log.exception("%s of node %d failed", served.name, node_id)
-            context.complete(CLOSE_CONNECTION)
-            return
-        if response is not PENDING:
-            context.complete(response)
+            decoded(None, error)
+        else:
+            decoded(request, None)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.controller_requests import RawResponse
+from barnabas.broker.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.registry import (
     AUTHENTICATE_BROKER,
     REGISTRATIONS,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _unpack_header = struct.Struct(">Iih").unpack_from  # API key and version, correlation id, length of client id
 _unpack_key = struct.Struct(">hh").unpack
 _HEADER_SIZE = 10
+PRODUCE = 0  # its API key
 _pack_response_header = struct.Struct(">ii").pack  # frame size, correlation id
 _pack_flexible_response_header = struct.Struct(">iix").pack  # ... and an empty tagged-field section
 
@@ -104,6 +106,8 @@ class Dispatcher:
             position += 1
             if count:
                 position = skip_tagged_fields(buffer, position, end, count)
+        if end - position > BODY_BYTES_MAX and route.api_key != PRODUCE:
+            raise DecodeError(f"{end - position} bytes without records, more than {BODY_BYTES_MAX}")
         response: msgspec.Struct | Outcome | None = None
         usual = route.usual
         if usual is not None:
@@ -116,6 +120,10 @@ class Dispatcher:
                 return body
             response = body
         if response is None:
+            if end - position > LARGE_BODY_BYTES and route.api_key != PRODUCE:
+                body = buffer[position:end].tobytes()
+                self._services.large_requests.serve(context, route.read, route.handler, body)
+                return Outcome.PENDING
             request, _ = route.read(buffer, position, end)
             response = route.handler(context, request)
         if isinstance(response, Outcome):

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, cast
 
 import msgspec
+from barnabas.broker.large_requests import LargeRequests
 from barnabas.broker.refused_transactions import RefusedTransactions
 from barnabas.broker.to_controller import ToController
 from barnabas.storage.background import StepQueue
@@ -70,11 +71,13 @@ class Services(msgspec.Struct, eq=False):
     lookups: StepQueue = cast("StepQueue", None)
 
     waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)
+    large_requests: LargeRequests = cast("LargeRequests", None)
 
     def __post_init__(self) -> None:
         self.replica_warnings = RepeatedWarnings(self.runtime, logging.getLogger("barnabas.replication"))
         self.to_controller = ToController(self)
         self.inspections = StepQueue(self.runtime)
+        self.large_requests = LargeRequests(self.runtime)
         self.lookups = StepQueue(self.runtime, LOOKUPS_AT_ONCE)
 
     def advertised(self, listener: str) -> tuple[str, int]:

@@ -6,8 +6,11 @@ replica lies in its new directory when it is over. Asking for the directory that
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_replica_log_dirs import (
@@ -19,30 +22,29 @@ from barnabas.wire.messages.alter_replica_log_dirs import (
 
 
 @api(34, 1, 2)
+@sliced
 def alter_replica_log_dirs(
     context: RequestContext, request: AlterReplicaLogDirsRequest
-) -> AlterReplicaLogDirsResponse:
-    wanted: dict[
-        str, dict[int, str]
-    ] = {}  # of a partition named twice the last directory counts, as in Kafka
+) -> Generator[None, None, AlterReplicaLogDirsResponse]:
+    # Of a partition named twice the last directory counts, as in Kafka.
+    wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
                 wanted.setdefault(topic.name, {})[index] = directory.path
-    return AlterReplicaLogDirsResponse(
-        results=[
-            AlterReplicaLogDirTopicResult(
-                topic_name=topic,
-                partitions=[
-                    AlterReplicaLogDirPartitionResult(
-                        partition_index=index, error_code=_begin(context, topic, index, path)
-                    )
-                    for index, path in paths.items()
-                ],
+            yield
+    response = AlterReplicaLogDirsResponse()
+    for name, paths in wanted.items():
+        result = AlterReplicaLogDirTopicResult(topic_name=name)
+        response.results.append(result)
+        for index, path in paths.items():
+            result.partitions.append(
+                AlterReplicaLogDirPartitionResult(
+                    partition_index=index, error_code=_begin(context, name, index, path)
+                )
             )
-            for topic, paths in wanted.items()
-        ]
-    )
+            yield
+    return response
 
 
 def _begin(context: RequestContext, topic: str, index: int, path: str) -> ErrorCode:

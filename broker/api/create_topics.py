@@ -10,10 +10,19 @@ next one, which so knows what the request has created already and answers with t
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.config import BrokerConfig
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.controller.operations.topics import CreatedTopic, NewTopic, create_topics
+from barnabas.broker.sliced_handler import answer_in_slices
+from barnabas.controller.operations.topics import (
+    PARTITIONS_PER_REQUEST_MAX,
+    TOO_MANY_PARTITIONS,
+    CreatedTopic,
+    NewTopic,
+    create_topics,
+)
 from barnabas.controller.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from barnabas.storage.directory import derived_uuid
 from barnabas.wire.errors import ErrorCode
@@ -32,11 +41,14 @@ _TOPIC, _NODE, _CLUSTER, _STATIC, _DEFAULT = 1, 2, 3, 4, 5
 @api(19, 2, 7, controller=True)
 def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
     services = context.services
+    if len(request.topics) > PARTITIONS_PER_REQUEST_MAX:
+        answer_in_slices(context, _refused(request.topics))
+        return PENDING
     wanted = [_wanted(topic) for topic in request.topics]
     request_id = services.to_controller.request_id_of(context)
 
     def done(created: list[CreatedTopic]) -> None:
-        context.complete(CreateTopicsResponse(topics=[_result(services.config, topic) for topic in created]))
+        answer_in_slices(context, _answer(services.config, created))
 
     def failed(error: ErrorCode, message: str) -> None:
         if error is ErrorCode.NOT_CONTROLLER:
@@ -60,6 +72,34 @@ def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
     return PENDING
 
 
+def _refused(topics: list[CreatableTopic]) -> Generator[None, None, CreateTopicsResponse]:
+    """More topics than partitions may be created by a request."""
+    response = CreateTopicsResponse()
+    for name in dict.fromkeys(topic.name for topic in topics):
+        response.topics.append(
+            CreatableTopicResult(
+                name=name, error_code=ErrorCode.POLICY_VIOLATION, error_message=TOO_MANY_PARTITIONS
+            )
+        )
+        yield
+    return response
+
+
+def _answer(config: BrokerConfig, created: list[CreatedTopic]) -> Generator[None, None, CreateTopicsResponse]:
+    response = CreateTopicsResponse()
+    configs: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # that several topics have
+    for topic in created:
+        result = _result(topic)
+        if not topic.error:
+            alike = tuple(sorted(topic.configs.items()))
+            if alike not in configs:
+                configs[alike] = _configs(config, topic)
+            result.configs = configs[alike]
+        response.topics.append(result)
+        yield
+    return response
+
+
 def _wanted(topic: CreatableTopic) -> NewTopic:
     return NewTopic(
         topic.name,
@@ -70,7 +110,7 @@ def _wanted(topic: CreatableTopic) -> NewTopic:
     )
 
 
-def _result(config: BrokerConfig, topic: CreatedTopic) -> CreatableTopicResult:
+def _result(topic: CreatedTopic) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -78,7 +118,7 @@ def _result(config: BrokerConfig, topic: CreatedTopic) -> CreatableTopicResult:
         error_message=topic.message,
         num_partitions=topic.num_partitions,
         replication_factor=topic.replication_factor,
-        configs=[] if topic.error else _configs(config, topic),
+        configs=[],
     )
 
 

@@ -30,6 +30,7 @@ from barnabas.broker.topic_creation import have_topics_created
 from barnabas.controller.image import INTERNAL_TOPICS, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
 from barnabas.controller.operations.topic_names import invalid_topic_name
+from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import (
     MetadataRequest,
@@ -66,7 +67,8 @@ def metadata(
         return (yield from answer.response(ids, answer.topic_by_id))
     names = list(dict.fromkeys(topic.name for topic in topics if topic.name is not None))
     missing = [name for name in names if name not in image.topics and _creatable(name)]
-    if missing and request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
+    may_create = request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable
+    if may_create and 0 < len(missing) <= PARTITIONS_PER_REQUEST_MAX:
         _create(context, request, names, missing)
         return PENDING
     return (yield from _by_name(context, request, names))

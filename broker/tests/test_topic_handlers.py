@@ -23,6 +23,7 @@ from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import describe_cluster as dc
 from barnabas.wire.messages import describe_topic_partitions as dtp
 from barnabas.wire.messages import find_coordinator as fc
+from barnabas.wire.messages import incremental_alter_configs as iac
 from barnabas.wire.messages import init_producer_id as ipi
 from barnabas.wire.messages import metadata as md
 from barnabas.wire.registry import request_type, response_type
@@ -341,3 +342,47 @@ def test_init_producer_id(asker: Asker, version: int) -> None:
     if version >= 3:
         assert ask(producer_id=5) == (ErrorCode.INVALID_REQUEST, -1, -1)
         assert ask(producer_id=5, producer_epoch=2) == (0, 2, 0)
+
+
+def test_more_topics_than_partitions_may_be_created_are_refused_without_a_decision(asker: Asker) -> None:
+    topics = [ct.CreatableTopic(name=f"n{number}", num_partitions=1) for number in range(10_001)]
+    results = asker.ask(19, 7, ct.CreateTopicsRequest(topics=[*topics, topics[0]])).topics
+    assert len(results) == 10_001
+    assert {(each.error_code, each.error_message) for each in results} == {
+        (ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    }
+
+
+def test_metadata_creates_no_more_topics_than_a_request_may(asker: Asker) -> None:
+    wanted = md.MetadataRequest(topics=topics_of(*(f"n{number}" for number in range(10_001))))
+    errors = {topic.error_code for topic in asker.ask(3, 12, wanted).topics}
+    assert errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_many_resources_are_altered_some_at_a_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.broker.config_changes.CHANGES_PER_TURN", 2)
+    asker.create("t")
+    controller = asker.node.services.controller
+    decisions: list[int] = []
+    run = controller.run
+
+    def counted(*told: Any) -> None:
+        decisions.append(1)
+        run(*told)
+
+    monkeypatch.setattr(controller, "run", counted)
+
+    def resource(name: str) -> iac.AlterConfigsResource:
+        config = iac.AlterableConfig(name="retention.ms", config_operation=0, value="5")
+        return iac.AlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
+
+    names = ["t", "unknown", "twice", "x", "y", "z", "twice"]
+    answer = asker.ask(
+        44, 1, iac.IncrementalAlterConfigsRequest(resources=[resource(name) for name in names])
+    )
+    assert [(each.resource_name, ErrorCode(each.error_code).name) for each in answer.responses] == [
+        (name, {"t": "NONE", "twice": "INVALID_REQUEST"}.get(name, "UNKNOWN_TOPIC_OR_PARTITION"))
+        for name in names
+    ]
+    assert len(decisions) == 4
+    assert controller.image.topic_configs("t") == {"retention.ms": "5"}

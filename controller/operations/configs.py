@@ -89,10 +89,15 @@ class ResourceResult(msgspec.Struct, frozen=True):
 
 
 def alter_configs(
-    image: MetadataImage, requested: Sequence[ResourceChange], config: NodeConfig, validate_only: bool
+    image: MetadataImage,
+    requested: Sequence[ResourceChange],
+    config: NodeConfig,
+    validate_only: bool,
+    named: Mapping[tuple[int, str], int] | None = None,
 ) -> Decision[list[ResourceResult]]:
-    """One result per requested resource, in order; no records when only validating."""
-    seen = Counter((change.resource_type, change.resource_name) for change in requested)
+    """One result per requested resource, in order; no records when only validating. `named`: how often the request names
+    each resource, where `requested` is a part of it."""
+    seen = named or Counter((change.resource_type, change.resource_name) for change in requested)
     records: list[msgspec.Struct] = []
     results: list[ResourceResult] = []
     bindings = BindingCheck(image, config)
@@ -211,12 +216,18 @@ def _edited_list(resource_type: int, each: ConfigChange, current: str | None, co
     if current is None:
         current = _default(resource_type, each.name, config) or ""
     parts = [part for part in current.split(",") if part]
-    for part in (each.value or "").split(","):
-        if each.operation == APPEND and part not in parts:
-            parts.append(part)
-        elif each.operation == SUBTRACT and part in parts:
-            parts.remove(part)
-    return ",".join(parts)
+    edited = (each.value or "").split(",")
+    if each.operation == APPEND:
+        known = set(parts)
+        return ",".join(parts + [part for part in dict.fromkeys(edited) if part not in known])
+    left = Counter(edited)  # to take away, from the front
+    kept = []
+    for part in parts:
+        if left[part] > 0:
+            left[part] -= 1
+        else:
+            kept.append(part)
+    return ",".join(kept)
 
 
 def _default(resource_type: int, name: str, config: NodeConfig) -> str | None:

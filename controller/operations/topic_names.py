@@ -28,9 +28,19 @@ def invalid_topic_name(name: str) -> str | None:
     return None
 
 
-def colliding_topic(name: str, topics: Iterable[str]) -> str | None:
-    """A topic whose metric names would be the same: `.` becomes `_` in them."""
-    if "." not in name and "_" not in name:
-        return None
-    metric_name = name.replace(".", "_")
-    return next((other for other in topics if other.replace(".", "_") == metric_name), None)
+class CollidingTopics:
+    """Finds topics whose metric names would be the same: `.` becomes `_` in them. Looks at all topics once."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        self._topics = topics
+        self._by_metric_name: dict[str, str] | None = None
+
+    def of(self, name: str) -> str | None:
+        """The first topic that collides with one of this name."""
+        if "." not in name and "_" not in name:
+            return None
+        if self._by_metric_name is None:
+            self._by_metric_name = {}
+            for other in self._topics:
+                self._by_metric_name.setdefault(other.replace(".", "_"), other)
+        return self._by_metric_name.get(name.replace(".", "_"))

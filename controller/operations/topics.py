@@ -24,7 +24,7 @@ from barnabas.controller.operations.bindings import BindingCheck
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topic_names import (
     CLUSTER_METADATA_TOPIC,
-    colliding_topic,
+    CollidingTopics,
     invalid_topic_name,
 )
 from barnabas.controller.topic_configs import validate_topic_configs
@@ -33,6 +33,7 @@ from barnabas.wire.messages.metadata_records import ConfigRecord, RemoveTopicRec
 from barnabas.wire.primitives import ZERO_UUID
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
+TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 
 class TopicSettings(Protocol):
@@ -97,19 +98,18 @@ def create_topics(
     results: list[CreatedTopic] = []
     records: list[msgspec.Struct] = []
     bindings = BindingCheck(image, settings)
+    collisions = CollidingTopics(image.topics)
     too_many = sum(_partition_count(topic, settings) for topic in unique) > PARTITIONS_PER_REQUEST_MAX
     for topic in unique:
         try:
             if too_many:
-                raise Refusal(
-                    ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
-                )
+                raise Refusal(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
             topic_id = new_topic_id(topic.name)
             own = image.topics.get(topic.name)
             if own is not None and own.topic_id == topic_id:
                 results.append(_created_before(image, own))
                 continue
-            created, its_records = _create(image, topic, settings, topic_id, draw, bindings)
+            created, its_records = _create(image, topic, settings, topic_id, draw, bindings, collisions)
         except Refusal as refusal:
             created, its_records = CreatedTopic(topic.name, refusal.error, refusal.message), []
         else:
@@ -138,7 +138,9 @@ def _created_before(image: MetadataImage, topic: TopicImage) -> CreatedTopic:
 def _partition_count(topic: NewTopic, settings: TopicSettings) -> int:
     if topic.assignments:
         return len(topic.assignments)
-    return settings.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    if topic.num_partitions == -1:
+        return settings.num_partitions
+    return max(topic.num_partitions, 0)  # a negative one is refused by itself, and makes no room for others
 
 
 def _create(
@@ -148,8 +150,9 @@ def _create(
     topic_id: bytes,
     draw: Draw,
     bindings: BindingCheck,
+    collisions: CollidingTopics,
 ) -> tuple[CreatedTopic, list[msgspec.Struct]]:
-    _check_name(image, topic.name)
+    _check_name(image, topic.name, collisions)
     configs = _check_configs(topic, settings, bindings)
     partitions = (
         _assigned_partitions(image, topic)
@@ -172,13 +175,13 @@ def _create(
     return created, records
 
 
-def _check_name(image: MetadataImage, name: str) -> None:
+def _check_name(image: MetadataImage, name: str, collisions: CollidingTopics) -> None:
     if name in image.topics:
         raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     invalid = invalid_topic_name(name)
     if invalid is not None:
         raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
-    other = colliding_topic(name, image.topics)
+    other = collisions.of(name)
     if other is not None:
         raise Refusal(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"

@@ -127,6 +127,34 @@ def test_lists_grow_from_the_default_and_shrink() -> None:
     assert seen == ["delete,compact", "delete,compact", "compact", "compact"]
 
 
+class Part(str):
+    """Part of a list, which counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Part.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+class PartedText(str):
+    __slots__ = ()
+
+    def split(self, *_: object) -> list[str]:
+        return [Part(part) for part in str.split(self, ",")]
+
+
+@pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
+def test_a_list_of_many_parts_is_not_compared_with_itself(operation: int) -> None:
+    Part.compared = 0
+    many = PartedText(",".join(str(number) for number in range(5000)))
+    change(new_image(), [("cleanup.policy", operation, many)])
+    assert Part.compared < 20_000
+
+
 def test_replacing_takes_away_what_is_not_named() -> None:
     image = new_image()
     change(image, [("retention.ms", SET, "5"), ("segment.ms", SET, "6")])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import pytest
 from barnabas.controller.image import MetadataDelta, MetadataImage
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
+from barnabas.controller.operations.topic_names import CollidingTopics
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.controller.records import decode_record, encode_record
 from barnabas.controller.topic_configs import TOPIC_CONFIGS
@@ -299,3 +301,31 @@ def test_records_are_framed_as_kafka_frames_them() -> None:
     content = encode_record(record)
     assert content == bytes([1, 2, 0, 3]) + b"ab" + bytes(range(16)) + b"\0"
     assert decode_record(content) == record
+
+
+def test_a_negative_number_of_partitions_makes_no_room_for_others() -> None:
+    results = Cluster(1).create(NewTopic("less", -(1 << 31), 1), NewTopic("more", 1_000_000, 1))
+    assert {error for _, error, _ in results} == {ErrorCode.POLICY_VIOLATION}
+
+
+class CountedTopics(dict[str, object]):
+    """Counts how often all of them are gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_topics_that_collide_are_looked_for_once_in_a_request() -> None:
+    topics = CountedTopics({"a.b": None, "a_b": None, "c": None})
+    colliding = CollidingTopics(topics)
+    assert [colliding.of(name) for name in ("c", "a.b", "a_b", "a.c", "x_y")] == [
+        None,
+        "a.b",
+        "a.b",
+        None,
+        None,
+    ]
+    assert topics.passes == 1

@@ -23,7 +23,7 @@ from barnabas.controller.nats.templates import (
     parse_topic_template,
 )
 from barnabas.controller.nats.topic_escapes import escape_topic, unescape_topic
-from barnabas.controller.operations.topic_names import colliding_topic, invalid_topic_name
+from barnabas.controller.operations.topic_names import CollidingTopics, invalid_topic_name
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,7 +44,7 @@ def test_an_escaped_subject_is_a_topic_name_and_comes_back(subject: bytes) -> No
 def test_names_of_two_subjects_differ_even_as_metrics(first: bytes, second: bytes) -> None:
     if first != second:
         assert escape_topic(first) != escape_topic(second)
-        assert colliding_topic(escape_topic(first), [escape_topic(second)]) is None
+        assert CollidingTopics([escape_topic(second)]).of(escape_topic(first)) is None
 
 
 @pytest.mark.parametrize(

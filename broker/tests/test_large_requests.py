@@ -1,0 +1,118 @@
+"""Large requests: decoded in a thread, one at a time, up to a bound."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests
+from barnabas.broker.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES, LargeRequests
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+from barnabas.testing.threaded_node import ThreadedNode
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+PRODUCE, DESCRIBE_GROUPS, CREATE_TOPICS = 0, 15, 19
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[ThreadedNode]:
+    node = ThreadedNode(tmp_path / "logs", {})
+    yield node
+    node.stop()
+
+
+def frame(api_key: int, version: int, body: bytes) -> bytes:
+    head = struct.pack(">hhih", api_key, version, 1, -1) + b"\0"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def test_a_large_request_is_answered_as_any(node: ThreadedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    large: list[int] = []
+    serve = LargeRequests.serve
+
+    def counted(self: LargeRequests, context: Any, read: Any, handler: Any, body: bytes) -> None:
+        large.append(len(body))
+        serve(self, context, read, handler, body)
+
+    monkeypatch.setattr(LargeRequests, "serve", counted)
+    client = node.client()
+    names = [f"group {number}" for number in range(10_000)]
+    behind = client.frame(DESCRIBE_GROUPS, 6, DescribeGroupsRequest(groups=["behind"]))
+    client.socket.sendall(client.frame(DESCRIBE_GROUPS, 6, DescribeGroupsRequest(groups=names)) + behind)
+    _, answer = client.receive(DESCRIBE_GROUPS, 6)
+    assert [group.group_id for group in answer.groups] == names
+    _, answer = client.receive(DESCRIBE_GROUPS, 6)
+    assert [group.group_id for group in answer.groups] == ["behind"]
+    (size,) = large
+    assert size > LARGE_BODY_BYTES
+
+
+def test_a_large_request_that_cannot_be_read_closes_its_connection(
+    node: ThreadedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, other = node.client(), node.client()
+    client.socket.sendall(frame(DESCRIBE_GROUPS, 6, b"\xff\xff\x03" + bytes(2 * LARGE_BODY_BYTES)))
+    assert client.is_closed()
+    assert other.ask(DESCRIBE_GROUPS, 6, DescribeGroupsRequest(groups=["g"])).groups
+    (said,) = [record for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert said.exc_info is None
+    assert "DescribeGroups" in said.getMessage()
+
+
+def test_a_request_without_records_has_its_bound_and_one_with_records_has_not(node: ThreadedNode) -> None:
+    client, producer = node.client(), node.client()
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    assert client.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic])).topics[0].error_code == 0
+    data = [PartitionProduceData(0, bytes(BODY_BYTES_MAX + 1))]
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData("t", partition_data=data)])
+    (topic_answer,) = producer.ask(PRODUCE, 9, request).responses
+    assert topic_answer.partition_responses[0].error_code != ErrorCode.NONE, "refused for what it holds"
+    client.socket.sendall(frame(DESCRIBE_GROUPS, 6, bytes(BODY_BYTES_MAX + 1)))
+    assert client.is_closed()
+
+
+def test_one_is_decoded_at_a_time() -> None:
+    runtime = VirtualRuntime()
+    requests = LargeRequests(runtime)
+    decoding, most = 0, 0
+
+    def read(body: Any, _start: int, _end: int) -> tuple[bytes, int]:
+        nonlocal decoding, most
+        decoding += 1
+        most = max(most, decoding)
+        return body, len(body)
+
+    def done(request: Any, error: BaseException | None) -> None:
+        nonlocal decoding
+        assert (request, error) == (b"body", None)
+        decoding -= 1
+
+    for _ in range(10):
+        requests.decode(read, b"body", done)
+    runtime.run_until_idle()
+    assert most == 1
+
+
+def test_a_large_request_of_another_node_is_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("barnabas.broker.controller_requests.LARGE_BODY_BYTES", 3)
+    runtime = VirtualRuntime()
+    services: Any = SimpleNamespace(
+        controller=SimpleNamespace(is_active=True, image=SimpleNamespace(offset=1)),
+        large_requests=LargeRequests(runtime),
+    )
+    replies: list[bytes] = []
+    asked = ControllerRequest(CREATE_TOPICS, 7, None, "", "2", b"\xff\xff\x03 ", for_client=True)
+    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    assert replies == []
+    runtime.run_until_idle()
+    (reply,) = replies
+    assert msgspec.msgpack.decode(reply, type=ControllerAnswer).error == ErrorCode.INVALID_REQUEST
