@@ -32,7 +32,7 @@ def decode(codec: int, data: Bytes, limit: int) -> bytes | mmap:
     if codec == Codec.LZ4:
         return _decompress(cramjam.lz4.decompress_into, data, limit)
     if codec == Codec.ZSTD:
-        _check_zstd_window(data, limit)
+        _check_zstd_header(data, limit)
         return _decompress(cramjam.zstd.decompress_into, data, limit)
     raise CompressionError(f"unknown compression codec {codec}")
 
@@ -91,12 +91,23 @@ _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_WINDOW_ALWAYS_ALLOWED = 8 << 20  # every decoder must support 8 MiB (RFC 8878, 3.1.1.1.2)
 
 
-def _check_zstd_window(data: Bytes, limit: int) -> None:
-    """The decoder allocates the window that the frame header claims: refuse one beyond the limit."""
+def _check_zstd_header(data: Bytes, limit: int) -> None:
+    """Refuse a frame that says of itself that it holds more than the limit, or whose window is larger: the decoder allocates
+    what the header claims."""
     if len(data) < 6:
         raise CompressionError("truncated zstd frame")
     magic, descriptor, window = struct.unpack_from("<IBB", data)
-    if magic != _ZSTD_MAGIC or descriptor & 0x20:  # a single segment's window is its content
+    if magic != _ZSTD_MAGIC:
+        return
+    is_single_segment = bool(descriptor & 0x20)  # its window is its content
+    size_bytes = (1 if is_single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (0 if is_single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
+    content_size = int.from_bytes(data[start : start + size_bytes], "little") + (
+        256 if size_bytes == 2 else 0
+    )
+    if content_size > limit:
+        raise ResultTooLarge(f"a zstd frame of {content_size} bytes is more than the limit of {limit} bytes")
+    if is_single_segment:
         return
     window_log = 10 + (window >> 3)
     window_size = (1 << window_log) + ((1 << window_log) >> 3) * (window & 7)

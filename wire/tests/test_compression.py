@@ -8,7 +8,16 @@ import tracemalloc
 
 import cramjam
 import pytest
-from barnabas.wire.compression import CODEC_NAMES, Codec, CompressionError, compress, decompress
+import zstandard as zstd
+from barnabas.wire import codecs
+from barnabas.wire.compression import (
+    CODEC_NAMES,
+    Codec,
+    CompressionError,
+    ResultTooLarge,
+    compress,
+    decompress,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +69,26 @@ def test_a_zstd_frame_that_claims_a_huge_window_is_refused() -> None:
     frame = struct.pack("<IBB", 0xFD2FB528, 0, (31 - 10) << 3) + bytes(20)
     with pytest.raises(CompressionError, match="window"):
         decompress(Codec.ZSTD, frame, 1 << 20)
+
+
+@pytest.mark.parametrize("size", [200, 300, 70_000, 20_000_000])
+def test_a_zstd_frame_that_says_that_it_is_too_large_is_not_unpacked(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frame headers hold the size in one, two, four or eight bytes, or not at all."""
+    frame = compress(Codec.ZSTD, bytes(size))
+    streamed = zstd.ZstdCompressor().compressobj()
+    without_size = streamed.compress(bytes(size)) + streamed.flush()
+    for whole in (frame, zstd.ZstdCompressor().compress(bytes(size)), without_size):
+        assert decompress(Codec.ZSTD, whole, size)[:] == bytes(size)
+        with pytest.raises(ResultTooLarge):
+            decompress(Codec.ZSTD, whole, size - 1)
+    monkeypatch.setattr(codecs, "_decompress", lambda *_: pytest.fail("unpacked"))
+    with pytest.raises(ResultTooLarge):
+        decompress(Codec.ZSTD, zstd.ZstdCompressor().compress(bytes(size)), size - 1)
+    large = struct.pack("<IBBQ", 0xFD2FB528, 0b11_0_0_0_0_00, 0, 1 << 40)
+    with pytest.raises(ResultTooLarge):
+        decompress(Codec.ZSTD, large, 1 << 30)
 
 
 def test_a_snappy_block_that_claims_more_than_it_can_hold_is_refused() -> None:
