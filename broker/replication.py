@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.isr_changes import IsrChanges
+from barnabas.broker.isr_changes import IsrChange, IsrChanges
 from barnabas.controller.image import MetadataImage
 from barnabas.storage.background import Periodic, in_slices
 
@@ -19,8 +19,17 @@ if TYPE_CHECKING:
     from barnabas.broker.isr_replica import RemoteReplica
     from barnabas.broker.partition import Partition
     from barnabas.storage.runtime import Runtime
+    from barnabas.wire.errors import ErrorCode
+    from barnabas.wire.messages.alter_partition import ResponsePartitionData
 
 LAG_TIME_MAX_S = 30.0  # Kafka's default
+
+
+class _Asker:
+    """The proposer of a change by a follower."""
+
+    def answered(self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None) -> None:
+        """Another one may have been faster."""
 
 
 class Replication:
@@ -51,6 +60,20 @@ class Replication:
     def stop(self) -> None:
         if self._periodic is not None:
             self._periodic.stop()
+
+    def ask_to_lead(self, partition: Partition) -> None:
+        """As a follower in sync, in the place of the leader that the metadata has now (controller/operations/
+        alter_partition.py). What comes of it, the metadata tells."""
+        members = [(broker_id, -1) for broker_id in partition.state.isr]
+        change = IsrChange(
+            _Asker(),
+            partition.topic_id,
+            partition.partition,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            members,
+        )
+        self.changes.propose(change)
 
     def leads(self, leadership: Leadership) -> None:
         self._led[leadership] = None

@@ -1,12 +1,14 @@
 """Successors that have only just come: brokers that were not in sync before, and those that have joined the ISR a moment ago.
+And leaders whose own connection breaks.
 
-Such a one is let in when it has everything that the leader has (broker/nats/core/standbys.py), so nothing is missing and
-nothing is there twice. Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
+A follower is let in when it has everything that the leader has (broker/nats/core/standbys.py), and takes over when it has
+more than the leader (core/refill.py), so nothing is missing and nothing is there twice. Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 
 import pytest
@@ -15,11 +17,14 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.harness.asking import ask_for_topic
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import NewTopic
+from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.nats_server import NatsServer
+from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import await_running, await_taken, bind
 from compat_tests.nats.leader_moves import reassign
 from compat_tests.nats.publishers import SteadyPublisher
 from compat_tests.nats.received import by_subject, check
+from compat_tests.nats.relay import Relay
 
 pytestmark = pytest.mark.barnabas_only
 
@@ -78,3 +83,45 @@ def test_leaders_that_go_when_others_have_just_joined(
     sent = publisher.finish()
     check(by_subject(cluster.bootstrap, topic, PARTITIONS, publisher.count), sent)
     assert_no_gaps(cluster)
+
+
+@pytest.mark.timeout(300 + 180 * ROUNDS)
+def test_leaders_whose_own_connection_breaks(server: NatsServer, fresh_cluster: ClusterFactory) -> None:
+    relays = {node: Relay(server) for node in (1, 2, 3)}
+    cluster = fresh_cluster(
+        node_settings={node: {"nats.servers": relay.url} for node, relay in relays.items()}
+    )
+    topic = "lonely"
+    configs = {"nats.subjects": "l.>", "min.insync.replicas": "2"}
+    bind(cluster, topic, configs, partitions=PARTITIONS, replicas=3)
+    cluster.wait_until_whole()
+    await_running(cluster, topic)
+    publisher = SteadyPublisher(server, subjects_of("l"), per_second=1500)
+    publisher.await_more(3000)
+    for number in range(4 * (1 + 2 * ROUNDS)):
+        victim = cluster.leader(topic, number % PARTITIONS)
+        led = [index for index in range(PARTITIONS) if cluster.leader(topic, index) == victim]
+        if number % 2:
+            relays[victim].break_off()
+        else:
+            relays[victim].refuse()
+        eventually(lambda: all(cluster.leader(topic, index) != victim for index in led), 60)  # noqa: B023 - called here
+        relays[victim].refuse(False)
+        eventually(lambda: is_no_gap_open(cluster, topic), 60)
+        publisher.await_more(4500)  # all followers have counted anew
+    sent = publisher.finish()
+    check(by_subject(cluster.bootstrap, topic, PARTITIONS, publisher.count), sent)
+    for node in cluster.nodes.values():
+        assert not re.search(r"published from \S+ to \S+ .* may be missing", node.log_text())
+    for relay in relays.values():
+        relay.close()
+
+
+def is_no_gap_open(cluster: Cluster, topic: str) -> bool:
+    """Whether each absence that was noted is over, and has been made good."""
+    texts = [node.log_text() for node in cluster.nodes.values()]
+    begun = sum(
+        len(re.findall(rf"topic {topic}: messages published from \S+ on may", text)) for text in texts
+    )
+    ended = sum(len(re.findall(rf"topic {topic}: none of the messages", text)) for text in texts)
+    return begun == ended

@@ -3,6 +3,9 @@
 The leader epoch and the partition epoch must be those of the metadata, and every member of the new ISR must be a
 registered broker that serves, in the very epoch in which the leader has seen it fetch: one that has been started
 again since then has perhaps lost what it fetched. The texts and the order of the checks are Kafka's.
+
+Beyond Kafka: a member of the ISR that is not the leader and proposes the ISR as it is asks to lead. A follower does so that
+holds messages which its leader has missed (broker/nats/core/refill.py); the epochs see to it that one of several does.
 """
 
 from __future__ import annotations
@@ -82,12 +85,14 @@ def _alter(
     if state is None or result.error_code:
         return None
     topic_rules = rules.of(topic)
+    may_lead = leadership_test(image, state)
+    asks_to_lead = broker_id != state.leader and may_lead(broker_id)
     record = change_partition(
         topic.topic_id,
         wanted.partition_index,
         state,
         topic_rules,
-        leadership_test(image, state),
+        (lambda replica: replica == broker_id) if asks_to_lead else may_lead,
         Wanted(
             isr=[member.broker_id for member in isr],
             recovery_state=wanted.leader_recovery_state,
@@ -122,7 +127,8 @@ def _problem(
         return ErrorCode.NOT_CONTROLLER  # the leader knows more than this controller
     if wanted.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if broker_id != state.leader:
+    asks_to_lead = broker_id in state.isr and {each.broker_id for each in isr} == set(state.isr)
+    if broker_id != state.leader and not asks_to_lead:
         return ErrorCode.INVALID_REQUEST
     if wanted.partition_epoch < state.partition_epoch:
         return ErrorCode.INVALID_UPDATE_VERSION

@@ -158,6 +158,27 @@ def test_isr_changes(request_: ap.AlterPartitionRequest, error: str) -> None:
         assert decision.records == []
 
 
+def test_a_follower_in_sync_may_ask_to_lead() -> None:
+    image = cluster()
+    both = [(1, -1), (2, 12)]
+    decision = alter_partition(image, SETTINGS, wish(both, broker_id=2, broker_epoch=12))
+    (result,) = decision.response.topics[0].partitions
+    assert (result.error_code, result.leader_id, result.isr) == (0, 2, [1, 2])
+    state = apply(image, decision)
+    assert (state.leader, state.isr, state.leader_epoch) == (2, [1, 2], LEADER_EPOCH + 1)
+    late = alter_partition(image, SETTINGS, wish(both, broker_id=1))
+    assert late.response.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_who_can_not_lead_asks_in_vain() -> None:
+    image = cluster()
+    image.topics["t"].partitions[0].directories[1] = b"gone".ljust(16)
+    image.brokers[2] = msgspec.structs.replace(image.brokers[2], log_dirs=[b"another".ljust(16)])
+    decision = alter_partition(image, SETTINGS, wish([(1, -1), (2, 12)], broker_id=2, broker_epoch=12))
+    assert decision.records == []
+    assert decision.response.topics[0].partitions[0].leader_id == 1
+
+
 @pytest.mark.parametrize("broker", [(1, 10), (9, 1)])
 def test_isr_changes_of_a_former_broker(broker: tuple[int, int]) -> None:
     request = wish([(1, 11)], broker_id=broker[0], broker_epoch=broker[1])

@@ -24,7 +24,10 @@ from barnabas.broker.nats.core.standbys import TOLD_EVERY_S, Standby, Standbys
 
 if TYPE_CHECKING:
     from barnabas.broker.nats.client.client import NatsClient, Subscription
+    from barnabas.broker.nats.core.refill import Refill
+    from barnabas.broker.nats.core.shadow import Shadow
     from barnabas.broker.nats.ingest.ingest import Ingest
+    from barnabas.broker.partition import Partition
     from barnabas.broker.replication import Replication
     from barnabas.storage.runtime import Runtime, Timer
 
@@ -47,10 +50,11 @@ class Mark(msgspec.Struct):
 
 
 class Ends(msgspec.Struct):
-    """A leader's answer: by partition, its leader epoch and where its log ended, -1 when that can't be told just now."""
+    """A leader's answer: by partition, its leader epoch and where its log ended, -1 when that can't be told just now; and
+    the number of its absence, if it has missed messages that the follower may have (core/refill.py), or 0."""
 
     number: int
-    ends: dict[int, tuple[int, int]]
+    ends: dict[int, tuple[int, int, int]]
 
 
 _read_ends: Final = msgspec.json.Decoder(Ends).decode
@@ -83,6 +87,8 @@ class Alignment:
         self._marks = f"{prefix}.mark"
         self._answers = f"{prefix}.ends"
         self._standby = f"{prefix}.standby"
+        self._calls = f"{prefix}.call"
+        self.refill: Refill | None = None
         self.standbys = Standbys(runtime, ingest.binding.topic)
         self._replication = replication
         self._is_listening = is_listening
@@ -99,6 +105,7 @@ class Alignment:
             self._client.subscribe(self._marks, self._mark_came),
             self._client.subscribe(f"{self._answers}.{self._me}", self._answer_came),
             self._client.subscribe(self._standby, self._standby_came),
+            self._client.subscribe(self._calls, self._call_came),
         ]
         self._look_later(LOOK_EVERY_S)
 
@@ -131,6 +138,9 @@ class Alignment:
         if not self._client.is_connected or not self._is_listening():
             return
         self._tell_leaders(now_s)
+        for shadow in followed:
+            if shadow.leader_is_deaf():
+                self._ask_to_lead(shadow, "does not receive")
         wanting = [shadow for shadow in followed if shadow.wants_mark()]
         if not wanting:
             return
@@ -152,7 +162,12 @@ class Alignment:
             return
         ingest.close()
         ends = {
-            index: (lane.partition.leader_epoch, ingest.end_of(index)) for index, lane in ingest.lanes.items()
+            index: (
+                lane.partition.leader_epoch,
+                ingest.end_of(index),
+                self.refill.number_for(index) if self.refill is not None else 0,
+            )
+            for index, lane in ingest.lanes.items()
         }
         if ends:
             self._publish(f"{self._answers}.{mark.sender}", msgspec.json.encode(Ends(mark.number, ends)))
@@ -162,10 +177,57 @@ class Alignment:
             answer = _read_ends(payload)
         except _NO_JSON:
             return
-        shadows = self._ingest.shadows
-        for index, (leader_epoch, offset) in answer.ends.items():
-            if index in shadows and offset >= 0:
-                shadows[index].mark_found(answer.number, leader_epoch, offset)
+        ingest = self._ingest
+        for index, (leader_epoch, offset, absence) in answer.ends.items():
+            shadow = ingest.shadows.get(index)
+            if shadow is None or index in ingest.lanes or shadow.partition.leader_epoch != leader_epoch:
+                continue
+            shadow.leader_answered()
+            if absence and shadow.may_have(absence):
+                self._fill(shadow, offset, absence)
+                continue
+            if absence:
+                self._tell(shadow.partition, -absence)
+            if offset >= 0:
+                shadow.mark_found(answer.number, leader_epoch, offset)
+
+    # -- what a leader has missed
+
+    def call_standbys(self) -> None:
+        """Have those that follow what is led here send marks."""
+        self._publish(self._calls, b"")
+
+    def _call_came(self, _subject: bytes, _reply: bytes, _headers: bytes, _payload: bytes) -> None:
+        for index, shadow in self._ingest.shadows.items():
+            if index not in self._ingest.lanes:
+                shadow.is_called = True
+
+    def _fill(self, shadow: Shadow, offset: int, absence: int) -> None:
+        """The leader may lack what is here: it has been absent, and its log ends there now."""
+        partition = shadow.partition
+        if not shadow.ledger.pending and 0 <= offset <= partition.log.log_end_offset:
+            self._tell(partition, absence)
+        else:
+            self._ask_to_lead(shadow, "has missed")
+
+    def _tell(self, partition: Partition, absence: int) -> None:
+        replication = self._replication
+        standby = Standby(
+            replication.node_id, replication.changes.broker_epoch(), [partition.partition], absence
+        )
+        self._publish(self._standby, msgspec.json.encode(standby))
+
+    def _ask_to_lead(self, shadow: Shadow, why: str) -> None:
+        partition = shadow.partition
+        if self._replication.node_id in partition.state.isr and partition.leader_id >= 0:
+            log.info(
+                "%s: this broker asks to lead, as broker %d %s messages that are here",
+                partition.log.name,
+                partition.leader_id,
+                why,
+            )
+            shadow.asks_to_lead()
+            self._replication.ask_to_lead(partition)
 
     # -- standbys
 
@@ -191,6 +253,12 @@ class Alignment:
         try:
             standby = _read_standby(payload)
         except _NO_JSON:
+            return
+        if standby.absence:
+            if self.refill is not None and standby.absence > 0:
+                self.refill.whole(standby.absence, standby.partitions)
+            elif self.refill is not None:
+                self.refill.absent(-standby.absence, standby.broker, standby.partitions)
             return
         for index in standby.partitions:
             lane = self._ingest.lanes.get(index)

@@ -6,7 +6,7 @@ Whether it was there for all of them is another matter (core/presence.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -119,7 +119,12 @@ class CoreBinding(ClientListener):
             gaps,
             self._has_messages_to_miss,
             lambda: self.ingest.is_whole and self._rejects.is_idle,
+            has_standbys=self._alignment is not None and not self._is_member,
         )
+        if self._alignment is not None:
+            self._alignment.refill = self._presence.refill
+            self._presence.refill.on_wait = self._wait_for_standbys
+            self._presence.refill.on_end = self._wait_no_longer
         self.ingest.on_lapses = self._presence.lapses
 
     @property
@@ -297,6 +302,16 @@ class CoreBinding(ClientListener):
                 self.binding.buffer_bytes,
             )
         self._overflow.changed(is_full)
+
+    def _wait_for_standbys(self, partitions: Iterable[int]) -> None:
+        assert self._alignment is not None
+        assert isinstance(self.ingest, Ingest)
+        self.ingest.hold(partitions)
+        self._alignment.call_standbys()
+
+    def _wait_no_longer(self) -> None:
+        assert isinstance(self.ingest, Ingest)
+        self.ingest.let_go()
 
     def _step_aside(self) -> None:
         """Have the server deliver nothing for now."""

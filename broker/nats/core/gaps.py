@@ -78,6 +78,19 @@ class GapLog:
         for it, `until_ms` stays where it is: they are lost if the broker ends before."""
         self._end(at_ms or self._now_ms(), is_whole)
 
+    def fill(self) -> None:
+        """The open one is none: others had the messages, and have put them into the logs."""
+        gap, self.open = self.open, None
+        self._ends_ms = 0
+        if gap is not None:
+            if gap in self._stats.gaps:
+                self._stats.gaps.remove(gap)
+            log.info(
+                "topic %s: none of the messages published from %s on is missing: another broker has received them",
+                self._topic,
+                shown_time(gap.begin_ms),
+            )
+
     def leave(self) -> None:
         """The broker stops: an open one goes on without it."""
         self._is_left = True

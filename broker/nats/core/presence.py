@@ -6,6 +6,8 @@
 - before one came to be led here that it followed, of what its shadow lacks (core/standbys.py);
 - while the server refuses a subscription.
 
+What other replicas have received meanwhile is none (core/refill.py).
+
 Who leads nothing has no gaps: what others lead is theirs.
 """
 
@@ -15,6 +17,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.core.refill import Refill
 from barnabas.broker.nats.jetstream.positions import find_last
 from barnabas.broker.nats.jetstream.steps import Steps
 from barnabas.broker.nats.records.parts import SUBJECT_HEADER
@@ -48,7 +51,10 @@ class Presence:
         gaps: GapLog,
         leads: Callable[[], bool],
         is_whole: Callable[[], bool],
+        *,
+        has_standbys: bool = True,
     ) -> None:
+        """`has_standbys`: followers of its partitions may have what it missed."""
         self._runtime = runtime
         self._intake = intake
         self._topic = topic
@@ -61,6 +67,9 @@ class Presence:
         self._waits_since_ms = 0  # for the first connection
         self._attended: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
         self._searches: list[Steps] = []
+        self.refill = Refill(runtime, gaps)
+        self._has_standbys = has_standbys
+        self._led: Mapping[int, Partition] = {}
         gaps.estimate = intake.monitoring.estimate if intake.monitoring is not None else None
 
     @property
@@ -85,6 +94,7 @@ class Presence:
         self._intake.heartbeat.on_beat.append(self._beat)
 
     def stop(self) -> None:
+        self.refill.spoil()
         for search in self._searches:
             search.cancel()
             self._gaps.found(None)
@@ -103,6 +113,7 @@ class Presence:
     def listens(self) -> None:
         """The server knows all subscriptions, and refuses none."""
         self.is_listening = True
+        self.refill.wait()
         self._gaps.end(is_whole=self._is_whole())
 
     def disconnected(self, cause: Cause) -> None:
@@ -131,11 +142,13 @@ class Presence:
         """A subscription is."""
         self.is_listening = False
         if self._leads():
+            self.refill.spoil()
             self._gaps.begin(self.heard_until_ms, why)
 
     def ends(self, cause: str) -> None:
         """Nothing is taken any more, and what waits for a log is dropped; `cause`: why though it ought to be taken, "" when
         it is for others to take it."""
+        self.refill.spoil()
         is_whole = self._is_whole()
         if cause and self._leads():
             in_log_ms = 0 if is_whole else self._gaps.until_ms
@@ -145,8 +158,13 @@ class Presence:
 
     def _note_absence(self) -> None:
         if self._absent_causes and self._leads():
-            for cause in self._absent_causes.values():
-                self._gaps.begin(self.absent_since_ms, cause)
+            if _ASIDE in self._absent_causes:
+                self.refill.spoil()
+            for kind, cause in self._absent_causes.items():
+                if self._has_standbys and self._led and kind != _ASIDE:
+                    self.refill.begin(self.absent_since_ms, cause, self._led)
+                else:
+                    self._gaps.begin(self.absent_since_ms, cause)
 
     def _beat(self, until_ms: int) -> None:
         """What the server had taken by then has been read."""
@@ -166,6 +184,8 @@ class Presence:
         reason `missed`, since `since_ms` or what the log says."""
         begun = [leading[index] for index in sorted(leading) if index not in self._attended]
         self._attended = frozenset((*leading, *others))
+        self._led = dict(leading)
+        self.refill.led(leading)
         self._note_absence()
         self.missed(begun, missed, since_ms)
 
@@ -176,6 +196,7 @@ class Presence:
     def lapses(self, found: Sequence[tuple[Partition, Lapse]]) -> None:
         """These are led here from now on, and what is lacking may be in no log."""
         now_ms = self._runtime.time_ms()
+        self.refill.spoil()
         for cause in dict.fromkeys(lapse.cause for _, lapse in found):
             self._gaps.begin(min(lapse.since_ms or now_ms for _, lapse in found), cause)
         older = [partition for partition, lapse in found if lapse.is_older]
@@ -190,6 +211,7 @@ class Presence:
         begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]
         if not begun:
             return
+        self.refill.spoil()
         is_alone = all(len(each.state.replicas) == 1 for each in begun)
         if since_ms and is_alone:
             self._gaps.begin(since_ms, why)

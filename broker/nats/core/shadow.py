@@ -39,6 +39,7 @@ ASK_SOON_S: Final = 0.5  # as long as it does not count; more than RACE_S
 MARKS: Final = 2  # until it counts
 UNEVEN_S: Final = 1.0  # nothing is under way for so long, or much is all the time
 RACE_S: Final = 0.3  # by less the moments differ in which what is published at once comes to two brokers
+DEAF_S: Final = 3.0  # a leader that answers no mark for so long receives none
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
 READ_BYTES: Final = 1 << 20
 LOG_AGAIN_S: Final = 60.0
@@ -98,8 +99,22 @@ class Shadow:
     """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
 
     __slots__ = (
-        "_asked_at_s", "_beginning", "_bytes_max", "_even_at_s", "_expires_at_s", "_has_had_marks", "_log_again_s", "_marks",
-        "lapse", "ledger", "now_s", "partition", "told_at_s",
+        "_absence",
+        "_asked_at_s",
+        "_beginning",
+        "_bytes_max",
+        "_even_at_s",
+        "_expires_at_s",
+        "_has_had_marks",
+        "_log_again_s",
+        "_marks",
+        "_silence",
+        "is_called",
+        "lapse",
+        "ledger",
+        "now_s",
+        "partition",
+        "told_at_s",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +122,11 @@ class Shadow:
     ) -> None:
         self.partition = partition
         self.lapse = lapse
+        self.is_called = False  # the leader wants a mark at once
+        self._absence = (-1, 0)  # leader epoch and number of one whose messages are not here either
+        self._silence: tuple[int, float] | None = (
+            None  # in which leader epoch marks are not answered, and since when
+        )
         self.told_at_s = 0.0  # when the leader was last told that there is no lapse
         self.ledger: Ledger[Asked | None] = Ledger()
         self.now_s = now_s
@@ -178,6 +198,7 @@ class Shadow:
         """Messages may not be received from then on."""
         self._beginning = None
         self._marks = 0
+        self._silence = None
         before = self.lapse
         if before is None:
             self.lapse = Lapse(since_ms, 0, cause)
@@ -195,6 +216,33 @@ class Shadow:
         self._marks = 0
         self.lapse = Lapse(0, 0, cause, is_older=True)
 
+    # -- what the leader lacks
+
+    def leader_answered(self) -> None:
+        self._silence = None
+
+    def may_have(self, absence: int) -> bool:
+        """Whether what the leader has missed in this absence has come here: not if counting began behind it."""
+        this = self.partition.leader_epoch, absence
+        if self.lapse is not None:
+            self._absence = this
+        return self._absence != this
+
+    def leader_is_deaf(self) -> bool:
+        """Whether messages wait here for a leader that has not answered marks for a while."""
+        silence = self._silence
+        return (
+            silence is not None
+            and silence[0] == self.partition.leader_epoch
+            and self.now_s - silence[1] >= DEAF_S
+            and self.lapse is None
+            and bool(self.ledger.pending)
+        )
+
+    def asks_to_lead(self) -> None:
+        """It takes a moment until it does; then it may ask again."""
+        self._silence = None
+
     # -- where counting begins
 
     def wants_mark(self) -> bool:
@@ -207,17 +255,22 @@ class Shadow:
             self._beginning = None  # nobody knows any more where the mark was
         elif beginning is not None and beginning.start_offset >= 0:
             return False  # the log has to come so far
+        if self.is_called:
+            return True
         if self.now_s - self._asked_at_s < (ASK_SOON_S if self._marks < MARKS else ASK_AGAIN_S):
             return False
         return self._marks < MARKS or self.now_s - self._even_at_s > UNEVEN_S
 
     def mark_sent(self, number: int) -> None:
         self._asked_at_s = self.now_s
+        self.is_called = False
         self._beginning = Beginning(number, self.partition.leader_epoch)
 
     def mark_received(self, number: int) -> None:
         """It has come by among the messages."""
         self._has_had_marks = True
+        if self._silence is None or self._silence[0] != self.partition.leader_epoch:
+            self._silence = self.partition.leader_epoch, self.now_s
         if self._beginning is not None and self._beginning.number == number:
             self._beginning.has_mark = True
             self._beginning.marked_at_s = self.now_s

@@ -39,11 +39,13 @@ VALID_S: Final = 3.0  # what it has told
 
 
 class Standby(msgspec.Struct):
-    """What a follower tells its leaders: it could lead these partitions."""
+    """What a follower tells its leaders: it could lead these partitions. With the number of an absence (core/refill.py): nothing
+    of that is missing in them; with a negative one: it was absent itself."""
 
     broker: int
     broker_epoch: int
     partitions: list[int]
+    absence: int = 0
 
 
 class Standbys:

@@ -8,7 +8,7 @@ through `_special`; whether it is stored and who is told is decided in ingest/as
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.core.shadow import Lapse, Shadow
@@ -243,6 +243,18 @@ class Ingest:
                 shadow.lapse = None
             else:
                 shadow.listens(now_ms)
+
+    def hold(self, partitions: Iterable[int]) -> None:
+        """What comes for these waits from now on: a follower may have what belongs before it."""
+        for index in partitions:
+            if index in self.lanes:
+                self.lanes[index].is_held = True
+
+    def let_go(self) -> None:
+        """What waits because of `hold` goes on."""
+        for lane in self.lanes.values():
+            if lane.is_held:
+                lane.let_go()
 
     def begin_shadows(self) -> None:
         """Of followers on their way into the ISR that have what is committed: sooner they would keep a lot for nothing."""

@@ -58,6 +58,7 @@ class Lane:
         "dedup",
         "epoch",
         "held_bytes",
+        "is_held",
         "on_appended",
         "on_held",
         "on_refused",
@@ -80,6 +81,7 @@ class Lane:
         self.builder = BatchBuilder()
         self.owed: list[Owed] = []
         self.held_bytes = 0  # what could not be appended yet
+        self.is_held = False  # nothing is to be appended: what comes before it may be elsewhere
         self.on_held: Callable[[], object] = lambda: None  # that has changed
         self.on_appended: Appended = _nobody
         self.on_refused: OnRefused | None = None  # the log will never take it
@@ -92,7 +94,7 @@ class Lane:
 
     def append(self, now_ms: int, now_s: float) -> None:
         """Append what `builder` has gathered, received just now."""
-        if self._retry is not None:
+        if self.is_holding:
             return  # in its turn, when the log takes something again
         tails = self.builder.tails.copy()
         timestamps = self.builder.timestamps.copy()
@@ -208,7 +210,7 @@ class Lane:
     def count_held(self) -> None:
         """What has come since is held as well, or nothing is any more."""
         tails = self.builder.tails
-        if self._retry is None:
+        if not self.is_holding:
             self._counted = self.held_bytes = 0
         else:
             self.held_bytes += sum(map(len, tails[self._counted :]))
@@ -217,7 +219,13 @@ class Lane:
 
     @property
     def is_holding(self) -> bool:
-        return self._retry is not None
+        return self.is_held or self._retry is not None
+
+    def let_go(self) -> None:
+        """It is not held any more."""
+        self.is_held = False
+        if self._retry is None:
+            self._try_again()
 
     def _try_again(self) -> None:
         self._retry = None

@@ -68,6 +68,7 @@ class Joining(Follower):
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked: list[Partition] = []  # to lead
         self.sent: list[tuple[str, bytes]] = []
         self.alignment._publish = lambda subject, payload: self.sent.append((subject, payload))  # type: ignore[method-assign]
         self.lapses: list[tuple[Partition, Lapse]] = []
