@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from barnabas.broker.context import RequestContext
-from barnabas.broker.large_requests import LARGE_BODY_BYTES
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.request_memory import LARGE_BODY_BYTES
 from barnabas.broker.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 from barnabas.broker.context import RequestContext
 from barnabas.broker.controller_requests import RawResponse
-from barnabas.broker.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.registry import (
     AUTHENTICATE_BROKER,
     REGISTRATIONS,
@@ -25,6 +24,7 @@ from barnabas.broker.registry import (
     Registration,
     Usual,
 )
+from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.server_error import encode_or_server_error
 from barnabas.storage.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS

@@ -1,7 +1,9 @@
-"""Decodes large requests in a thread, one at a time, so that others are served meanwhile.
+"""Serves large requests one at a time, so that others are served meanwhile and one at a time takes memory.
 
 A request without records is small: ten thousand partitions take half a megabyte. One of BODY_BYTES_MAX, made of the
-smallest elements there are, takes a second to decode and fifty times its size in memory.
+smallest elements there are, takes a second to decode and fifty times its size in memory. So a thread decodes it, a sliced
+handler takes its slices, and a thread encodes the answer; then it is the next one's turn. Another handler is called at
+once, and may answer when it likes.
 """
 
 from __future__ import annotations
@@ -9,25 +11,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.registry import CLOSE_CONNECTION, PENDING
+from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, Outcome
+from barnabas.broker.sliced_handler import SLICED, encode_in_one
 from barnabas.storage.background import StepQueue
 from barnabas.storage.repeated_warnings import RepeatedWarnings
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
+    import msgspec
     from barnabas.broker.context import RequestContext
+    from barnabas.broker.controller_requests import RawResponse
     from barnabas.broker.registry import Handler
     from barnabas.storage.background import Steps
     from barnabas.storage.runtime import Runtime
     from barnabas.wire.message_type import Reader
 
 log = logging.getLogger("barnabas.connection")
-
-LARGE_BODY_BYTES: Final = 64 * 1024
-BODY_BYTES_MAX: Final = 8 * 1024 * 1024  # of every API but Produce
 
 
 class LargeRequests:
@@ -45,10 +47,13 @@ class LargeRequests:
 
     def serve(self, context: RequestContext, read: Reader[Any], handler: Handler, body: bytes) -> None:
         """Decode the body and have the handler answer it."""
-        self.decode(read, body, partial(self._decoded, context, handler))
+        self._queue.add(_serve(context, read, handler, body), partial(self._served, context))
 
-    def _decoded(
-        self, context: RequestContext, handler: Handler, request: Any, error: BaseException | None
+    def _served(
+        self,
+        context: RequestContext,
+        response: msgspec.Struct | Outcome | None,
+        error: BaseException | None,
     ) -> None:
         if context.closed:
             return
@@ -58,18 +63,39 @@ class LargeRequests:
             self._warnings.warn(host, str(error), line)
             context.complete(CLOSE_CONNECTION)
             return
-        try:
-            if error is not None:
-                raise error
-            response = handler(context, request)
-        except Exception:
-            log.exception("%s of %s failed", API_NAMES[context.api_key], context.client_host)
+        if response is None:
+            log.error("%s of %s failed", API_NAMES[context.api_key], context.client_host, exc_info=error)
             context.complete(CLOSE_CONNECTION)
-            return
-        if response is not PENDING:
+        elif response is not PENDING:
             context.complete(response)
 
 
 def _decode(read: Reader[Any], body: bytes) -> Steps[Any]:
     request, _ = yield partial(read, body, 0, len(body))
     return request
+
+
+def _serve(
+    context: RequestContext, read: Reader[Any], handler: Handler, body: bytes
+) -> Steps[msgspec.Struct | Outcome]:
+    request = yield from _decode(read, body)
+    if context.closed:
+        return PENDING
+    generator = SLICED.get(handler)
+    if generator is None:
+        return handler(context, request)
+    steps = generator(context, request)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            response: msgspec.Struct | Outcome = end.value
+            break
+        if context.closed:
+            steps.close()
+            return PENDING
+        yield None
+    if isinstance(response, Outcome):
+        return response
+    encoded: RawResponse = yield partial(encode_in_one, context, response)
+    return encoded

@@ -6,10 +6,15 @@ says of repetitions elsewhere (IncrementalAlterConfigs, ListOffsets): a name tak
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-REPETITIONS_MAX: Final = 100  # in a request
+if TYPE_CHECKING:
+    from barnabas.controller.image import MetadataImage
+
+REPETITIONS_MAX: Final = 10  # in a request
+PARTITIONS_NAMED_MAX: Final = 10_000  # or all that there are
 MESSAGE: Final = f"The request repeats names more than {REPETITIONS_MAX} times."
+TOO_MANY_PARTITIONS: Final = "The request names more partitions than there are."
 
 
 class Repetitions:
@@ -26,3 +31,10 @@ class Repetitions:
             return False
         self._left -= 1
         return self._left < 0
+
+
+def are_too_many_partitions(image: MetadataImage, named: int) -> bool:
+    """Whether a request that names so many partitions must name some of them again and again, or some that are not."""
+    return named > PARTITIONS_NAMED_MAX and named > sum(
+        len(topic.partitions) for topic in image.topics.values()
+    )

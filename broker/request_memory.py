@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
+LARGE_BODY_BYTES: Final = 64 * 1024  # a request's body from here on is served by large_requests.py
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024  # of every API but Produce
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.controller_requests import LocalReply, RawResponse
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.server_error import encode_or_server_error
 from barnabas.storage.background import TURN_S
+from barnabas.wire.primitives import EncodeError
 from barnabas.wire.registry import API_NAMES, response_type
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     Steps = Generator[None, None, Answered]
 
 log = logging.getLogger("barnabas.connection")
+
+
+SLICED: Final[dict[Handler, Callable[[RequestContext, Any], Steps]]] = {}  # the generator function of each
 
 
 def sliced(handler: Callable[[RequestContext, Any], Steps]) -> Handler:
@@ -43,6 +47,7 @@ def sliced(handler: Callable[[RequestContext, Any], Steps]) -> Handler:
             return PENDING
         return answered
 
+    SLICED[serve] = handler
     return serve
 
 
@@ -87,16 +92,23 @@ def _turn(context: RequestContext, steps: Steps, *, is_first: bool) -> None:
 
 def encode_in_thread(context: RequestContext, response: msgspec.Struct) -> None:
     """Complete with an answer that may be large."""
-    write = response_type(context.api_key).writers[context.api_version]
 
-    def encoded() -> bytes:
-        return b"".join(encode_or_server_error(context.api_key, write, response))  # type: ignore[arg-type]
-
-    def done(body: bytes | None, error: BaseException | None) -> None:
-        if body is None:
+    def done(encoded: RawResponse | None, error: BaseException | None) -> None:
+        if encoded is None:
             log.error("an answer for %s cannot be sent: %s", context.client_host, error)
             context.complete(CLOSE_CONNECTION)
         else:
-            context.complete(RawResponse(body))
+            context.complete(encoded)
 
-    context.services.runtime.run_in_thread(encoded, done)
+    context.services.runtime.run_in_thread(lambda: encode_in_one(context, response), done)
+
+
+def encode_in_one(context: RequestContext, response: msgspec.Struct) -> RawResponse:
+    """The response, encoded. In a thread: nothing may change it any more."""
+    write = response_type(context.api_key).writers[context.api_version]
+    body = bytearray()  # takes the parts as they come: a list of them would be many times as large
+    try:
+        write(response, body.extend)  # type: ignore[arg-type]  # parts are bytes: these hold no records
+    except EncodeError:
+        return RawResponse(b"".join(encode_or_server_error(context.api_key, write, response)))  # type: ignore[arg-type]
+    return RawResponse(bytes(body))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
 from barnabas.controller.operations.reassignments import alter_reassignments
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -18,6 +20,14 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 @api(45, 0, 1, controller=True)
 def alter(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Outcome:
     services = context.services
+    named = sum(len(topic.partitions) for topic in request.topics)
+    if are_too_many_partitions(services.controller.image, named):
+        context.complete(
+            AlterPartitionReassignmentsResponse(
+                error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_MANY_PARTITIONS
+            )
+        )
+        return PENDING
     services.controller.run(
         lambda image: alter_reassignments(image, services.config, request),
         context.complete,

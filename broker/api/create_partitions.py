@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices
 from barnabas.controller.operations.partitions import MorePartitions, PartitionsAdded, create_partitions
+from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -16,6 +20,9 @@ from barnabas.wire.messages.create_partitions import (
 
 @api(37, 0, 3, controller=True)
 def create(context: RequestContext, request: CreatePartitionsRequest) -> Outcome:
+    if len(request.topics) > PARTITIONS_PER_REQUEST_MAX:
+        answer_in_slices(context, _refused(request.topics))
+        return PENDING
     wanted = [_wanted(topic) for topic in request.topics]
 
     def done(results: list[PartitionsAdded]) -> None:
@@ -35,6 +42,16 @@ def create(context: RequestContext, request: CreatePartitionsRequest) -> Outcome
         failed,
     )
     return PENDING
+
+
+def _refused(topics: list[CreatePartitionsTopic]) -> Generator[None, None, CreatePartitionsResponse]:
+    """More topics than partitions may be created by a request."""
+    response = CreatePartitionsResponse()
+    for name in dict.fromkeys(topic.name for topic in topics):
+        refused = PartitionsAdded(name, ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
+        response.results.append(_result(refused))
+        yield
+    return response
 
 
 def _wanted(topic: CreatePartitionsTopic) -> MorePartitions:

@@ -6,10 +6,12 @@ What is told comes from `services.quorum`; a node that is alone tells of itself.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.broker.sliced_handler import sliced
 from barnabas.controller.operations.topic_names import CLUSTER_METADATA_TOPIC
 from barnabas.controller.quorum_info import QuorumInfo, QuorumReplica
 from barnabas.wire.errors import ErrorCode
@@ -28,12 +30,15 @@ if TYPE_CHECKING:
 
 
 @api(55, 0, 2, controller=True)
-def describe(context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+@sliced
+def describe(
+    context: RequestContext, request: DescribeQuorumRequest
+) -> Generator[None, None, DescribeQuorumResponse]:
     asked = [
         (topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in request.topics
     ]
     if asked != [(CLUSTER_METADATA_TOPIC, [0])]:
-        return _unknown(asked)
+        return (yield from _unknown(asked))
     quorum = _quorum(context.services)
     partition = ResponsePartitionData(
         leader_id=quorum.leader_id,
@@ -77,19 +82,16 @@ def _replica(replica: QuorumReplica) -> ReplicaState:
     )
 
 
-def _unknown(asked: list[tuple[str, list[int]]]) -> DescribeQuorumResponse:
+def _unknown(asked: list[tuple[str, list[int]]]) -> Generator[None, None, DescribeQuorumResponse]:
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return DescribeQuorumResponse(
-        topics=[
-            ResponseTopicData(
-                topic_name=name,
-                partitions=[
-                    ResponsePartitionData(
-                        partition_index=index, error_code=error, error_message=error.message
-                    )
-                    for index in indexes
-                ],
+    response = DescribeQuorumResponse()
+    for name, indexes in asked:
+        result = ResponseTopicData(topic_name=name)
+        response.topics.append(result)
+        for index in indexes:
+            result.partitions.append(
+                ResponsePartitionData(partition_index=index, error_code=error, error_message=error.message)
             )
-            for name, indexes in asked
-        ]
-    )
+            yield
+        yield
+    return response

@@ -7,13 +7,19 @@ from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.repetitions import are_too_many_partitions
 from barnabas.controller.operations.elections import elect_leaders
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 
 @api(43, 0, 2, controller=True)
 def elect(context: RequestContext, request: ElectLeadersRequest) -> Outcome:
     services = context.services
+    named = sum(len(topic.partitions) for topic in request.topic_partitions or ())
+    if are_too_many_partitions(services.controller.image, named):
+        context.complete(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return PENDING
     services.controller.run(
         lambda image: elect_leaders(image, services.config, request),
         context.complete,

@@ -18,7 +18,8 @@ from barnabas.broker.fetch_read import fetching_follower
 from barnabas.broker.fetch_requests import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
 from barnabas.broker.fetch_sessions import FetchSession
 from barnabas.broker.fetch_usual import fetch_usual
-from barnabas.broker.registry import Outcome, api
+from barnabas.broker.registry import CLOSE_CONNECTION, Outcome, api
+from barnabas.broker.repetitions import are_too_many_partitions
 from barnabas.broker.replica_authorization import may_act_as_replica
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
@@ -28,6 +29,7 @@ from barnabas.wire.messages.fetch import (
     PartitionData,
 )
 
+SESSIONS_FROM = 7  # the first version whose answers have an error of their own
 INITIAL_EPOCH = 0  # of a session: asks for a new one
 FINAL_EPOCH = -1  # closes it and goes on without
 
@@ -38,6 +40,11 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Out
     follower_id, _ = fetching_follower(request)
     if follower_id >= 0 and not may_act_as_replica(context, follower_id):
         return _refused(request)
+    named = sum([len(topic.partitions) for topic in request.topics])
+    if are_too_many_partitions(context.services.controller.image, named):
+        if context.api_version < SESSIONS_FROM:
+            return CLOSE_CONNECTION
+        return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id and _session(context, request) is not None:
             context.services.fetch_sessions.remove(request.session_id)

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests
-from barnabas.broker.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES, LargeRequests
+from barnabas.broker.large_requests import LargeRequests
+from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest

@@ -17,11 +17,14 @@ from barnabas.broker.node import Node
 from barnabas.broker.refused_transactions import MOST_NAMED
 from barnabas.broker.registry import REGISTRATIONS, Outcome
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages import alter_partition_reassignments as pr
 from barnabas.wire.messages import create_partitions as cp
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import describe_cluster as dc
 from barnabas.wire.messages import describe_topic_partitions as dtp
+from barnabas.wire.messages import elect_leaders as el
+from barnabas.wire.messages import fetch as fe
 from barnabas.wire.messages import find_coordinator as fc
 from barnabas.wire.messages import incremental_alter_configs as iac
 from barnabas.wire.messages import init_producer_id as ipi
@@ -386,3 +389,26 @@ def test_many_resources_are_altered_some_at_a_time(asker: Asker, monkeypatch: py
     ]
     assert len(decisions) == 4
     assert controller.image.topic_configs("t") == {"retention.ms": "5"}
+
+
+def test_more_partitions_than_there_are_are_not_gone_through(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("barnabas.broker.repetitions.PARTITIONS_NAMED_MAX", 2)
+    asker.create("a", 4)
+    for count, error in ((4, ErrorCode.NONE), (5, ErrorCode.INVALID_REQUEST)):
+        wanted = fe.FetchTopic("a", partitions=[fe.FetchPartition(0)] * count)
+        answer = asker.ask(1, 12, fe.FetchRequest(topics=[wanted], max_wait_ms=0))
+        assert (answer.error_code, bool(answer.responses)) == (error, not error)
+        elections = [el.TopicPartitions("a", [0] * count)]
+        assert asker.ask(43, 2, el.ElectLeadersRequest(topic_partitions=elections)).error_code == error
+        moves = [pr.ReassignableTopic("a", [pr.ReassignablePartition(0, [1])] * count)]
+        answer = asker.ask(45, 1, pr.AlterPartitionReassignmentsRequest(topics=moves))
+        assert answer.error_code == error
+
+
+def test_more_topics_than_partitions_may_be_added_are_refused_without_a_decision(asker: Asker) -> None:
+    topics = [cp.CreatePartitionsTopic(f"n{number}", 5) for number in range(10_001)]
+    results = asker.ask(37, 3, cp.CreatePartitionsRequest(topics=topics)).results
+    assert {each.error_code for each in results} == {ErrorCode.POLICY_VIOLATION}
+    assert len(results) == 10_001
