@@ -42,10 +42,11 @@ class Verdict:
 class Judge:
     """Watches the first of some brokers, with a probe that asks it all the time; of the others their lives and logs."""
 
-    def __init__(self, brokers: Sequence[Broker], probe: Probe) -> None:
+    def __init__(self, brokers: Sequence[Broker], probe: Probe, log_lines_max: int = LOG_LINES_MAX) -> None:
         self.broker = brokers[0]
         self.probe = probe
         self._brokers = brokers
+        self._log_lines_max = log_lines_max  # of a case
         self._logs = {broker.directory / "stderr": 0 for broker in brokers}  # bytes that were read
         self._read_logs()
 
@@ -79,7 +80,7 @@ class Judge:
         if any("Traceback" in line for line in lines):
             at = next(number for number, line in enumerate(lines) if "Traceback" in line)
             faults.append("a traceback in its log:\n" + "\n".join(lines[max(0, at - 1) : at + 40]))
-        elif len(lines) > LOG_LINES_MAX:
+        elif len(lines) > self._log_lines_max:
             faults.append(f"{len(lines)} log lines, such as: {lines[0][:300]}")
         return verdict
 

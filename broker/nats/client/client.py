@@ -45,6 +45,7 @@ __all__ = ["ClientListener", "ClientStats", "Message", "NatsClient", "Subscripti
 log = logging.getLogger("barnabas.nats")
 
 SINK_ERRORS_EVERY_S: Final = 10.0  # one of them is told of
+ERROR_CHARACTERS_MAX: Final = 1000  # of what a server says
 LAME_DUCK_LEAVE_S: Final = 2.0  # at the latest, when there is another server
 
 
@@ -325,6 +326,7 @@ class NatsClient:
         """Nobody asks for it (verbose is off)."""
 
     def on_error(self, text: str) -> None:
+        text = text[:ERROR_CHARACTERS_MAX]
         cause = cause_of(text)
         connection = self._connection
         if cause is not None:

@@ -19,6 +19,7 @@ IN_PROGRESS: Final = b"+WPI"
 NAK: Final = b"-NAK"
 TERM: Final = b"+TERM"
 
+NUMBER_DIGITS_MAX: Final = 20  # of 64 bits
 _SHORT: Final = 9
 _LONG: Final = 11
 
@@ -43,12 +44,21 @@ def parse_ack_subject(reply: bytes) -> Delivery | None:
         return None
     start = 2 if count == _SHORT else 4
     try:
-        numbers = [int(token) for token in tokens[start + 2 : start + 7] if token.isdigit()]
+        numbers = [
+            int(token)
+            for token in tokens[start + 2 : start + 7]
+            if token.isdigit() and len(token) <= NUMBER_DIGITS_MAX
+        ]
         if len(numbers) != 5:
             return None
         return Delivery(tokens[start].decode(), tokens[start + 1].decode(), *numbers)
-    except ValueError:  # no UTF-8, or thousands of digits
+    except ValueError:  # no UTF-8, or no number
         return None
+
+
+def is_position(token: bytes) -> bool:
+    """Whether it is a sequence or a time as a log takes them and the API is asked for them: 63 bits, about."""
+    return token.isdigit() and len(token) < NUMBER_DIGITS_MAX
 
 
 def numbers_start(reply: bytes) -> int:

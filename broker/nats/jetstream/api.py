@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.client.client import Message, NatsClient
 
 REQUEST_TIMEOUT_S: Final = 5.0
+ERROR_CHARACTERS_MAX: Final = 1000  # of what a server says
 NANOSECONDS: Final = 1_000_000_000
 
 # err_code of an ApiError
@@ -31,6 +32,7 @@ DUPLICATE_FILTERS: Final = 10136
 ONE_CONSUMER_ALLOWED: Final = 10099  # of a work queue, unless they filter
 FILTER_NOT_UNIQUE: Final = 10100  # another consumer of a work queue takes these subjects
 
+EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 LIMITS: Final = "limits"  # the retention that does not depend on who has read
 
 T = TypeVar("T")
@@ -45,6 +47,10 @@ class JetStreamError(NatsError):
         self.description = description
         self.code = code  # as of HTTP
         self.err_code = err_code  # what it is in particular
+
+
+class BadMoment(JetStreamError, ValueError):
+    """Text that is no time of RFC 3339."""
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -239,7 +245,8 @@ class JetStreamApi:
                 done(None, JetStreamError(f"the answer to {subject} can't be read: {problem}"))
                 return
             if refused is not None:
-                done(None, JetStreamError(refused.description, refused.code, refused.err_code))
+                said = refused.description[:ERROR_CHARACTERS_MAX]
+                done(None, JetStreamError(said, refused.code, refused.err_code))
             else:
                 done(result, None)
 
@@ -256,17 +263,18 @@ def encode_next(request: NextRequest) -> bytes:
 
 
 def nanoseconds_of(moment: str) -> int:
-    """Nanoseconds since the epoch of RFC 3339 text, which may be finer than microseconds. ValueError when it is none."""
-    if len(moment) < 20:
-        raise ValueError(f"no moment: {moment!r}")
-    digits, end = "", 19
-    if moment[19] == ".":
-        end = 20
-        while end < len(moment) and moment[end].isdigit():
-            end += 1
-        digits = moment[20:end]
-    whole = datetime.datetime.fromisoformat(moment[:19] + moment[end:].upper().replace("Z", "+00:00"))
-    if whole.tzinfo is None:
-        raise ValueError(f"a moment without its zone: {moment!r}")
-    seconds = (whole - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(seconds=1)
-    return seconds * NANOSECONDS + int(digits[:9].ljust(9, "0"))
+    """Nanoseconds since the epoch of RFC 3339 text, which may be finer than microseconds. BadMoment when it is none."""
+    try:
+        if len(moment) < 20:
+            raise ValueError
+        digits, end = "", 19
+        if moment[19] == ".":
+            end = 20
+            while end < len(moment) and moment[end].isdigit():
+                end += 1
+            digits = moment[20:end]
+        text = moment[:19] + moment[end:].upper().replace("Z", "+00:00")
+        seconds = (datetime.datetime.fromisoformat(text) - EPOCH) // datetime.timedelta(seconds=1)
+        return seconds * NANOSECONDS + int(digits[:9].ljust(9, "0"))
+    except (ValueError, TypeError, OverflowError):  # TypeError: without its zone
+        raise BadMoment(f"no moment: {moment[:60]!r}") from None

@@ -20,7 +20,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.jetstream.acks import parse_ack_subject
+from barnabas.broker.nats.client.reconnect import FailureLog
+from barnabas.broker.nats.jetstream.acks import is_position, parse_ack_subject
 from barnabas.broker.nats.jetstream.api import NANOSECONDS
 from barnabas.broker.nats.jetstream.carrier import (
     Source,
@@ -87,6 +88,7 @@ class AtLeastOnce(StreamCarrier):
         self._partition_count = partition_count
         self._cluster_id = cluster_id
         self._ack_wait_s = ack_wait_s
+        self._unreadable = FailureLog(self._name, runtime)
         self._intake = Intake(binding, self.stats, cluster_id)
         self._intake.on_refused = self._refused
         self._intake.on_committed = self._refill
@@ -240,8 +242,10 @@ class AtLeastOnce(StreamCarrier):
             numbers = reply[run.numbers_start :].split(b".")
             sequence, timestamp = int(numbers[1]), numbers[3]
             timestamp_ms = int(timestamp[:-6])
+            if not (is_position(numbers[1]) and is_position(timestamp)):
+                raise ValueError
         except (ValueError, IndexError):
-            log.warning("%s: a reply subject can't be read: %r", self._name, reply[:200])
+            self._unreadable.write(f"a reply subject can't be read: {reply[:200]!r}", "reply subject")
             return
         self._count += 1
         self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)

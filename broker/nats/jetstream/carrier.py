@@ -38,6 +38,7 @@ log = logging.getLogger("barnabas.nats")
 FIRST_BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 BLOCKED_S: Final = 5.0  # between looks at whether it is mended
+STATE_CHARACTERS_MAX: Final = 1000
 LOG_AGAIN_S: Final = 60.0  # the same reason
 
 IDLE: Final = "idle"
@@ -77,6 +78,7 @@ class StreamCarrier(ClientListener):
         self._timer: Timer | None = None
         self._failures = 0  # in a row
         self._logged = ("", 0.0)
+        self._trace_again_at = 0.0
         self._is_in_trouble = False  # as the log has it
         self._told_stream = ""
 
@@ -170,7 +172,10 @@ class StreamCarrier(ClientListener):
             text = error.description if isinstance(error, JetStreamError) else str(error) or repr(error)
             self.restart(text)
         else:
-            log.error("%s: reading its stream has failed", self._name, exc_info=error)
+            now = self._runtime.monotonic()
+            if now >= self._trace_again_at:
+                self._trace_again_at = now + LOG_AGAIN_S
+                log.error("%s: reading its stream has failed", self._name, exc_info=error)
             self.restart(repr(error))
 
     def restart(self, why: str) -> None:
@@ -194,7 +199,7 @@ class StreamCarrier(ClientListener):
     def _again(self, state: str, delay_s: float) -> None:
         self._rest()
         self._end_run()
-        self._state = state
+        state = self._state = state[:STATE_CHARACTERS_MAX]  # names and subjects in it are the server's
         now = self._runtime.monotonic()
         if state != self._logged[0] or now - self._logged[1] >= LOG_AGAIN_S:
             self._logged = state, now

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.nats.jetstream.acks import parse_ack_subject
+from barnabas.broker.nats.jetstream.acks import is_position, parse_ack_subject
 from barnabas.broker.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, JetStreamApi, StreamInfo
 from barnabas.broker.nats.jetstream.carrier import Source, StreamCarrier
 from barnabas.broker.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, shown_subject
@@ -227,6 +227,8 @@ class ExactlyOnce(StreamCarrier):
             return
         try:
             numbers = reply[run.numbers_start :].split(b".")
+            if not (is_position(numbers[1]) and is_position(numbers[3])):
+                raise ValueError
             if self._is_behind or not self._intake.gather(
                 subject, header_block, payload, numbers[1], numbers[3]
             ):

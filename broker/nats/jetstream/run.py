@@ -7,10 +7,10 @@ what the server says about pulls.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.client.reconnect import FailureLog
 from barnabas.broker.nats.jetstream.acks import numbers_start, parse_ack_subject
 from barnabas.broker.nats.jetstream.pull import Puller, PullLimits
 
@@ -20,15 +20,22 @@ if TYPE_CHECKING:
     from barnabas.broker.nats.jetstream.api import JetStreamApi
     from barnabas.storage.runtime import Runtime
 
-log = logging.getLogger("barnabas.nats")
-
 _NO_PREFIX: Final = b"\0"  # no reply subject begins with it
 
 
 class Run:
     """See the module. `numbers_start`: behind the prefix, where the five numbers of a reply subject begin."""
 
-    __slots__ = ("_consumer", "_stream", "_subscription", "_take", "numbers_start", "prefix", "puller")
+    __slots__ = (
+        "_consumer",
+        "_strange",
+        "_stream",
+        "_subscription",
+        "_take",
+        "numbers_start",
+        "prefix",
+        "puller",
+    )
 
     def __init__(
         self,
@@ -48,6 +55,7 @@ class Run:
         self.numbers_start = 0
         self._stream = stream
         self._consumer = consumer
+        self._strange = FailureLog(f"stream {stream}, consumer {consumer}", runtime)
         self._take = take
         inbox = client.new_inbox()
         self._subscription = client.subscribe(inbox.decode(), take)
@@ -61,7 +69,7 @@ class Run:
             return
         delivery = parse_ack_subject(reply)
         if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
-            log.warning("a message that is not of the consumer %s came: %r", self._consumer, reply[:200])
+            self._strange.write(f"a message that is not the consumer's came: {reply[:200]!r}", "message")
             return
         self.numbers_start = numbers_start(reply)
         self.prefix = reply[: self.numbers_start]

@@ -79,7 +79,10 @@ class Steps:
                 return
             # An answer that is there before `begin` returns must not nest the next one in it.
             waiting = _Waiting(self)
-            answer.begin(waiting)
+            try:
+                answer.begin(waiting)
+            except Exception as problem:  # noqa: BLE001 - raised in the procedure, which has asked for it
+                waiting(None, problem)
             if not waiting.came:
                 waiting.is_late = True
                 return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.nats.jetstream.acks import Delivery, numbers_start, parse_ack_subject
+from barnabas.broker.nats.jetstream.acks import Delivery, is_position, numbers_start, parse_ack_subject
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,3 +39,9 @@ def test_whatever_else_is_none(tail: bytes) -> None:
 def test_numbers_that_are_none() -> None:
     for wrong in (b"-1", b"", b"x", b"9" * 5000, b"1e3"):
         assert parse_ack_subject(b"$JS.ACK.S.c1.1.%b.1.17.4" % wrong) is None
+
+
+def test_positions_are_what_a_log_takes() -> None:
+    assert is_position(b"9" * 19)
+    for wrong in (b"-1", b"", b"x", b"9" * 20, b"9" * 5000, b"1_0", b" 1", "٣".encode()):
+        assert not is_position(wrong)

@@ -150,6 +150,21 @@ def test_errors_have_their_numbers(world: StreamWorld) -> None:
         outcome(world, ask(lambda done: JetStreamApi(world.client, "elsewhere").stream_info("S", done)))
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "",
+        "x",
+        "2026-13-99T99:99:99Z",
+        "2026-11-21T16:56:22",
+        "2026-11-21T16:56:22.²Z",
+    ],
+)
+def test_what_is_no_moment_is_an_error_of_the_servers(moment: str) -> None:
+    with pytest.raises(JetStreamError, match="no moment"):
+        nanoseconds_of(moment)
+
+
 @given(st.datetimes(timezones=st.timezones()), st.integers(0, 999_999_999))
 def test_moments_as_nanoseconds(moment: Any, nanoseconds: int) -> None:
     whole = moment.replace(microsecond=0)

@@ -44,6 +44,21 @@ def test_answers_come_later_or_at_once_and_errors_are_raised() -> None:
     assert isinstance(ended[0], ValueError)
 
 
+def test_a_question_that_can_not_be_asked_is_an_error_of_the_procedure() -> None:
+    ended: list[Exception | None] = []
+
+    def fails(_done: object) -> None:
+        raise OverflowError("a number of 200 bits")
+
+    async def run() -> None:
+        with pytest.raises(OverflowError):
+            await Answer[int](fails)
+        await Answer[int](fails)
+
+    Steps(run(), ended.append)
+    assert isinstance(ended[0], OverflowError)
+
+
 def test_an_answer_counts_once() -> None:
     waits = Waits()
     ended: list[Exception | None] = []
