@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.nats.jetstream.positions import read_position
+from barnabas.broker.nats.jetstream.positions import TRIES_MAX, read_position
 from barnabas.broker.nats.jetstream.steps import Answer, in_thread
 from barnabas.broker.nats.kv.bucket import key_of, key_problem
 from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
@@ -34,10 +34,11 @@ from barnabas.broker.nats.records.parts import (
 from barnabas.broker.partition import ACKS_ALL
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import BatchHeader, RecordBatchError, iterate_records, read_header
+from barnabas.wire.record_batch import BatchHeader, InvalidBatch, RecordBatchError, read_header
+from barnabas.wire.records import UnpacksTooLarge, decode_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from barnabas.broker.nats.jetstream.api import JetStreamApi
     from barnabas.broker.partition import Partition
@@ -50,6 +51,9 @@ log = logging.getLogger("barnabas.nats")
 KEYS_BYTES_MAX: Final = 64 << 20
 KEY_BYTES: Final = 120  # that a key takes beside itself
 READ_BYTES: Final = 1 << 20
+REST_BYTES: Final = 32 << 10  # that the loop reads itself
+REST_UNPACKED_BYTES: Final = 128 << 10
+ROUNDS_MAX: Final = 100
 TOGETHER_MAX: Final = 500  # tombstones of a batch
 NANOSECONDS_OF_MS: Final = 1_000_000
 
@@ -85,48 +89,70 @@ class OldKeys:
 
     async def read(self) -> None:
         """To the log's end. StorageError; _TooMany."""
-        while (work := self._next(wait=False)) is not None:
-            await in_thread(self._runtime, work)
+        tries = 0
+        while True:
+            try:
+                result = self._next(READ_BYTES, wait=tries >= TRIES_MAX)
+            except WouldWait as cold:
+                tries += 1
+                await in_thread(self._runtime, cold.prepare)
+                continue
+            tries = 0
+            if result is None:
+                return
+            await in_thread(self._runtime, partial(self._search, result))
 
-    def read_rest(self) -> None:
-        """What has been appended since `read`, on the loop: then `keys` are as of the log's end."""
-        while (work := self._next(wait=True)) is not None:
-            work()
+    def read_rest(self) -> bool:
+        """What has been appended since `read`, on the loop: then `keys` are as of the log's end. False when it is too much."""
+        try:
+            while (result := self._next(REST_BYTES, wait=False)) is not None:
+                if sum(region.length for region in result) > REST_BYTES:
+                    return False
+                self._search(result, REST_UNPACKED_BYTES)
+        except (WouldWait, UnpacksTooLarge):
+            return False
+        return True
 
-    def _next(self, *, wait: bool) -> Callable[[], object] | None:
-        """What is to be done next, in any thread; None at the end of the log."""
+    def _next(self, size: int, *, wait: bool) -> tuple[FileRegion, ...] | None:
+        """What follows in the log, at least a batch; None at its end."""
         partition = self._partition
         if not partition.is_leader or partition.leader_epoch != self._epoch:
             raise StorageError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is not led here any more")
         start, end = max(self.read_to, partition.log.log_start_offset), partition.log.log_end_offset
         if start >= end:
             return None
-        try:
-            result = partition.log.read(start, READ_BYTES, end_offset=end, wait=wait)
-        except WouldWait as cold:
-            return cold.prepare
-        return partial(self._search, result.regions, start) if result.regions else None
+        return partition.log.read(start, size, end_offset=end, wait=wait).regions or None
 
-    def _search(self, regions: Iterable[FileRegion], start: int) -> None:
+    def _search(self, regions: Iterable[FileRegion], unpacked_max: int | None = None) -> None:
         try:
             data = b"".join(region.read() for region in regions)
         except OSError as error:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log can't be read: {error}") from error
-        position = 0
+        position, start = 0, self.read_to
         try:
             while position + 61 <= len(data):
                 header = read_header(data, position)
                 if position + header.size > len(data):
                     break
                 if not header.is_control:
-                    for record in iterate_records(data[position : position + header.size]):
-                        self._note(record, header)
+                    self._search_batch(header, data[position : position + header.size], unpacked_max)
                 position += header.size
                 self.read_to = header.next_offset
+        except UnpacksTooLarge:
+            raise
         except RecordBatchError as error:
             raise StorageError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
         if self.read_to <= start:
             raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {start}")
+
+    def _search_batch(self, header: BatchHeader, batch: bytes, unpacked_max: int | None) -> None:
+        """A batch that nobody can read has no keys. UnpacksTooLarge where there is a limit."""
+        try:
+            for record in decode_records(batch, unpacked_max):
+                self._note(record, header)
+        except InvalidBatch as error:
+            if unpacked_max is not None and isinstance(error, UnpacksTooLarge):
+                raise
 
     def _note(self, record: Record, header: BatchHeader) -> None:
         key = record.key
@@ -195,8 +221,7 @@ async def bury_old_keys(
             await old.read()
             await _leave_to_the_new_one(api, stream, old)
             while True:
-                await old.read()
-                old.read_rest()
+                await _read_to_the_end(old)
                 batch = old.tombstones(created_ns)
                 if batch is None:
                     break
@@ -211,6 +236,15 @@ async def bury_old_keys(
             "%s: the bucket was made anew, and %d keys are not in it any more", partition.log.name, count
         )
     return count
+
+
+async def _read_to_the_end(old: OldKeys) -> None:
+    """So that what is appended next follows what was read. StorageError where clients write faster than it is read."""
+    for _ in range(ROUNDS_MAX):
+        await old.read()
+        if old.read_rest():
+            return
+    raise StorageError(ErrorCode.REQUEST_TIMED_OUT, "so much is written that the log's end is not reached")
 
 
 async def _leave_to_the_new_one(api: JetStreamApi, stream: str, old: OldKeys) -> None:

@@ -14,7 +14,9 @@ from barnabas.broker.nats.records.batch_builder import Batch, BatchBuilder
 from barnabas.broker.nats.records.parts import header_parts, sized
 from barnabas.broker.nats.tests.stream_world import StreamWorld
 from barnabas.broker.partition import ACKS_ALL
+from barnabas.wire.compression import Codec
 from barnabas.wire.primitives import varint
+from barnabas.wire.record_batch import Record, build_batch, read_header, seal_batch
 
 from barnabas.testing.nats_server import NatsServer
 
@@ -99,6 +101,20 @@ def test_each_old_key_gets_one_and_what_is_still_to_be_published_none(
         ("nats.seq", b"0"),
         ("nats.timestamp", b"%d" % CREATED_NS),
     ]
+
+
+def test_large_and_unreadable_batches_are_read_off_the_loop_and_skipped(world: StreamWorld) -> None:
+    append(world, [b"a", b"b"], stream=b"KV_b")
+    partition = world.world.partition(0)
+    unreadable = bytearray(build_batch([Record(0, 0, b"a", b"x" * 100)], codec=Codec.GZIP))
+    unreadable[65:] = bytes(len(unreadable) - 65)
+    seal_batch(unreadable, read_header(unreadable))
+    partition.append(memoryview(unreadable), None, ACKS_ALL, from_client=False)
+    large = build_batch([Record(0, 0, b"b", bytes(1 << 20))], codec=Codec.GZIP)
+    partition.append(memoryview(bytearray(large)), None, ACKS_ALL, from_client=False)
+    old = made_anew.OldKeys(world.runtime, partition, b"$KV.b.", "KV_b", 0, 0, 1)
+    assert not old.read_rest()
+    assert bury(world, 0) == 1  # b is a client's by now
 
 
 def test_where_nothing_is_published_what_clients_have_written_stays(world: StreamWorld) -> None:
