@@ -47,7 +47,8 @@ class BoundTopic:
             None  # while this broker leads a partition, or may have to at any time
         )
         self.carriers: list[Carrier] = []  # the others, while it leads one
-        self.size_warning = ""  # as it was logged last
+        self.size_warning = ""  # as it was logged last, and what it followed from
+        self.sizes_seen: tuple[Binding, object, int] | None = None
         self._rest = AWAKE  # ASKING the server what has come before a pause, or HEARD
 
     def all(self) -> list[Carrier]:

@@ -7,6 +7,7 @@ batch's header, the key and the headers have to have room as well.
 from __future__ import annotations
 
 import logging
+from operator import is_
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.nats.jetstream.intake import RECORD_OVERHEAD_BYTES, batch_bytes_max
@@ -59,11 +60,20 @@ def size_warning_of(bound: BoundTopic, connections: NatsConnections) -> str:
 def log_size_warnings(topics: Mapping[str, BoundTopic], connections: NatsConnections) -> None:
     """Those that are new since the last call, a line for all topics that are alike."""
     alike: dict[str, list[str]] = {}
+    payloads = {name: connections.max_payload(name) for name in connections.names()}
     for name, bound in topics.items():
-        warning = size_warning_of(bound, connections)
+        partition = next(iter(bound.leading.values()), None)
+        max_payload = payloads.get(bound.binding.connection, 0)
+        if partition is None or not max_payload:
+            continue
+        seen = bound.binding, partition.log.config, max_payload
+        if bound.sizes_seen is not None and all(map(is_, bound.sizes_seen, seen)):
+            continue  # as nearly always
+        bound.sizes_seen = seen
+        warning = size_warning(bound.binding, partition, max_payload)
         if warning and warning != bound.size_warning:
-            bound.size_warning = warning
             alike.setdefault(warning, []).append(name)
+        bound.size_warning = warning
     for warning, names in alike.items():
         shown = ", ".join(sorted(names)[:TOPICS_SHOWN])
         more = f" and {len(names) - TOPICS_SHOWN} more" if len(names) > TOPICS_SHOWN else ""

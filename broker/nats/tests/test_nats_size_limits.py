@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, cast
+
 import pytest
+from barnabas.broker.nats.bound_topic import BoundTopic
+from barnabas.broker.nats.carrier import CarrierStats
 from barnabas.broker.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.broker.nats.records.encoder import Encoder
 from barnabas.broker.nats.records.keys import compile_key
 from barnabas.broker.nats.records.partitioners import compile_partitioner
-from barnabas.broker.nats.size_limits import overhead_of, size_warning
+from barnabas.broker.nats.size_limits import log_size_warnings, overhead_of, size_warning
 from barnabas.broker.nats.tests.stream_world import Partitions
 from barnabas.controller.nats.binding import Binding, read_binding
+
+if TYPE_CHECKING:
+    from barnabas.broker.nats.connections import NatsConnections
 
 MAX_PAYLOAD = 1_048_576  # nats-server's default
 MAX_MESSAGE_BYTES = 1_048_588  # Kafka's
@@ -37,6 +44,45 @@ def test_both_sides_defaults_overlap(world: Partitions) -> None:
     assert f"raise max.message.bytes of the topic to {MAX_PAYLOAD + overhead_of(bound())} or more" in warning
     assert not size_warning(bound(), world.partition(), limit)
     assert not size_warning(bound(nats_subjects="", nats_publish_subject="a"), world.partition(), MAX_PAYLOAD)
+
+
+class Connections:
+    """One server, whose max_payload changes."""
+
+    def __init__(self) -> None:
+        self.payload = 0
+
+    def names(self) -> list[str]:
+        return [""]
+
+    def max_payload(self, _name: str) -> int:
+        return self.payload
+
+
+def test_topics_that_are_alike_are_one_line_and_no_line_comes_twice(
+    world: Partitions, caplog: pytest.LogCaptureFixture
+) -> None:
+    connections = Connections()
+    topics = {f"t{number}": BoundTopic(b"", bound(), cast(Any, None), CarrierStats()) for number in range(8)}
+
+    def look() -> list[str]:
+        caplog.clear()
+        log_size_warnings(topics, cast("NatsConnections", connections))
+        return [each.getMessage().partition(": ")[0] for each in caplog.records]
+
+    assert look() == []  # nothing is led
+    for each in topics.values():
+        each.leading = {0: world.partition()}
+    assert look() == []  # no server is known
+    connections.payload = MAX_PAYLOAD
+    assert look() == ["topic t0, t1, t2, t3, t4 and 3 more"]
+    assert look() == []
+    topics["t3"].binding = bound(nats_acks="reply")
+    assert look() == []
+    connections.payload = 1000
+    assert look() == []
+    connections.payload = MAX_PAYLOAD
+    assert look() == ["topic t0, t1, t2, t3, t4 and 3 more"]
 
 
 def test_what_is_said_to_be_taken_is_taken_and_hardly_more() -> None:
