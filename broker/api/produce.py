@@ -158,7 +158,11 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
             answers: list[PartitionProduceResponse] = []
             topics.append(TopicProduceResponse(data.name, data.topic_id, answers))
             for part in data.partition_data:
-                if partitions_left <= 0 or bytes_left <= 0 or monotonic() >= deadline:
+                if (
+                    partitions_left <= 0
+                    or bytes_left <= 0
+                    or (partitions_left % 8 == 1 and monotonic() >= deadline)
+                ):
                     return _later(context, request, topics, held, None)
                 answers.append(_serve(context, request, data, part, held))
                 partitions_left -= 1
