@@ -8,15 +8,18 @@ from functools import partial
 
 from compat_tests.fuzz.case import Case
 from compat_tests.fuzz.http_requests import http
-from compat_tests.fuzz.links import peer, stranger
-from compat_tests.fuzz.requests import World, mutated, pipelined, repetitions
+from compat_tests.fuzz.links import peer, proof, stranger
+from compat_tests.fuzz.requests import World, follower, mutated, pipelined, repetitions
 from compat_tests.fuzz.worst import worst_cases
 
 _SEEDED: Mapping[str, Callable[[int, World], Case]] = {
     "requests": mutated,
     "inter-broker": mutated,
+    "proof": proof,
+    "follower": follower,
     "stranger": stranger,
     "peer": peer,
+    "unguarded": peer,  # the cluster has no secret
     "metrics": partial(http, "metrics"),
     "control": partial(http, "control"),
 }

@@ -6,7 +6,7 @@ import selectors
 import socket
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from compat_tests.fuzz.case import Pace
 
@@ -14,11 +14,19 @@ from compat_tests.fuzz.case import Pace
 class HostileClient:
     """One connection, in a thread of its own."""
 
-    def __init__(self, address: str, pieces: Sequence[bytes], pace: Pace) -> None:
+    def __init__(
+        self,
+        address: str,
+        pieces: Sequence[bytes],
+        pace: Pace,
+        begin: Callable[[socket.socket], object] = lambda _connection: None,
+    ) -> None:
+        """`begin` is called with the new connection, before anything is sent."""
         host, port = address.rsplit(":", 1)
         self._address = (host, int(port))
         self._pieces = pieces
         self._pace = pace
+        self._begin = begin
         self._stopping = threading.Event()
         self.socket: socket.socket | None = None
         self.answers = 0
@@ -42,6 +50,7 @@ class HostileClient:
     def _run(self) -> None:
         try:
             self.socket = socket.create_connection(self._address, timeout=30)
+            self._begin(self.socket)
             self.socket.setblocking(False)
             self._exchange(self.socket)
         except OSError:

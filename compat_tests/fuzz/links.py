@@ -1,4 +1,4 @@
-"""Cases for the controller listener: a stranger's bytes, and messages of a node that has the secret.
+"""Cases for the controller listener and the proof of the inter-broker listener: a stranger's bytes, and messages of a node that has the secret.
 
 What a node with the secret says is believed as far as it can be read, so its messages here are wrong in their form, or ask
 for what is not there: none claims to lead, and none carries votes or entries of Raft.
@@ -6,18 +6,24 @@ for what is not there: none claims to lead, and none carries votes or entries of
 
 from __future__ import annotations
 
+import os
 import random
+import socket
 import struct
 from typing import Any
 
 import msgspec
+from barnabas.broker import inter_broker_authentication as inter_broker
+from barnabas.broker.registry import AUTHENTICATE_BROKER
 from barnabas.controller.link import messages
+from barnabas.controller.link.auth import INTER_BROKER_LISTENER, seals
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello
 from barnabas.wire.tests.mutations import damage
 
-from compat_tests.fuzz.case import Case, Pace
+from compat_tests.fuzz.case import Case, Pace, framed
 from compat_tests.fuzz.requests import World, request_body
+from compat_tests.harness import raw
 
 BROKER_ID = 4  # of the node that is played
 # kinds that an open link takes, and nothing is believed of
@@ -83,6 +89,66 @@ def peer(seed: int, world: World) -> Case:
             case.story.append(how)
         case.pieces.append(bytes([kind]) + payload)
     return case
+
+
+def proof(seed: int, _world: World) -> Case:
+    """AuthenticateBroker on the inter-broker listener, by one who does not know the secret; and a Fetch as a follower."""
+    rng = random.Random(f"proof {seed}")
+    case = Case([], rng.choice((Pace.ONE_WRITE, Pace.ONE_BY_ONE)))
+    for _ in range(rng.choice((1, 2, 2, 3))):
+        epoch = rng.choice((0, 1, 2**62))
+        hello = [
+            rng.choice(("", "cluster")),
+            rng.choice((2, 3, 4)),
+            epoch,
+            rng.choice((1, 2)),
+            "INTERNAL",
+            rng.randbytes(16),
+        ]
+        token = rng.choice((_packed(hello, rng, case), rng.randbytes(16), b"", b"x" * 1025))
+        if rng.random() < 0.3:
+            token, how = damage(token, rng)
+            case.story.append(how)
+        case.pieces.append(authenticate(token))
+    fetch = struct.pack(">iiiib", 2, 0, 0, 1 << 20, 0) + raw.array([])
+    case.pieces.append(framed(raw.request(1, 4, fetch)))
+    return case
+
+
+def authenticate(token: bytes) -> bytes:
+    """An AuthenticateBroker request."""
+    return framed(raw.request(AUTHENTICATE_BROKER, 0, struct.pack(">i", len(token)) + token))
+
+
+def prove(connection: socket.socket, secret: bytes, cluster_id: str, peer_id: int, listener: str) -> None:
+    """Become a broker of the cluster on a connection to its inter-broker listener. ConnectionError."""
+    hello = msgspec.msgpack.encode(
+        inter_broker.Hello(cluster_id, BROKER_ID, 0, peer_id, listener, os.urandom(16))
+    )
+    connection.sendall(authenticate(hello))
+    sending, _ = seals(secret, hello, _token(connection), dialed=True, purpose=INTER_BROKER_LISTENER)
+    connection.sendall(authenticate(sending.next(b"", b"")))
+    _token(connection)
+
+
+def _token(connection: socket.socket) -> bytes:
+    """Of the next answer: its size, correlation id, error, message and bytes."""
+    (size,) = struct.unpack(">i", _exactly(connection, 4))
+    answer = _exactly(connection, size)
+    error, length = struct.unpack_from(">hh", answer, 4)
+    if error:
+        raise ConnectionError(f"error {error}: {answer!r}")
+    return answer[8 + max(0, length) + 4 :]
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise ConnectionError("it hung up")
+        data += more
+    return data
 
 
 def _payload(kind: int, world: World, rng: random.Random, case: Case) -> bytes:

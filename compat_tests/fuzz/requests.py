@@ -10,7 +10,7 @@ import itertools
 import random
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ MUTATION_ROOM = 1_000_000  # bytes that one mutation may add
 
 _CONFIGS = ("retention.ms", "cleanup.policy", "max.message.bytes", "no.such.config", "")
 _TEXTS = ("", "m", "range", "consumer", "User:a", "*", "x" * 127, "x" * 300)
+_OF_FOLLOWERS = (1, 2, 23)  # Fetch, ListOffsets, OffsetForLeaderEpoch
 _NOT_MADE_HERE = {"SaslHandshake", "SaslAuthenticate"}  # not served; kept out should they be
 
 
@@ -110,6 +111,12 @@ def mutated(seed: int, world: World) -> Case:
         case.pace = Pace.SILENT
         case.story.append("the last one cut, and silence")
     return case
+
+
+def follower(seed: int, world: World) -> Case:
+    """As `mutated`, of what followers send."""
+    apis = [served for served in world.apis if served.message.api_key in _OF_FOLLOWERS]
+    return mutated(seed, replace(world, apis=apis))
 
 
 def request_body(world: World, rng: random.Random) -> tuple[Served, int, bytes]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import resource
+import socket
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from barnabas.broker.api_index import SERVED
@@ -16,7 +18,7 @@ from compat_tests.fuzz.case import Case, Pace
 from compat_tests.fuzz.hostile_client import HostileClient
 from compat_tests.fuzz.judge import Judge, Verdict
 from compat_tests.fuzz.link_client import LinkClient
-from compat_tests.fuzz.links import BROKER_ID
+from compat_tests.fuzz.links import BROKER_ID, prove
 from compat_tests.fuzz.probe import TOPIC, Probe, check_everything_is_there
 from compat_tests.fuzz.requests import PARTITIONS, TOPICS, World, served_apis, served_ranges, topic_ids
 from compat_tests.harness import raw
@@ -212,6 +214,7 @@ class ThreeNodes(System):
         self.cluster = Cluster(folder, "barnabas", settings=settings, proxied=True, loop=loop)
         self._open: Cluster | None = self.cluster
         self._peers: list[LinkClient] = []
+        self._followers = [0, 0]  # connections that were made, and those of them that were authenticated
         self._secret = SECRET if secret else None
         nodes = [self.cluster.nodes[node] for node in sorted(self.cluster.nodes)]
         for node in nodes:
@@ -228,9 +231,8 @@ class ThreeNodes(System):
             world = World(served_apis(ranges), topic_ids(bootstrap), (-1, 1, 2, 3))
             listeners = dict(part.split("://") for part in nodes[0].settings["listeners"].split(","))
             addresses = {
-                "inter-broker": listeners["INTERNAL"],
-                "stranger": listeners["CONTROLLER"],
-                "peer": listeners["CONTROLLER"],
+                **dict.fromkeys(("inter-broker", "proof", "follower"), listeners["INTERNAL"]),
+                **dict.fromkeys(("stranger", "peer", "unguarded"), listeners["CONTROLLER"]),
             }
             self._cluster_id = self.cluster.metadata().cluster_id
             super().__init__(nodes, world, addresses)
@@ -239,15 +241,22 @@ class ThreeNodes(System):
             raise
 
     def client(self, case: Case) -> HostileClient | LinkClient:
-        """A peer proves that it has the secret."""
-        if case.port != "peer":
+        """A peer, and a follower, prove that they have the secret."""
+        if case.port == "follower":
+            self._followers[0] += 1
+            return HostileClient(self._addresses[case.port], case.pieces, case.pace, self._prove)
+        if case.port not in ("peer", "unguarded"):
             return super().client(case)
         identity = Identity(
             self._cluster_id, BROKER_ID, [BROKER], b"d" * 16, b"i" * 16, sorted(self.cluster.nodes), []
         )
-        client = LinkClient(self._addresses["peer"], self._secret, identity, case.pieces)
+        client = LinkClient(self._addresses[case.port], self._secret, identity, case.pieces)
         self._peers.append(client)
         return client
+
+    def _prove(self, connection: socket.socket) -> None:
+        prove(connection, SECRET, self._cluster_id, 1, "INTERNAL")
+        self._followers[1] += 1
 
     def kill(self) -> None:
         """Everything, once."""
@@ -260,6 +269,8 @@ class ThreeNodes(System):
         """All that was acknowledged is there, and the cluster is whole; and it was nodes that sent what nodes send."""
         linked = sum(peer.linked for peer in self._peers)
         assert linked >= len(self._peers) // 2, f"{linked} links of {len(self._peers)} that were tried"
+        tried, proven = self._followers
+        assert proven >= tried // 2, f"{proven} followers of {tried} were authenticated"
         check_everything_is_there(self.broker.bootstrap, self.probe.acknowledged)
         self.cluster.wait_until_whole()
 
@@ -271,9 +282,10 @@ SYSTEMS: Mapping[str, Callable[[Path, str], System]] = {
     "worst": OneBroker,
     "metrics": OneBroker,
     "control": TestBroker,
-    "inter-broker": ThreeNodes,
+    **dict.fromkeys(("inter-broker", "proof", "follower"), ThreeNodes),
     "stranger": ThreeNodes,
     "peer": ThreeNodes,
+    "unguarded": partial(ThreeNodes, secret=False),
 }
 
 
