@@ -15,7 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from compat_tests.bench import kafka_tools, startup, workloads
+from confluent_kafka import KafkaException
+
+from compat_tests.bench import hostile, kafka_tools, startup, workloads
 from compat_tests.bench.picture import draw
 from compat_tests.bench.report import Results
 from compat_tests.harness.broker import Broker
@@ -67,6 +69,18 @@ def measure_rounds(brokers: dict[str, Broker], results: Results, rounds: int, sc
         say(f"round {number + 1} of {rounds}")
 
 
+def measure_hostile(brokers: dict[str, Broker], results: Results, rounds: int, scale: float) -> None:
+    """Last, as it leaves a JVM with a full heap. A broker that does not survive it has no figures."""
+    for number in range(rounds):
+        for name, broker in brokers.items():
+            hostile.wait_for_rest(brokers.values())
+            try:
+                results.add(name, hostile.beside(broker, max(2.0, 20 * scale)))
+            except (OSError, AssertionError, KafkaException) as error:
+                say(f"{name} beside hostile requests: {error!r}")
+        say(f"hostile requests, round {number + 1} of {rounds}")
+
+
 def say(text: str) -> None:
     """Progress, apart from the table."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
@@ -91,6 +105,7 @@ def main() -> int:
             say("starts are measured")
             measure_rounds(brokers, results, options.rounds, options.scale)
             measure_tools(brokers, results, min(options.rounds, 3), options.scale)
+            measure_hostile(brokers, results, min(options.rounds, 3), options.scale)
         finally:
             for broker in brokers.values():
                 if broker.alive():

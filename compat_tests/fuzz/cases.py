@@ -25,6 +25,7 @@ _SEEDED: Mapping[str, Callable[[int, World], Case]] = {
 }
 _LISTED: Mapping[str, Callable[[World], list[Case]]] = {
     "repetitions": repetitions,
+    "large": lambda world: repetitions(world, 1_000_000, 20_000_000),
     "pipelined": pipelined,
     "worst": lambda _world: worst_cases(),
 }

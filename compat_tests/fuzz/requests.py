@@ -129,8 +129,8 @@ def request_body(world: World, rng: random.Random) -> tuple[Served, int, bytes]:
     return served, version, encode(nodes)
 
 
-def repetitions(world: World) -> list[Case]:
-    """Each array of each API, 10,000 times the same element; in the last version served."""
+def repetitions(world: World, times: int = 10_000, room: int = MUTATION_ROOM) -> list[Case]:
+    """Each array of each API, so often the same element; in the last version served."""
     cases: list[Case] = []
     for served in world.apis:
         name = served.message.name.removesuffix("Request")
@@ -140,7 +140,7 @@ def repetitions(world: World) -> list[Case]:
             arrays = _arrays(nodes)
             if number >= len(arrays):
                 break
-            what = repeat(arrays[number], rng, 10_000, MUTATION_ROOM)
+            what = repeat(arrays[number], rng, times, room)
             cases.append(Case([framed(encode(nodes))], story=[f"{name}: {what}"]))
     return cases
 

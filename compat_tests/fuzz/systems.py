@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import socket
+import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -132,6 +133,7 @@ class OneBroker(System):
     """A broker with a client listener and one for metrics."""
 
     def __init__(self, folder: Path, loop: str = "") -> None:
+        self._started = time.monotonic()
         broker = BarnabasBroker(folder, {METRICS: "127.0.0.1:0"}, loop=loop)
         broker.preexec = bound_memory
         broker.start()
@@ -141,11 +143,20 @@ class OneBroker(System):
             world = World(served_apis(served_ranges(broker.bootstrap)), topic_ids(broker.bootstrap))
             (port,) = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())
             addresses = {"metrics": f"127.0.0.1:{port}"}
-            addresses |= dict.fromkeys(("requests", "repetitions", "pipelined", "worst"), broker.bootstrap)
+            addresses |= dict.fromkeys(
+                ("requests", "repetitions", "large", "pipelined", "worst"), broker.bootstrap
+            )
             super().__init__([broker], world, addresses)
         except BaseException:
             broker.kill()
             raise
+
+    def still_serves(self) -> None:
+        """And its log has grown with time, not with what was sent."""
+        super().still_serves()
+        minutes = (time.monotonic() - self._started) / 60
+        lines = self.broker.log_text().count("\n")
+        assert lines < 500 + 200 * minutes, f"{lines} log lines in {minutes:.1f} minutes"
 
     def check(self, case: Case) -> str:
         """Metrics are served, too."""
@@ -278,6 +289,7 @@ class ThreeNodes(System):
 SYSTEMS: Mapping[str, Callable[[Path, str], System]] = {
     "requests": OneBroker,
     "repetitions": OneBroker,
+    "large": OneBroker,
     "pipelined": OneBroker,
     "worst": OneBroker,
     "metrics": OneBroker,
