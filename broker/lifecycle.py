@@ -5,6 +5,10 @@ STARTING -> registered -> caught up (its partitions are open) -> unfenced: it se
 
 The state of things is the controller's: whatever it answers to a heartbeat counts. A broker that was taken for dead goes
 on with the same registration and is unfenced again; one whose registration is gone registers anew.
+
+A broker has a session for broker.session.timeout.ms after it has sent a heartbeat that is answered with "not fenced". The
+controller counts from when it receives one, so the session ends here before another broker is elected for this one's
+silence. Until the next answer this broker does not tell how things stand (`has_session`), as they may have gone on elsewhere.
 """
 
 from __future__ import annotations
@@ -54,6 +58,8 @@ class BrokerLifecycle:
         self._incarnation_id = services.runtime.random_bytes(16)
         self._previous_epoch = previous_broker_epoch
         self._interval_s = services.config.broker_heartbeat_interval_ms / 1000
+        self._session_ends_at = float("-inf")  # on the monotonic clock
+        self._asked_at = 0.0  # when the heartbeat that is under way was sent
         self.broker_epoch = -1
         self.is_fenced = True
         self._is_open = False  # whether the partitions are open and clients can come
@@ -148,6 +154,10 @@ class BrokerLifecycle:
 
     # -- heartbeats
 
+    def has_session(self) -> bool:
+        """Whether the active controller counts this broker as alive, as far as can be known here."""
+        return self._runtime.monotonic() < self._session_ends_at
+
     def heartbeat_now(self) -> None:
         """Tell the controller how things are, now; they have changed, or it has."""
         if self.broker_epoch < 0 or self._gone or not self._is_open:
@@ -159,6 +169,7 @@ class BrokerLifecycle:
             self._timer.cancel()
             self._timer = None
         self._asking = True
+        self._asked_at = self._runtime.monotonic()
         log_manager = self._services.log_manager
         request = BrokerHeartbeatRequest(
             broker_id=self._services.node_id,
@@ -200,6 +211,7 @@ class BrokerLifecycle:
                 "broker epoch %d is not the controller's any more: registering anew", self.broker_epoch
             )
             self._incarnation_id = self._runtime.random_bytes(16)
+            self._session_ends_at = float("-inf")
             self._register()
             return
         if error:
@@ -253,6 +265,8 @@ class BrokerLifecycle:
 
     def _follow(self, response: Any) -> None:
         was_fenced, self.is_fenced = self.is_fenced, response.is_fenced
+        session_s = self._services.config.broker_session_timeout_ms / 1000
+        self._session_ends_at = float("-inf") if self.is_fenced else self._asked_at + session_s
         if was_fenced and not self.is_fenced:
             log.info("unfenced: serving")
             self.on_serving()

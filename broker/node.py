@@ -220,6 +220,7 @@ class Node:
         lifecycle.has_quorum_ended = member.has_quorum_ended
         lifecycle.on_fatal = lambda why: self.on_fatal(why)
         self._lifecycle = lifecycle
+        self.services.partitions.has_session = lifecycle.has_session
         self._directories.on_failed = lifecycle.heartbeat_now
         self.services.partitions.replication.on_refused = lifecycle.hand_over
         member.on_controller_change(lifecycle.heartbeat_now)

@@ -63,6 +63,9 @@ class PartitionManager:
         self._begun: list[Partition] = []  # whose leader epoch has to be written down
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
         self.on_opened: Callable[[Partition, PartitionState], object] | None = None
+        self.has_session: Callable[[], bool] = lambda: (
+            True
+        )  # whether the controller counts this broker as alive
         log_manager.is_led = self._is_led
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
         self._roles = WorkQueue(runtime)
@@ -83,9 +86,13 @@ class PartitionManager:
     def all(self) -> Iterator[Partition]:
         return iter([each for partitions in self._by_name.values() for each in partitions.values()])
 
+    def leads(self, partition: Partition) -> bool:
+        """Whether this broker leads the partition and is no leader that was replaced for its silence."""
+        return partition.is_leader and self.has_session()
+
     def _is_led(self, log: Log) -> bool:
         partition = self.get(log.topic, log.partition)
-        return partition is not None and partition.log is log and partition.is_leader
+        return partition is not None and partition.log is log and self.leads(partition)
 
     def load(self, image: MetadataImage) -> None:
         """At start: everything in the image that is ours."""

@@ -6,7 +6,9 @@ everything is local, so -4 is the log's start, and -5 and -6 have no offset.
 
 The leader answers, up to what is committed, but for a debugger and for a follower (replica_authorization.py) up to the
 log's end. A new leader that does not know
-yet how much was committed before says OFFSET_NOT_AVAILABLE where that would count (KIP-207, version 5).
+yet how much was committed before says OFFSET_NOT_AVAILABLE where that would count (KIP-207, version 5). A leader whose
+session with the active controller has ended says NOT_LEADER_OR_FOLLOWER: another may have told more by now, and an end
+does not go back.
 
 Looking for a time reads segments that may have been cold for long, and unpacks a batch: threads do that, for a few requests
 at a time (services.lookups).
@@ -173,7 +175,7 @@ def _lookup(
     if error:
         return _error(part, error)
     is_debugger = request.replica_id == DEBUGGER
-    if not partition.is_leader and not is_debugger:
+    if not is_debugger and not context.services.partitions.leads(partition):
         return _error(part, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     if request.replica_id != CONSUMER:
         limit = partition.log.log_end_offset

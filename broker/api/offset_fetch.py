@@ -3,7 +3,8 @@
 v2 null topics ask for all, and errors stand at the top; v7 require_stable (KIP-447: wait for what is on its
 way to the log; a coordinator that has been replaced and does not know it can't answer these, where Kafka's may tell
 what was true before); v8 several groups (KIP-709); v10 names topics by id. A position that does not exist is
-offset -1 without an error. v1-7 are served as a request for one group.
+offset -1 without an error. v1-7 are served as a request for one group. A coordinator whose session with the active
+controller has ended says NOT_COORDINATOR: another may have newer positions.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ def _answer(
         answers.append(answer)
         if isinstance(shard, ErrorCode):
             answer.error_code = shard
+        elif not context.services.partitions.has_session():
+            answer.error_code = ErrorCode.NOT_COORDINATOR
         elif repetitions.are_too_many(group.group_id):
             answer.error_code = ErrorCode.INVALID_REQUEST
         elif group.topics is None:

@@ -1,6 +1,9 @@
 """OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended, so that a reader whose history
 parted from ours can find the place (KIP-101, KIP-279, KIP-320). With a replica id it is a follower's
-(broker/replica_authorization.py)."""
+(broker/replica_authorization.py).
+
+A leader whose session with the active controller has ended says NOT_LEADER_OR_FOLLOWER: its log may end before what
+readers have had from the next one, and would look cut to them."""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartitio
         error = absence(context, topic, wanted.partition)
         return EpochEndOffset(partition=wanted.partition, error_code=error)
     error = partition.check_leader_epoch(wanted.current_leader_epoch)
-    if not error and not partition.is_leader:
+    if not error and not context.services.partitions.leads(partition):
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     if error:
         return EpochEndOffset(partition=wanted.partition, error_code=error)

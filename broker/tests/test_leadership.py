@@ -436,24 +436,43 @@ def test_a_new_leader_does_not_say_what_it_does_not_know(leader: Leader) -> None
     assert latest(leader) == (0, 2)
 
 
+def end_of(leader: Leader, epoch: int, current: int = 2) -> tuple[int, int, int]:
+    """(error, epoch, offset) of the end of a leader epoch."""
+    wanted = OffsetForLeaderPartition(0, current, epoch)
+    request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [wanted])])
+    answer = leader.ask(23, 4, request).answer.topics[0].partitions[0]
+    return answer.error_code, answer.leader_epoch, answer.end_offset
+
+
+def test_a_leader_whose_session_has_ended_does_not_say_where_anything_ends(leader: Leader) -> None:
+    """Another may lead by now, and have told more. Produce and Fetch go on: nothing is committed without followers."""
+    leader.create()
+    leader.produce("a", "b")
+    for follower in (leader.follower(2), leader.follower(3)):
+        follower.fetch(2)
+    partitions = leader.node.services.partitions
+    assert (latest(leader), end_of(leader, 0, -1)) == ((0, 2), (0, 0, 2))
+    partitions.has_session = lambda: False
+    assert latest(leader) == (E.NOT_LEADER_OR_FOLLOWER, -1)
+    assert end_of(leader, 0, -1)[0] == E.NOT_LEADER_OR_FOLLOWER
+    assert not leader.node.services.log_manager.is_led(leader.partition().log), "it removes nothing, either"
+    leader.produce("c")
+    assert leader.partition().log.log_end_offset == 3
+    partitions.has_session = lambda: True
+    assert (latest(leader), end_of(leader, 0, -1)) == ((0, 2), (0, 0, 3))
+
+
 def test_epochs_begin_where_the_log_ends_then(leader: Leader) -> None:
     leader.create()
     leader.produce("a")
     leader.change(leader=1)
     leader.produce("b")
     leader.change(leader=1)
-
-    def end_of(epoch: int, current: int = 2) -> tuple[int, int, int]:
-        wanted = OffsetForLeaderPartition(0, current, epoch)
-        request = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic("t", [wanted])])
-        answer = leader.ask(23, 4, request).answer.topics[0].partitions[0]
-        return answer.error_code, answer.leader_epoch, answer.end_offset
-
-    assert end_of(0) == (0, 0, 1)
-    assert end_of(1) == (0, 1, 2)
-    assert end_of(2) == (0, 2, 2)
-    assert end_of(0, current=1)[0] == E.FENCED_LEADER_EPOCH
-    assert end_of(0, current=3)[0] == E.UNKNOWN_LEADER_EPOCH
+    assert end_of(leader, 0) == (0, 0, 1)
+    assert end_of(leader, 1) == (0, 1, 2)
+    assert end_of(leader, 2) == (0, 2, 2)
+    assert end_of(leader, 0, current=1)[0] == E.FENCED_LEADER_EPOCH
+    assert end_of(leader, 0, current=3)[0] == E.UNKNOWN_LEADER_EPOCH
 
 
 def test_a_follower_whose_history_parted_is_told_where(leader: Leader) -> None:

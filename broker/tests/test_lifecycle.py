@@ -20,6 +20,7 @@ from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeReco
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 INTERVAL_S = 2.0
+SESSION_S = 9.0
 
 
 class Broker:
@@ -32,6 +33,8 @@ class Broker:
         self.controller.serve()
         self.beats: list[Any] = []
         self.error = 0  # what a heartbeat is answered with
+        self.is_fenced = False
+        self.answer_delay_s: float | None = 0.0  # None: there is no answer
         self.roles_due: list[Callable[[], object]] | None = (
             None  # who waits for roles; None: they are taken at once
         )
@@ -44,7 +47,11 @@ class Broker:
             node_id=1,
             cluster_id="cluster",
             endpoints={},
-            config=SimpleNamespace(broker_heartbeat_interval_ms=INTERVAL_S * 1000, broker_rack=None),
+            config=SimpleNamespace(
+                broker_heartbeat_interval_ms=INTERVAL_S * 1000,
+                broker_session_timeout_ms=SESSION_S * 1000,
+                broker_rack=None,
+            ),
             log_manager=self.log_manager,
             partitions=SimpleNamespace(when_roles_taken=self.when_roles_taken),
             to_controller=SimpleNamespace(send=self.send, when_at=lambda _, call: call()),
@@ -61,8 +68,9 @@ class Broker:
             return
         assert key == BROKER_HEARTBEAT
         self.beats.append(request)
-        answer = BrokerHeartbeatResponse(error_code=self.error, is_caught_up=True, is_fenced=False)
-        self.runtime.call_soon(lambda: done(answer, ErrorCode.NONE))
+        answer = BrokerHeartbeatResponse(error_code=self.error, is_caught_up=True, is_fenced=self.is_fenced)
+        if self.answer_delay_s is not None:
+            self.runtime.call_later(self.answer_delay_s, lambda: done(answer, ErrorCode.NONE))
 
     def when_roles_taken(self, call: Callable[[], object]) -> None:
         if self.roles_due is None:
@@ -109,6 +117,35 @@ def test_a_broker_does_not_claim_to_know_what_its_partitions_do_not_act_on_yet()
         call()
     broker.runtime.advance(0.01)
     assert broker.beats[-1].current_metadata_offset == broker.controller.image.offset > before
+
+
+def test_a_session_counts_from_when_the_heartbeat_was_sent() -> None:
+    broker = Broker()
+    runtime, lifecycle = broker.runtime, broker.lifecycle
+    assert lifecycle.has_session()
+    runtime.advance(10 * INTERVAL_S)
+    assert lifecycle.has_session()
+    broker.answer_delay_s = 1.5
+    broker.beats.clear()
+    while not broker.beats:
+        runtime.advance(0.1)
+    sent_at = runtime.monotonic()
+    runtime.advance(1.6)  # answered
+    broker.answer_delay_s = None
+    runtime.advance(sent_at + SESSION_S - 0.2 - runtime.monotonic())
+    assert lifecycle.has_session()
+    runtime.advance(0.2)
+    assert not lifecycle.has_session()
+
+
+def test_a_broker_that_is_fenced_has_no_session_until_it_is_unfenced() -> None:
+    broker = Broker()
+    broker.is_fenced = True
+    broker.runtime.advance(INTERVAL_S)
+    assert not broker.lifecycle.has_session()
+    broker.is_fenced = False
+    broker.runtime.advance(1)
+    assert broker.lifecycle.has_session()
 
 
 def test_one_that_leaves_waits_for_nobody_when_most_voters_have_ended() -> None:

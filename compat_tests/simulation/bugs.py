@@ -14,6 +14,7 @@ from barnabas.broker import fetch_read
 from barnabas.broker.api import fetch
 from barnabas.broker.isr import Leadership
 from barnabas.broker.isr_replica import RemoteReplica
+from barnabas.broker.lifecycle import BrokerLifecycle
 from barnabas.broker.partition import Partition
 from barnabas.broker.partitions import PartitionManager
 from barnabas.controller import broker_sessions
@@ -108,6 +109,11 @@ def _every_clock_is_believed() -> list[Patch]:
     return [(WallClock, "is_trusted", True)]
 
 
+def _answers_without_session() -> list[Patch]:
+    """A leader or coordinator that is cut off answers what it knew, for as long as it is cut off."""
+    return [(BrokerLifecycle, "has_session", lambda _self: True)]
+
+
 def _followers_expire() -> list[Patch]:
     """Every replica applies retention by its own clock, as in Kafka."""
     return [(PartitionManager, "_is_led", lambda _self, _log: True), (WallClock, "is_trusted", True)]
@@ -128,6 +134,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "every-clock-is-believed": _every_clock_is_believed,
     "followers-expire": _followers_expire,
     "strangers-replicate": _strangers_replicate,
+    "answers-without-session": _answers_without_session,
 }
 
 
@@ -142,6 +149,7 @@ FOUND_BY = {
     "every-clock-is-believed": 9,
     "followers-expire": 0,
     "strangers-replicate": 0,
+    "answers-without-session": 8,
 }
 
 

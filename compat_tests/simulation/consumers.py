@@ -255,7 +255,7 @@ class Consumer:
         topic = next(topic for topic in history.topics.values() if topic.topic_id == partition[0])
         if address is None or epoch < 0:
             return
-        before = history.end_before(partition, epoch)
+        before = max(history.end_before(partition, epoch), history.end_told(partition, client.now()))
         request = ListOffsetsRequest(
             -1,
             0,
@@ -276,4 +276,4 @@ class Consumer:
             raise Violation(
                 f"{client.name}: {name(partition)} ends at {found.offset} in epoch {epoch}, and ended at {before} before"
             )
-        history.saw_end(partition, epoch, found.offset)
+        history.saw_end(partition, epoch, found.offset, client.now())

@@ -19,9 +19,11 @@ COMMON = (
     "group generations joined",
     "ISR growths",
     "ISR shrinks",
+    "ends told to observers",
     "leader changes",
     "offsets committed",
     "strangers refused",
+    "offsets told to observers",
     "topics created",
     "truncations",
 )

@@ -232,9 +232,9 @@ class Faults:
 
     # -- the network
 
-    def _block(self, pairs: list[tuple[str, str]], what: str) -> bool:
+    def _block(self, pairs: list[tuple[str, str]], what: str, seconds: float = 0.0) -> bool:
         network = self._scene.network
-        seconds = self._for_a_while()
+        seconds = seconds or self._for_a_while()
         self._scene.note(f"{what} for {seconds:.1f} s")
         for pair in pairs:
             network.block(*pair)
@@ -249,10 +249,14 @@ class Faults:
     def _isolate(self) -> bool:
         node = self._victim(self._scene.nodes)
         others = [host for host in self._scene.hosts if host != node.host]
-        if self._scene.random.random() < 0.5:  # clients still reach it
+        seconds = self._for_a_while()
+        if (
+            self._scene.random.random() < 0.5
+        ):  # clients still reach it, and long enough for others to replace it
             others = [other.host for other in self._scene.nodes if other is not node]
+            seconds = max(seconds, self._scene.random.uniform(2.0, 12.0))
         pairs = [pair for other in others for pair in ((node.host, other), (other, node.host))]
-        return self._block(pairs, f"{node.host} is alone")
+        return self._block(pairs, f"{node.host} is alone", seconds)
 
     def _split(self) -> bool:
         left = [host for host in self._scene.hosts if self._scene.random.random() < 0.5]

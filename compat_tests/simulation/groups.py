@@ -243,37 +243,9 @@ class Member:
         if found.error_code in TOPIC_IS_GONE:
             raise Refused(ErrorCode(ErrorCode.UNKNOWN_TOPIC_ID))
         self._check(found.error_code)
-        self._is_allowed(partition, found.committed_offset, started_at)
+        check_committed(self._history, self.group, partition, found.committed_offset, started_at)
         offset: int = found.committed_offset
         return offset
-
-    def _is_allowed(self, partition: Partition, offset: int, started_at: float) -> None:
-        """A register's rule: what is read was written, and not overwritten before the read began by a write that
-        had begun after the other had ended."""
-        mine = [
-            commit
-            for commit in self._history.commits
-            if commit.group == self.group and commit.partition == partition and commit.outcome != "refused"
-        ]
-        acknowledged = [
-            commit for commit in mine if commit.outcome == "acked" and commit.ended_at <= started_at
-        ]
-        if offset < 0:
-            if acknowledged:
-                raise Violation(
-                    f"{self.group} has no offset for {name(partition)}; {acknowledged[-1].offset} was committed"
-                )
-            return
-        sources = [commit for commit in mine if commit.offset == offset]
-        if not sources:
-            raise Violation(f"{self.group} has {offset} for {name(partition)}, which nobody committed")
-        for source in sources:
-            if not any(later.started_at > source.ended_at for later in acknowledged):
-                return
-        raise Violation(
-            f"{self.group} has {offset} for {name(partition)}; {acknowledged[-1].offset} was committed afterwards, "
-            f"at {acknowledged[-1].ended_at:.3f}"
-        )
 
     async def commit(self, partition: Partition, offset: int) -> None:
         """Once; Gone or Refused when it did not work, or nobody knows."""
@@ -309,3 +281,30 @@ class Member:
         if error in TOPIC_IS_GONE:
             raise Refused(error)
         self._check(error)
+
+
+def check_committed(history: History, group: str, partition: Partition, offset: int, known_at: float) -> None:
+    """A register's rule: what is read was written, and not overwritten before `known_at` by a write that had begun after
+    the other had ended; -1 for none. A read that began at `known_at` knows of all that had ended then."""
+    mine = [
+        commit
+        for commit in history.commits
+        if commit.group == group and commit.partition == partition and commit.outcome != "refused"
+    ]
+    acknowledged = [commit for commit in mine if commit.outcome == "acked" and commit.ended_at <= known_at]
+    if offset < 0:
+        if acknowledged:
+            raise Violation(
+                f"{group} has no offset for {name(partition)}; {acknowledged[-1].offset} was committed"
+            )
+        return
+    sources = [commit for commit in mine if commit.offset == offset]
+    if not sources:
+        raise Violation(f"{group} has {offset} for {name(partition)}, which nobody committed")
+    for source in sources:
+        if not any(later.started_at > source.ended_at for later in acknowledged):
+            return
+    raise Violation(
+        f"{group} has {offset} for {name(partition)}; {acknowledged[-1].offset} was committed afterwards, "
+        f"at {acknowledged[-1].ended_at:.3f}"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
 Partition = tuple[bytes, int]  # topic id, index
@@ -78,13 +79,18 @@ class Topic:
 class History:
     """See the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, stale_s: float = 0.0) -> None:
+        """`stale_s`: for how long a leader or coordinator that has been replaced may not know it."""
+        self.stale_s = stale_s
         self.batches: list[Batch] = []
         self.commits: list[Commit] = []
         self.config_changes: list[ConfigChange] = []
         self.topics: dict[str, Topic] = {}  # by name: a name is used once
         self.seen: dict[Partition, dict[int, tuple[int, int, str, float]]] = {}
         self.ends: dict[Partition, dict[int, int]] = {}  # by leader epoch: the largest end that was told
+        self.ends_at: dict[
+            Partition, list[tuple[float, int]]
+        ] = {}  # when it was told: the largest end so far
         self.asked_starts: dict[Partition, int] = {}  # up to where admins have wanted records deleted
         self.values: dict[
             Partition, dict[int, bytes]
@@ -144,10 +150,18 @@ class History:
         ends = self.ends.get(partition, {})
         return max((end for other, end in ends.items() if other <= epoch), default=-1)
 
-    def saw_end(self, partition: Partition, epoch: int, end: int) -> None:
+    def end_told(self, partition: Partition, now: float) -> int:
+        """The largest end that any leader has told more than `stale_s` before `now`."""
+        told = self.ends_at.get(partition, [])
+        index = bisect.bisect_right(told, now - self.stale_s, key=lambda each: each[0])
+        return told[index - 1][1] if index else -1
+
+    def saw_end(self, partition: Partition, epoch: int, end: int, now: float) -> None:
         """Somebody was told so by the leader of that epoch."""
         ends = self.ends.setdefault(partition, {})
         ends[epoch] = max(end, ends.get(epoch, -1))
+        told = self.ends_at.setdefault(partition, [])
+        told.append((now, max(end, told[-1][1]) if told else end))
 
     def got_producer_id(self, producer: str, producer_id: int, epoch: int) -> None:
         """Producer ids without a transactional id are given out once."""

@@ -28,6 +28,7 @@ from compat_tests.simulation.faults import Faults, Scene
 from compat_tests.simulation.groups import Member
 from compat_tests.simulation.history import History, Violation
 from compat_tests.simulation.nodes import BROKER_PORT, SimulatedNode, properties_of
+from compat_tests.simulation.observers import Observer
 from compat_tests.simulation.producers import Producer
 from compat_tests.simulation.strangers import Stranger
 from compat_tests.simulation.tasks import Task
@@ -39,6 +40,7 @@ FORMS_WITHIN_S = 20.0
 FAULTS_S = 22.0
 HEALS_WITHIN_S = 30.0
 LASTS_S = 30.0
+STEPS_DOWN_S = 1.0  # an active controller that is cut off answers heartbeats for 0.6 s (LEADER_FALLBACK_S)
 SHAPES = (  # roles by node id
     ("broker,controller",) * 3,
     ("broker,controller",) * 3,
@@ -80,13 +82,13 @@ class Simulation:
         self.random = random.Random(seed)
         self.world = TracedWorld(seed)
         self.network = VirtualNetwork(self.world)
-        self.history = History()
+        extra = self._choose_properties()
+        self.history = History(int(extra["broker.session.timeout.ms"]) / 1000 + STEPS_DOWN_S)
         self.watch = Watch(self.history)
         self.watch.who = lambda: f"{self.world.now:.3f} {self.world.current}"
         self.shape = shape or self.random.choice(SHAPES)
         voters = [number for number, roles in enumerate(self.shape, 1) if "controller" in roles]
         brokers = sum("broker" in roles for roles in self.shape)
-        extra = self._choose_properties()
         self.nodes = [
             SimulatedNode(
                 number,
@@ -293,7 +295,18 @@ class Simulation:
             self.client("stranger"), self.history, [node.node_id for node in self.brokers],
             chance.choice((0.1, 0.5)), self.goes_on,
         )  # fmt: skip
+        observers = [
+            Observer(
+                self.client(f"o{node.node_id}"),
+                self.history,
+                (node.host, BROKER_PORT),
+                ("simple", "team"),
+                self.goes_on,
+            )
+            for node in self.brokers
+        ]
         works = [
+            *(observer.run() for observer in observers),
             *(producer.run() for producer in self.producers),
             *(consumer.run() for consumer in self.consumers),
             *(member.run() for member in self.members),

@@ -490,6 +490,37 @@ def test_offsets_expire_by_the_check(cluster: Cluster) -> None:
     assert cluster.ask(ListGroupsRequest(), 5).groups == []
 
 
+@pytest.mark.parametrize("version", [2, 7, 9])
+def test_a_coordinator_whose_session_has_ended_tells_no_offsets(cluster: Cluster, version: int) -> None:
+    """Another may coordinate by now, and hold newer ones."""
+    cluster.create_topic("t")
+    cluster.find()
+    cluster.commit(8, {("t", bytes(16)): {0: 7}})
+    if version < 8:
+        request = OffsetFetchRequest(group_id="g", topics=[OffsetFetchRequestTopic("t", [0])])
+    else:
+        request = OffsetFetchRequest(
+            groups=[
+                OffsetFetchRequestGroup(
+                    group_id="g", topics=[OffsetFetchRequestTopics("t", partition_indexes=[0])]
+                )
+            ]
+        )
+
+    def fetch() -> tuple[int, list[int]]:
+        answer = cluster.ask(request, version)
+        group = answer if version < 8 else answer.groups[0]
+        return group.error_code, [
+            each.committed_offset for topic in group.topics for each in topic.partitions
+        ]
+
+    assert fetch() == (E.NONE, [7])
+    cluster.node.services.partitions.has_session = lambda: False
+    assert fetch() == (E.NOT_COORDINATOR, [])
+    cluster.node.services.partitions.has_session = lambda: True
+    assert fetch() == (E.NONE, [7])
+
+
 def test_offsets_do_not_expire_by_a_clock_that_differs_from_the_others(cluster: Cluster) -> None:
     cluster.create_topic("t")
     cluster.find()
