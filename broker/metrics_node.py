@@ -16,6 +16,7 @@ from barnabas.broker.metrics import COUNTER, GAUGE, Family, written_labels
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from barnabas.broker.event_loop_lag import EventLoopLag
     from barnabas.broker.services import Services
 
 PARTITIONS_AT_ONCE: Final = 100
@@ -24,7 +25,7 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def node_metrics(services: Services) -> Iterable[Family | None]:
+def node_metrics(services: Services, lag: EventLoopLag | None = None) -> Iterable[Family | None]:
     """Of a broker, a controller, or both."""
     if services.config.is_broker:
         yield from _partitions(services)
@@ -49,6 +50,8 @@ def node_metrics(services: Services) -> Iterable[Family | None]:
     )
     ahead.add(wall_clock.ahead_ms / 1000)
     yield from (trusted, ahead)
+    if lag is not None:
+        yield from _event_loop(lag)
     yield from _process()
 
 
@@ -95,6 +98,26 @@ def _partitions(services: Services) -> Iterable[Family | None]:
         family.add(value)
         yield family
     yield from (ends, starts, sizes)
+
+
+def _event_loop(lag: EventLoopLag) -> Iterable[Family]:
+    stalls = Family(
+        "barnabas_event_loop_stalls_total",
+        COUNTER,
+        "How often the event loop has kept everything waiting for more than 0.1 s, or the process did not run",
+    )
+    stalls.add(lag.stalls)
+    longest = Family(
+        "barnabas_event_loop_longest_stall_seconds", GAUGE, "The longest of those since the start"
+    )
+    longest.add(lag.longest_s)
+    busy = Family(
+        "barnabas_event_loop_longest_busy_seconds",
+        GAUGE,
+        "The most processor time that the event loop has taken at a stretch since the start",
+    )
+    busy.add(lag.longest_busy_s)
+    yield from (stalls, longest, busy)
 
 
 def _process() -> Iterable[Family]:

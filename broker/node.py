@@ -41,6 +41,7 @@ from barnabas.storage.manager import LogManager
 
 if TYPE_CHECKING:
     from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.event_loop_lag import EventLoopLag
     from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.lifecycle import BrokerLifecycle
     from barnabas.broker.listener_config import ListenerConfig
@@ -103,6 +104,7 @@ class Node:
         self._fetchers: ReplicaFetcherManager | None = None
         self._bridge: NatsBridge | None = None  # where nats.* is configured
         self._metrics: MetricsListener | None = None
+        self._lag: EventLoopLag | None = None  # where metrics are served
         self._is_ready = False
         self._has_loaded = False
         self._directories: Directories
@@ -437,6 +439,8 @@ class Node:
             server.close()
         if self._metrics is not None:
             self._metrics.close()
+        if self._lag is not None:
+            self._lag.stop()
         if self._lifecycle is not None:
             self._lifecycle.stop()
         if (
@@ -462,6 +466,7 @@ class Node:
         address = self._config.metrics_address
         if address is None:
             return
+        from barnabas.broker.event_loop_lag import EventLoopLag
         from barnabas.broker.metrics_http import MetricsListener
 
         try:
@@ -471,6 +476,8 @@ class Node:
                 f"cannot listen on {format_address(*address)}: {error.strerror or error}; free it or choose another in "
                 f"barnabas.metrics.listener"
             ) from error
+        self._lag = EventLoopLag(self._runtime)
+        self._lag.start()
 
     def _metrics_page(self) -> Iterator[bytes] | None:
         from barnabas.broker.metrics_http import make_page
@@ -478,7 +485,7 @@ class Node:
 
         if self._partitions is None:
             return None
-        sources: list[Source] = [partial(node_metrics, self.services)]
+        sources: list[Source] = [partial(node_metrics, self.services, self._lag)]
         if self._bridge is not None:
             from barnabas.broker.nats.metrics import nats_metrics
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -28,8 +29,10 @@ from compat_tests.harness.fixture_types import (  # noqa: E402
     TopicFactory,
 )
 from compat_tests.harness.java_tools import JavaTools  # noqa: E402
+from compat_tests.harness.metrics import LISTENER  # noqa: E402
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory  # noqa: E402
 
+MEASURES_STALLS = "BARNABAS_CHAOS_ROUNDS" in os.environ  # `make chaos`
 # what the shared broker adds to the defaults: sessions short enough to watch them expire
 SHARED_SETTINGS = {"group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "5"}
 
@@ -135,6 +138,7 @@ def fresh_cluster(
         pytest.skip("needs a cluster of its own; this broker is run by somebody else")
     tools = request.getfixturevalue("java_tools") if broker_kind == "apache" else None
     made: list[Cluster] = []
+    measures = MEASURES_STALLS and broker_kind == "barnabas"
 
     def make(
         roles: Mapping[int, str] = THREE,
@@ -148,7 +152,7 @@ def fresh_cluster(
             tmp_path_factory.mktemp("cluster"),
             broker_kind,
             roles,
-            settings,
+            {**({LISTENER: "127.0.0.1:0"} if measures else {}), **(settings or {})},
             node_settings,
             proxied=proxied,
             tools=tools,
@@ -161,7 +165,34 @@ def fresh_cluster(
 
     yield make
     for one in made:
+        if measures:
+            note_stalls(request, one)
         one.close()
+
+
+def note_stalls(request: pytest.FixtureRequest, cluster: Cluster) -> None:
+    """How long the event loops of the brokers that still run have stood still, for the report at the end."""
+    try:
+        stalls = cluster.stalls()
+    except (OSError, LookupError) as error:  # it ends badly, and the test has said why
+        request.node.user_properties.append(("stalls", f"unknown: {error!r}"))
+        return
+    told = ", ".join(
+        f"node {node}: {count}, longest {longest:.2f} s ({busy:.2f} s of processor)"
+        for node, (count, longest, busy) in stalls.items()
+    )
+    request.node.user_properties.append(("stalls", told or "no broker ran"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """For each test of `make chaos`: how often event loops stood still for more than 0.1 s, the longest time, and the most
+    processor time that one took. Brokers that are suspended, or get no processor, stand still as well."""
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport) and report.when == "teardown":
+                for name, told in report.user_properties:
+                    if name == "stalls":
+                        terminalreporter.write_line(f"stalls in {report.nodeid}: {told}")
 
 
 @pytest.fixture

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import re
-import urllib.request
 
 import pytest
 from confluent_kafka import Producer
-from prometheus_client.parser import text_string_to_metric_families
 
 from barnabas.testing.ports import free_port
-from compat_tests.harness.broker import Broker, BrokerFailed
+from compat_tests.harness.broker import BrokerFailed
 from compat_tests.harness.cluster_work import create_topic as create_replicated
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
+from compat_tests.harness.metrics import LISTENER, metrics
 from compat_tests.harness.topics import create_topic, eventually
 
 pytestmark = pytest.mark.barnabas_only
 
-LISTENER = "barnabas.metrics.listener"
 MANAGER = "kafka_server_replicamanager"
-
-
-def metrics(broker: Broker) -> dict[tuple[str, str], float]:
-    """Values by name and partition ("topic-0", "" for the node's own)."""
-    port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
-    return {
-        (sample.name, "-".join([sample.labels[name] for name in ("topic", "partition") if sample.labels])): (
-            sample.value
-        )
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
 
 
 def test_a_broker(fresh_broker: BrokerFactory) -> None:
@@ -52,6 +36,9 @@ def test_a_broker(fresh_broker: BrokerFactory) -> None:
     assert metrics(broker)["process_cpu_seconds_total", ""] >= found["process_cpu_seconds_total", ""] > 0
     assert found["barnabas_wall_clock_trusted", ""] == 1
     assert found["barnabas_wall_clock_ahead_seconds", ""] == 0
+    assert found["barnabas_event_loop_stalls_total", ""] >= 0
+    assert found["barnabas_event_loop_longest_stall_seconds", ""] > 0
+    assert found["barnabas_event_loop_longest_busy_seconds", ""] > 0
     assert found["process_open_fds", ""] > 5
     assert not [name for name, _ in found if "nats" in name]
 

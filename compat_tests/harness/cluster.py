@@ -25,6 +25,7 @@ from compat_tests.harness.cluster_nodes import ApacheNode, BarnabasNode, Cluster
 from compat_tests.harness.cluster_proxy import Network
 from compat_tests.harness.cluster_view import MetadataView, PartitionView, QuorumView
 from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.metrics import metrics
 from compat_tests.harness.topics import eventually
 
 COMBINED = "broker,controller"
@@ -156,6 +157,19 @@ class Cluster:
         """Remove a stopped node's data directory."""
         assert not self.nodes[node].alive()
         shutil.rmtree(self.nodes[node].log_dir)
+
+    def stalls(self) -> dict[int, tuple[int, float, float]]:
+        """Brokers that run -> how often their event loops stood still for more than 0.1 s, the longest time in s, and the
+        most processor time that one took at a stretch."""
+        found = {}
+        for node in self.live:
+            told = metrics(self.nodes[node])
+            found[node] = (
+                round(told["barnabas_event_loop_stalls_total", ""]),
+                told["barnabas_event_loop_longest_stall_seconds", ""],
+                told["barnabas_event_loop_longest_busy_seconds", ""],
+            )
+        return found
 
     def close(self) -> None:
         """Kill what still runs, end the network."""

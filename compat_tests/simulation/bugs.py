@@ -140,7 +140,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
 
 # The first seed that finds it, when this was last looked up: `--bug NAME` finds another when it does not any more.
 FOUND_BY = {
-    "no-epoch-check": 0,
+    "no-epoch-check": 2,
     "wiped-replica-counts": 7,
     "early-acknowledgement": 0,
     "unclean-member-stays": 9,

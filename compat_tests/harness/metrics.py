@@ -1,0 +1,26 @@
+"""A node's metrics, as Prometheus would read them."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from compat_tests.harness.broker import Broker
+
+LISTENER = "barnabas.metrics.listener"
+
+
+def metrics(broker: Broker) -> dict[tuple[str, str], float]:
+    """Values by name and partition ("topic-0", "" for the node's own)."""
+    port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, "-".join([sample.labels[name] for name in ("topic", "partition") if sample.labels])): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
