@@ -152,8 +152,8 @@ def test_a_batch_that_unpacks_beyond_its_bound_is_one_that_cannot_be_read(
 
     monkeypatch.setattr(codecs, "_map", noted)
     bench = Bench()
-    batch = build_batch([Record(0, 0, None, bytes(8 << 20))], codec=Codec.ZSTD)
-    assert len(batch) < 1000
+    batch = build_batch([Record(0, 0, None, bytes(2 << 20))], codec=Codec.GZIP)
+    assert len(batch) < 50_000
     bench.partition.log.append_as_leader(batch, 0)
     reader = CommittedReader(bench.partition, bench.runtime, 0, bench.wake)
     assert reader.take(1) == []
