@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 REPETITIONS_MAX: Final = 10  # in a request
 PARTITIONS_NAMED_MAX: Final = 10_000  # or all that there are
 MESSAGE: Final = f"The request repeats names more than {REPETITIONS_MAX} times."
+TOO_MANY_TOPICS: Final = "The request names more topics than there are."
 TOO_MANY_PARTITIONS: Final = "The request names more partitions than there are."
 
 

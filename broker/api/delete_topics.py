@@ -5,8 +5,12 @@ The topic is gone from the metadata when the answer leaves; its files follow aft
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_TOPICS
+from barnabas.broker.sliced_handler import answer_in_slices
 from barnabas.controller.operations.topics import DeletedTopic, delete_topics
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_topics import (
@@ -28,6 +32,10 @@ def delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopic
             message = "This version does not support topic deletion being disabled."
             return _refuse(wanted, ErrorCode.INVALID_REQUEST, message)
         return _refuse(wanted, ErrorCode.TOPIC_DELETION_DISABLED, ErrorCode.TOPIC_DELETION_DISABLED.message)
+
+    if len(wanted) > max(PARTITIONS_NAMED_MAX, len(context.services.controller.image.topics)):
+        answer_in_slices(context, _refuse_many(wanted))
+        return PENDING
 
     def done(results: list[DeletedTopic]) -> None:
         context.complete(DeleteTopicsResponse(responses=[_result(topic) for topic in results]))
@@ -53,3 +61,12 @@ def _refuse(wanted: Wanted, error: ErrorCode, message: str) -> DeleteTopicsRespo
             for name, topic_id in wanted
         ]
     )
+
+
+def _refuse_many(wanted: Wanted) -> Generator[None, None, DeleteTopicsResponse]:
+    """More topics than there are."""
+    response = DeleteTopicsResponse()
+    for each in wanted:
+        response.responses += _refuse([each], ErrorCode.INVALID_REQUEST, TOO_MANY_TOPICS).responses
+        yield
+    return response

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from barnabas.broker.context import RequestContext
 from barnabas.broker.metadata_view import TOPIC_OPERATIONS, MetadataView
 from barnabas.broker.registry import api
+from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX
 from barnabas.broker.sliced_handler import sliced
 from barnabas.controller.image import INTERNAL_TOPICS, PartitionState
 from barnabas.controller.operations.topic_names import invalid_topic_name
@@ -34,6 +35,8 @@ def describe(
     image = view.image
     named = [topic.name for topic in request.topics]
     cursor = request.cursor
+    if len(named) > max(PARTITIONS_NAMED_MAX, len(image.topics)):
+        return _refuse(named)
     names = sorted(set(named or image.topics))
     if cursor is not None:
         if cursor.partition_index < 0 or (named and cursor.topic_name not in named):

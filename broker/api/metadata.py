@@ -58,20 +58,36 @@ def metadata(
     if topics is None or (context.api_version == 0 and not topics):
         answer = _Answer(context, request)
         return (yield from answer.response(list(image.topics.values()), answer.topic))
-    refused = _refuse(context.api_version, topics)
-    if refused is not None:
-        return refused
-    ids = dict.fromkeys(topic.topic_id for topic in topics if topic.topic_id != ZERO_UUID)
+    ids: dict[bytes, None] = {}
+    names: dict[str, None] = {}
+    has_null, has_neither = False, False
+    for topic in topics:
+        if topic.topic_id != ZERO_UUID:
+            ids[topic.topic_id] = None
+        elif topic.name is None:
+            has_neither = True
+        if topic.name is None:
+            has_null = True
+        else:
+            names[topic.name] = None
+        yield
+    if 10 <= context.api_version <= 11 and (has_null or ids):
+        return _refuse(topics, ErrorCode.INVALID_REQUEST)
+    if has_neither and not ids:
+        return _refuse(topics, ErrorCode.UNKNOWN_SERVER_ERROR)
     if ids:
         answer = _Answer(context, request)
         return (yield from answer.response(ids, answer.topic_by_id))
-    names = list(dict.fromkeys(topic.name for topic in topics if topic.name is not None))
-    missing = [name for name in names if name not in image.topics and _creatable(name)]
-    may_create = request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable
-    if may_create and 0 < len(missing) <= PARTITIONS_PER_REQUEST_MAX:
-        _create(context, request, names, missing)
-        return PENDING
-    return (yield from _by_name(context, request, names))
+    if request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
+        missing = []
+        for name in names:
+            if name not in image.topics and _creatable(name):
+                missing.append(name)
+            yield
+        if 0 < len(missing) <= PARTITIONS_PER_REQUEST_MAX:
+            _create(context, request, list(names), missing)
+            return PENDING
+    return (yield from _by_name(context, request, list(names)))
 
 
 def _creatable(name: str) -> bool:
@@ -79,16 +95,8 @@ def _creatable(name: str) -> bool:
     return invalid_topic_name(name) is None and name != SHARE_GROUP_STATE_TOPIC
 
 
-def _refuse(api_version: int, topics: list[MetadataRequestTopic]) -> MetadataResponse | None:
+def _refuse(topics: list[MetadataRequestTopic], error: ErrorCode) -> MetadataResponse:
     """Kafka's answer to topics that are named in no way the version knows."""
-    if 10 <= api_version <= 11 and any(t.name is None or t.topic_id != ZERO_UUID for t in topics):
-        error = ErrorCode.INVALID_REQUEST
-    elif any(topic.name is None and topic.topic_id == ZERO_UUID for topic in topics) and all(
-        topic.topic_id == ZERO_UUID for topic in topics
-    ):
-        error = ErrorCode.UNKNOWN_SERVER_ERROR
-    else:
-        return None
     return MetadataResponse(
         topics=[
             MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)

@@ -10,7 +10,9 @@ from barnabas.broker.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CREATE_TOPICS_RESPONSE,
+    CreatableTopic,
     CreatableTopicResult,
+    CreateTopicsRequest,
     CreateTopicsResponse,
 )
 from barnabas.wire.messages.incremental_alter_configs import (
@@ -20,6 +22,8 @@ from barnabas.wire.messages.incremental_alter_configs import (
 )
 from barnabas.wire.primitives import MAX_ERROR_MESSAGE_CHARACTERS, EncodeError
 
+from barnabas.testing import Broker
+from barnabas.testing.raw_client import RawClient
 from barnabas.testing.threaded_node import ThreadedNode
 
 CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 19, 44
@@ -67,3 +71,25 @@ def test_an_error_message_that_quotes_a_long_value_is_cut(
     assert result.error_message.startswith("Invalid value éé")
     assert len(result.error_message) == MAX_ERROR_MESSAGE_CHARACTERS
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_every_node_of_a_cluster_answers_a_long_value_with_a_message_that_is_cut(version: int) -> None:
+    """All but one of them ask the active controller, whose answer they wait for."""
+    with Broker(nodes=3) as broker:
+        for node in broker.nodes:
+            client = RawClient(node.port)
+            resource = AlterConfigsResource(
+                resource_type=4,
+                resource_name="",
+                configs=[AlterableConfig(name="log.cleaner.threads", value=LONGEST)],
+            )
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            (result,) = client.ask(INCREMENTAL_ALTER_CONFIGS, version, request).responses
+            assert result.error_code == ErrorCode.INVALID_REQUEST
+            assert len(result.error_message) == MAX_ERROR_MESSAGE_CHARACTERS
+            topic = CreatableTopic(name=LONGEST, num_partitions=1, replication_factor=1)
+            (created,) = client.ask(CREATE_TOPICS, 5 + version, CreateTopicsRequest(topics=[topic])).topics
+            assert (created.name, created.error_code) == (LONGEST, ErrorCode.INVALID_TOPIC_EXCEPTION)
+            assert len(created.error_message) == MAX_ERROR_MESSAGE_CHARACTERS
+            client.socket.close()

@@ -412,3 +412,23 @@ def test_more_topics_than_partitions_may_be_added_are_refused_without_a_decision
     results = asker.ask(37, 3, cp.CreatePartitionsRequest(topics=topics)).results
     assert {each.error_code for each in results} == {ErrorCode.POLICY_VIOLATION}
     assert len(results) == 10_001
+
+
+@pytest.mark.parametrize("key", [20, 75])
+def test_more_topics_than_there_are_are_not_gone_through(
+    asker: Asker, monkeypatch: pytest.MonkeyPatch, key: int
+) -> None:
+    monkeypatch.setattr("barnabas.broker.api.delete_topics.PARTITIONS_NAMED_MAX", 2)
+    monkeypatch.setattr("barnabas.broker.api.describe_topic_partitions.PARTITIONS_NAMED_MAX", 2)
+    asker.create("a")
+    names = ["a", "x", "y"]
+    if key == 20:
+        topics = [dt.DeleteTopicState(name=name) for name in names]
+        answers = asker.ask(20, 6, dt.DeleteTopicsRequest(topics=topics)).responses
+    else:
+        described = dtp.DescribeTopicPartitionsRequest(topics=[dtp.TopicRequest(name=name) for name in names])
+        answers = asker.ask(75, 0, described).topics
+    assert [(each.name, each.error_code) for each in answers] == [
+        (name, ErrorCode.INVALID_REQUEST) for name in names
+    ]
+    assert "a" in asker.node.services.controller.image.topics
