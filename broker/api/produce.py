@@ -51,7 +51,13 @@ from barnabas.wire.primitives import MALFORMED, DecodeError, long_uvarint
 from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, BatchHeader, RecordBatchError, read_header
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from barnabas.storage.validation import Inspected
+    from barnabas.wire.compression import Bytes
+
+    # What is to be appended to a partition, and where its answer goes
+    Part = tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]
 
 log = logging.getLogger("barnabas.produce")
 
@@ -197,7 +203,7 @@ def _later(
 class _Serving:
     """A request whose first partitions have been served: serves the others, in their order."""
 
-    __slots__ = ("_byte_count", "_context", "_held", "_parts", "_position", "_request", "_topics")
+    __slots__ = ("_context", "_current", "_held", "_is_large", "_others", "_records", "_request", "_topics")
 
     def __init__(
         self,
@@ -211,19 +217,29 @@ class _Serving:
         self._request = request
         self._topics = topics
         self._held = held
-        self._parts: list[tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]] = []
-        self._position = 0
-        self._byte_count = 0
+        self._is_large = sum(len(data.partition_data) for data in request.topic_data) > TURN_PARTITIONS
+        views: list[Bytes] = []
         for number, data in enumerate(request.topic_data):
             if number == len(topics):
                 topics.append(TopicProduceResponse(data.name, data.topic_id, []))
-            answers = topics[number].partition_responses
+            served = len(topics[number].partition_responses)
+            views += [part.records for part in data.partition_data[served:] if part.records]
+        self._records = memoryview(bytearray().join(views))  # in one piece: there may be very many
+        context.services.waiting_produce_bytes += len(self._records)
+        self._others = self._parts()
+        self._current = next(self._others, None)
+
+    def _parts(self) -> Iterator[Part]:
+        """The partitions that are left, each with its part of the copy."""
+        position = 0
+        for data, topic in zip(self._request.topic_data, self._topics, strict=True):
+            answers = topic.partition_responses
             for part in data.partition_data[len(answers) :]:
-                if isinstance(part.records, memoryview):
-                    part.records = memoryview(bytearray(part.records))
-                    self._byte_count += len(part.records)
-                self._parts.append((data, part, answers))
-        context.services.waiting_produce_bytes += self._byte_count
+                if part.records:
+                    end = position + len(part.records)
+                    part.records = self._records[position:end]
+                    position = end
+                yield data, part, answers
 
     def go_on(self, unread: RecordsUnread | None = None) -> Outcome:
         """In the next turn, or once these records have been read."""
@@ -236,16 +252,16 @@ class _Serving:
 
     def _turn(self, inspected: Inspected | None = None) -> None:
         """Serve, for a while."""
-        context, request, parts = self._context, self._request, self._parts
+        context, request = self._context, self._request
         monotonic = context.services.runtime.monotonic
         deadline = monotonic() + TURN_S
         response: ProduceResponse | Outcome
         try:
-            while self._position < len(parts):
-                data, part, answers = parts[self._position]
+            while self._current is not None:
+                data, part, answers = self._current
                 answers.append(_serve(context, request, data, part, self._held, inspected))
                 inspected = part.records = None
-                self._position += 1
+                self._current = next(self._others, None)
                 if monotonic() >= deadline:
                     self.go_on()
                     return
@@ -256,18 +272,19 @@ class _Serving:
         except Exception:
             log.exception("a produce request of %s failed; closing its connection", context.client_host)
             response = CLOSE_CONNECTION
-        context.services.waiting_produce_bytes -= self._byte_count
-        if isinstance(response, ProduceResponse) and len(parts) > TURN_PARTITIONS:
+        context.services.waiting_produce_bytes -= len(self._records)
+        if isinstance(response, ProduceResponse) and self._is_large:
             encode_in_thread(context, response)
         elif response is not PENDING:
             context.complete(response)
 
     def _inspected(self, inspected: Inspected | None, error: BaseException | None) -> None:
         if error is not None:
-            data, part, answers = self._parts[self._position]
+            assert self._current is not None
+            data, part, answers = self._current
             answers.append(_refuse_inspected(self._context, data, part, error))
             part.records = None
-            self._position += 1
+            self._current = next(self._others, None)
         self._turn(inspected)
 
 
