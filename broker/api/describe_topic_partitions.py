@@ -36,11 +36,11 @@ def describe(
     named = [topic.name for topic in request.topics]
     cursor = request.cursor
     if len(named) > max(PARTITIONS_NAMED_MAX, len(image.topics)):
-        return _refuse(named)
+        return (yield from _refuse(named))
     names = sorted(set(named or image.topics))
     if cursor is not None:
         if cursor.partition_index < 0 or (named and cursor.topic_name not in named):
-            return _refuse(named)
+            return (yield from _refuse(named))
         names = [name for name in names if name >= cursor.topic_name]
     response = DescribeTopicPartitionsResponse()
     room = max(
@@ -63,13 +63,14 @@ def describe(
     return response
 
 
-def _refuse(names: list[str]) -> DescribeTopicPartitionsResponse:
-    return DescribeTopicPartitionsResponse(
-        topics=[
+def _refuse(names: list[str]) -> Generator[None, None, DescribeTopicPartitionsResponse]:
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        response.topics.append(
             DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
-            for name in names
-        ]
-    )
+        )
+        yield
+    return response
 
 
 def _describe(view: MetadataView, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:
