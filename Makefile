@@ -113,7 +113,7 @@ chaos: $(JARS)
 # Fifty moved leaders and twenty killed ones a round; ten million messages each way.
 chaos-nats: $(JARS)
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-2} BARNABAS_NATS_MESSAGES=$${BARNABAS_NATS_MESSAGES:-10000000} \
-	  $(PYTEST) -q compat_tests/nats $(ARGS)
+	  $(PYTEST) -q compat_tests/nats compat_tests/simulation/test_bound_topics.py $(ARGS)
 
 # So many mutated requests of each kind; what fails prints the command that runs its case alone.
 fuzz: $(INSTALLED)

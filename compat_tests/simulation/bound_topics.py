@@ -1,0 +1,228 @@
+"""One seed of a topic bound to core NATS: leaders move and die, partitions move, connections to the server break.
+
+What must hold: each message that the server has taken is in the log exactly once, or is missing and was published in a time
+that a broker has logged as a gap; and what is published to one subject is in its order, but for messages of a gap that another
+broker has had after all.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from barnabas.wire.record_batch import iterate_records
+
+from compat_tests.simulation import checkers
+from compat_tests.simulation.admins import REASSIGN, TIMEOUT_MS, Admin
+from compat_tests.simulation.history import Violation
+from compat_tests.simulation.nats_server import HOST, PORT, SimulatedNats
+from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
+from compat_tests.simulation.tasks import Task, sleep
+from compat_tests.simulation.tuning import small
+from compat_tests.simulation.wire_client import Gone
+
+TOPIC, PARTITIONS, SUBJECTS = "bound", 2, 5
+PUBLISHES_FOR_S = 25.0
+SHAPE = ("broker,controller",) * 3 + ("broker",)
+_GAP = re.compile(rf"topic {TOPIC}: messages published from (\S+) to (\S+) \(")
+
+
+class Gap(NamedTuple):
+    """As a broker has logged it, in ms."""
+
+    begin: float
+    end: float
+
+
+class _GapLog(logging.Handler):
+    """The gaps that brokers log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.gaps: list[Gap] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        found = _GAP.match(record.getMessage())
+        if found is not None:
+            begin, end = (datetime.fromisoformat(time).timestamp() * 1000 for time in found.groups())
+            self.gaps.append(Gap(begin, end))
+
+
+class BoundTopicSimulation(Simulation):
+    """See the module."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, SHAPE)
+        self.tasks: list[Task] = []
+        self.server = SimulatedNats(seed, self.network)
+        self.published: dict[bytes, float] = {}  # when, in ms
+        self.gaps = _GapLog()
+        for node in self.nodes:  # times of gaps are those of their clocks
+            node.wall_offset_ms = 0
+
+    def _choose_properties(self) -> dict[str, str]:
+        return {
+            **super()._choose_properties(),
+            "nats.servers": f"nats://{HOST}:{PORT}",
+            "log.flush.interval.messages": str((1 << 63) - 1),
+        }
+
+    # -- what happens
+
+    def run(self) -> None:
+        log = logging.getLogger("barnabas.nats")
+        log.addHandler(self.gaps)
+        try:
+            with self.watch.installed(), small(random.Random(self.random.random())):
+                self._run()
+        finally:
+            log.removeHandler(self.gaps)
+
+    def _run(self) -> None:
+        for node in self.nodes:
+            node.start()
+        nodes = [node.node_id for node in self.brokers]
+        admin = Admin(self.client("setup"), self.history, nodes, 3, lambda: True)
+        configs = {"nats.subjects": "b.>", "min.insync.replicas": "2"}
+        setup = Task(self.client_runtime, admin.create(TOPIC, PARTITIONS, configs))
+        self._run_until(
+            FORMS_WITHIN_S, lambda: setup.is_done and self.is_whole(), "the cluster does not form"
+        )
+        self._step(2.0)
+        self.tasks = [Task(self.client_runtime, each) for each in (self._publish(), self._move())]
+        end = self.world.now + PUBLISHES_FOR_S
+        while self.world.now < end:
+            self._step(self.random.choice((0.1, 0.5, 1.0, 2.0, 4.0)))
+            self.random.choice(self._faults())()
+        self.faults.heal()
+        self._run_until(HEALS_WITHIN_S, self.is_whole, "the cluster does not heal")
+        self._step(5.0)
+        self.going_on = False
+        self._run_until(HEALS_WITHIN_S, self.is_settled, "the cluster does not heal")
+        self._step(5.0)
+        self._run_until(HEALS_WITHIN_S, self.is_replicated, "followers do not catch up")
+        self._check()
+
+    def _faults(self) -> list[Callable[[], object]]:
+        faults = self.faults
+        return [
+            self._end_leader, self._end_leader, faults._kill, faults._stop_cleanly, faults._pause, faults._cut_pair,
+            self._break_connection, self._break_connection, self._lose_server, lambda: None,
+        ]  # fmt: skip
+
+    def _end_leader(self) -> None:
+        """As soon as all replicas are in sync."""
+        if not self.is_whole():
+            return
+        image = self.brokers[0].services.controller.image
+        leader = image.topics[TOPIC].partitions[self.random.randrange(PARTITIONS)].leader
+        (node,) = [each for each in self.nodes if each.node_id == leader]
+        self.note(f"{node.host} goes, just when all are in sync")
+        self.history.count("leaders that go when all are in sync")
+        (node.stop if self.random.random() < 0.5 else node.kill)()
+        self.client_runtime.call_later(self.random.uniform(0.1, 3.0), node.start_again)
+
+    def _break_connection(self) -> None:
+        node = self.random.choice(self.brokers)
+        self.note(f"the connection of {node.host} to NATS breaks")
+        self.history.count("connections to NATS that break")
+        self.network.reset(node.host, HOST)
+        self.network.reset(HOST, node.host)
+
+    def _lose_server(self) -> None:
+        """One broker does not reach it for a while, and knows."""
+        node, seconds = self.random.choice(self.brokers), self.random.choice((0.5, 3.0, 8.0))
+        self.note(f"{node.host} does not reach NATS for {seconds} s")
+        self.history.count("brokers that do not reach NATS")
+        self._break_connection_of(node.host, seconds)
+
+    def _break_connection_of(self, host: str, seconds: float) -> None:
+        network = self.network
+        for pair in ((host, HOST), (HOST, host)):
+            network.reset(*pair)
+            network.block(*pair)
+            self.client_runtime.call_later(seconds, partial(network.unblock, *pair))
+
+    async def _publish(self) -> None:
+        number = 0
+        runtime = self.server.runtime
+        while self.going_on:
+            for _ in range(self.random.randint(1, 5)):
+                payload = b"%d" % number
+                self.published[payload] = runtime.time_ms()
+                self.server.publish(b"b.%d" % (number % SUBJECTS), payload)
+                number += 1
+            await sleep(self.client_runtime, self.random.choice((0.005, 0.02, 0.1)))
+
+    async def _move(self) -> None:
+        """Partitions move to other brokers."""
+        client = self.client("moves")
+        while self.going_on:
+            await client.pause(self.random.choice((1.0, 3.0)))
+            if not self.is_whole():
+                continue
+            replicas = client.random.sample(
+                [node.node_id for node in self.brokers], client.random.choice((2, 3))
+            )
+            wanted = ReassignablePartition(client.random.randrange(PARTITIONS), replicas)
+            request = AlterPartitionReassignmentsRequest(
+                TIMEOUT_MS, True, [ReassignableTopic(TOPIC, [wanted])]
+            )
+            try:
+                answer = await client.ask(client.anybody(), REASSIGN, 1, request)
+            except Gone:
+                await client.refresh()
+                continue
+            if answer.error_code == ErrorCode.NONE:
+                self.note(f"{TOPIC}-{wanted.partition_index} moves to {replicas}")
+                self.history.count("moves of bound partitions")
+
+    # -- what must hold
+
+    def _is_in_gap(self, time_ms: float) -> bool:
+        """The log tells whole milliseconds."""
+        return any(gap.begin - 1 <= time_ms <= gap.end + 1 for gap in self.gaps.gaps)
+
+    def _check(self) -> None:
+        counts: dict[bytes, int] = {}
+        image = self.brokers[0].services.controller.image
+        topic = image.topics[TOPIC]
+        for index, state in topic.partitions.items():
+            (node,) = [each for each in self.nodes if each.node_id == state.leader]
+            last: dict[bytes, int] = {}
+            for _, data in checkers._held(node.node, topic.topic_id, index):
+                for record in iterate_records(data):
+                    value, subject = bytes(record.value or b""), bytes(record.key or b"")
+                    counts[value] = counts.get(value, 0) + 1
+                    if last.get(subject, -1) >= int(value) and counts[value] == 1:
+                        if not self._is_in_gap(self.published[value]):
+                            raise Violation(f"{value!r} of {subject!r} comes behind {last[subject]}")
+                        self.history.count("messages of gaps that come late")
+                    last[subject] = max(int(value), last.get(subject, -1))
+        twice = [value for value, count in counts.items() if count > 1]
+        if twice:
+            raise Violation(f"{len(twice)} messages are there twice: {twice[:5]}")
+        missing = {value: at for value, at in self.published.items() if value not in counts}
+        silent = {value: at for value, at in missing.items() if not self._is_in_gap(at)}
+        self.history.count("messages published", len(self.published))
+        self.history.count("messages missing in gaps", len(missing) - len(silent))
+        self.history.count("gaps", len(self.gaps.gaps))
+        if silent:
+            first, at = next(iter(silent.items()))
+            start = self.server.runtime.time_ms() - self.world.now * 1000
+            raise Violation(
+                f"{len(silent)} messages are missing outside of gaps, of {len(missing)}; the first is {first!r}, published at "
+                f"{(at - start) / 1000:.3f}; gaps "
+                f"{[((gap.begin - start) / 1000, (gap.end - start) / 1000) for gap in self.gaps.gaps]}"
+            )

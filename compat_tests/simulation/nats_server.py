@@ -1,0 +1,115 @@
+"""A core nats-server on the simulated network, and a publisher that knows when the server has taken what.
+
+Of the protocol what brokers use: INFO, CONNECT, PING, PONG, SUB, UNSUB, PUB and HPUB. What a subscriber is owed is sent at once,
+in the order in which it was published; one whose connection has ended gets nothing, and nothing is kept for it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from barnabas.testing.virtual_network import VirtualNetwork
+from barnabas.testing.virtual_runtime import VirtualRuntime
+
+HOST, PORT = "nats", 4222
+_INFO = {
+    "server_id": "S",
+    "server_name": "simulated",
+    "version": "2.11.0",
+    "proto": 1,
+    "headers": True,
+    "max_payload": 1 << 20,
+}
+
+
+class SimulatedNats:
+    """The process; it lives as long as the world."""
+
+    def __init__(self, seed: int, network: VirtualNetwork) -> None:
+        self.runtime = VirtualRuntime(seed, network=network, host=HOST)
+        self.connections: dict[_Connection, None] = {}
+        self.taken: list[tuple[float, bytes]] = []  # published by `publish`: when, and what
+        self.runtime.listen(HOST, PORT, lambda: _Connection(self))
+
+    def publish(self, subject: bytes, payload: bytes, headers: bytes = b"") -> None:
+        for connection in tuple(self.connections):
+            connection.deliver(subject, payload, headers, b"")
+
+
+class _Connection:
+    """Of one client."""
+
+    def __init__(self, server: SimulatedNats) -> None:
+        self._server = server
+        self._subscriptions: dict[bytes, list[bytes]] = {}  # tokens by id
+        self._received = bytearray()
+        self._transport: Any = None
+
+    # -- the transport's protocol
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._server.connections[self] = None
+        transport.write(b"INFO %b\r\n" % json.dumps(_INFO).encode())
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._server.connections.pop(self, None)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        """A slow reader gets what it is owed all the same."""
+
+    def resume_writing(self) -> None:
+        """See `pause_writing`."""
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        while (end := received.find(b"\r\n")) >= 0:
+            verb, _, rest = bytes(received[:end]).partition(b" ")
+            words = rest.split()
+            size = int(words[-1]) + 2 if verb in (b"PUB", b"HPUB") else 0
+            if len(received) < end + 2 + size:
+                return
+            body = bytes(received[end + 2 : end + size])
+            del received[: end + 2 + size]
+            self._obey(verb, words, body)
+
+    def _obey(self, verb: bytes, words: list[bytes], body: bytes) -> None:
+        if verb == b"PING":
+            self._transport.write(b"PONG\r\n")
+        elif verb == b"SUB":
+            self._subscriptions[words[-1]] = words[0].split(b".")
+        elif verb == b"UNSUB":
+            self._subscriptions.pop(words[0], None)
+        elif verb in (b"PUB", b"HPUB"):
+            sizes = 1 if verb == b"PUB" else 2
+            headers = body[: int(words[-2])] if sizes == 2 else b""
+            reply = words[1] if len(words) > 1 + sizes else b""
+            for connection in tuple(self._server.connections):
+                connection.deliver(words[0], body[len(headers) :], headers, reply)
+
+    def deliver(self, subject: bytes, payload: bytes, headers: bytes, reply: bytes) -> None:
+        tokens = subject.split(b".")
+        for identity, pattern in self._subscriptions.items():
+            if _matches(pattern, tokens):
+                where = b" ".join(filter(None, (subject, identity, reply)))
+                sizes = (
+                    b"%d %d" % (len(headers), len(headers) + len(payload))
+                    if headers
+                    else b"%d" % len(payload)
+                )
+                verb = b"HMSG" if headers else b"MSG"
+                self._transport.write(b"%b %b %b\r\n%b%b\r\n" % (verb, where, sizes, headers, payload))
+
+
+def _matches(pattern: list[bytes], tokens: list[bytes]) -> bool:
+    for place, wanted in enumerate(pattern):
+        if wanted == b">":
+            return len(tokens) > place
+        if place >= len(tokens) or wanted not in (b"*", tokens[place]):
+            return False
+    return len(pattern) == len(tokens)
