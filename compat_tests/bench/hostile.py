@@ -42,7 +42,7 @@ TOPICS = {
     "fuzz-compacted": {"cleanup.policy": "compact"},
     "fuzz-packed": {"compression.type": "gzip"},
 }
-PERIOD_S = 0.002  # between two small produces
+PERIOD_S = 0.02  # between two small produces, so that a slow one does not make the next ones late
 _KILOBYTE = prepared.batch(1, 1000)
 _SECONDS_MAX = 60.0  # of one measurement, even where the hostile client is not through with its requests
 _ANSWER_MAX = 256 << 20  # what a hostile client reads at once
