@@ -149,7 +149,7 @@ FOUND_BY = {
     "every-clock-is-believed": 9,
     "followers-expire": 0,
     "strangers-replicate": 0,
-    "answers-without-session": 8,
+    "answers-without-session": 20,
 }
 
 
