@@ -262,7 +262,9 @@ class Alignment:
             return
         for index in standby.partitions:
             lane = self._ingest.lanes.get(index)
-            if lane is not None:
+            if (
+                lane is not None and standby.broker in lane.partition.state.replicas
+            ):  # anybody may publish there
                 self.standbys.told(standby, index)
                 if lane.partition.leadership is not None:
                     lane.partition.leadership.reconsider(standby.broker)

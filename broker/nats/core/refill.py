@@ -87,7 +87,8 @@ class Refill:
         if not self._number or number != self._number:
             return
         for index in partitions:
-            self._absent.setdefault(index, set()).add(broker)
+            if index in self._lacking and broker in self._lacking[index].isr:
+                self._absent.setdefault(index, set()).add(broker)
         if all(
             len(self._absent.get(index, ())) >= len(partition.isr) - 1
             for index, partition in self._lacking.items()

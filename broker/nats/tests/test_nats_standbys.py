@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -137,6 +138,18 @@ def test_a_follower_says_that_it_could_lead_once_it_has_counted(joining: Joining
     assert not joining.told, "it is in the ISR"
     joining.lead()
     assert not joining.lapses
+
+
+def test_only_replicas_may_say_that_they_could_lead(joining: Joining) -> None:
+    joining.lead()
+    told: list[int] = []
+    standbys: Any = joining.alignment.standbys
+    standbys.told = lambda standby, _partition: told.append(standby.broker)
+    for broker in (1, 9):
+        payload = msgspec.json.encode(Standby(broker, 100 + broker, [0, 5]))
+        joining.alignment._standby_came(b"", b"", b"", payload)
+    joining.alignment._standby_came(b"", b"", b"", b"{")
+    assert told == [1]
 
 
 def test_there_is_no_shadow_of_a_log_that_is_far_behind(joining: Joining) -> None:
