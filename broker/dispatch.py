@@ -24,7 +24,7 @@ from barnabas.broker.registry import (
     Registration,
     Usual,
 )
-from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
+from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES, names_many_topics
 from barnabas.broker.server_error import encode_or_server_error
 from barnabas.storage.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
@@ -120,7 +120,10 @@ class Dispatcher:
                 return body
             response = body
         if response is None:
-            if end - position > LARGE_BODY_BYTES and route.api_key != PRODUCE:
+            if end - position > LARGE_BODY_BYTES and (
+                route.api_key != PRODUCE
+                or names_many_topics(buffer, position, flexible=route.flexible_request)
+            ):
                 body = buffer[position:end].tobytes()
                 self._services.large_requests.serve(context, route.read, route.handler, body)
                 return Outcome.PENDING

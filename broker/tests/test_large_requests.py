@@ -12,11 +12,22 @@ import msgspec
 import pytest
 from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.large_requests import LargeRequests
-from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
+from barnabas.broker.request_memory import (
+    BODY_BYTES_MAX,
+    LARGE_BODY_BYTES,
+    PRODUCE_TOPICS,
+    names_many_topics,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
-from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.messages.produce import (
+    PRODUCE_REQUEST,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.testing.virtual_runtime import VirtualRuntime
@@ -117,3 +128,61 @@ def test_a_large_request_of_another_node_is_decoded_in_a_thread(monkeypatch: pyt
     runtime.run_until_idle()
     (reply,) = replies
     assert msgspec.msgpack.decode(reply, type=ControllerAnswer).error == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", [7, 9, 13])
+@pytest.mark.parametrize("transactional_id", [None, "t" * 200])
+def test_a_produce_of_many_topics_is_large_and_one_of_many_bytes_is_not(
+    version: int, transactional_id: str | None
+) -> None:
+    def many(topics: int) -> bool:
+        request = ProduceRequest(
+            transactional_id,
+            1,
+            1000,
+            [TopicProduceData("t", bytes(16), [PartitionProduceData(0, b"r" * 99)])] * topics,
+        )
+        parts: list[Any] = list(PRODUCE_REQUEST.encode(version, request))
+        body = b"?" + b"".join(parts)
+        return names_many_topics(memoryview(body), 1, flexible=version >= 9)
+
+    assert not many(PRODUCE_TOPICS)
+    assert many(PRODUCE_TOPICS + 1)
+    assert not names_many_topics(memoryview(b"\x7f\xff"), 0, flexible=version >= 9)
+
+
+def test_a_produce_of_many_topics_is_answered_as_any(
+    node: ThreadedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large: list[int] = []
+    serve = LargeRequests.serve
+
+    def counted(self: LargeRequests, context: Any, read: Any, handler: Any, body: bytes) -> None:
+        large.append(len(body))
+        serve(self, context, read, handler, body)
+
+    monkeypatch.setattr(LargeRequests, "serve", counted)
+    client = node.client()
+    topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+    assert client.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic])).topics[0].error_code == 0
+    batch = build_batch([Record(0, 1_700_000_000_000, None, b"value")])
+    unknown = [
+        TopicProduceData(f"unknown-{number}", partition_data=[PartitionProduceData(0, batch)])
+        for number in range(1500)
+    ]
+    known = TopicProduceData("t", partition_data=[PartitionProduceData(0, batch)])
+    request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[*unknown, known])
+    behind = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[known])
+    client.socket.sendall(client.frame(PRODUCE, 9, request) + client.frame(PRODUCE, 9, behind))
+    answers = [client.receive(PRODUCE, 9)[1].responses for _ in range(2)]
+    assert len(large) == 1
+    assert {topic.partition_responses[0].error_code for topic in answers[0][:-1]} == {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    offsets = [topics[-1].partition_responses[0].base_offset for topics in answers]
+    assert offsets == [0, 1]
+    request.acks = 0
+    request.topic_data = [known] * 1500
+    client.socket.sendall(client.frame(PRODUCE, 9, request))
+    assert client.ask(PRODUCE, 9, behind).responses[0].partition_responses[0].base_offset > 1
+    assert len(large) == 2
