@@ -20,11 +20,12 @@ from barnabas.broker.registry import (
     AUTHENTICATE_BROKER,
     REGISTRATIONS,
     Handler,
+    Large,
     Outcome,
     Registration,
     Usual,
 )
-from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES, names_many_topics
+from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.server_error import encode_or_server_error
 from barnabas.storage.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
@@ -57,6 +58,7 @@ class Route(msgspec.Struct, frozen=True):
     write: Writer[Any]
     handler: Handler
     usual: Usual | None
+    large: Large | None
     flexible_request: bool
     flexible_response_header: bool
     answers_records: bool  # the response may hold file regions, which only the writer can turn into bytes
@@ -120,18 +122,24 @@ class Dispatcher:
                 return body
             response = body
         if response is None:
-            if end - position > LARGE_BODY_BYTES and (
-                route.api_key != PRODUCE
-                or names_many_topics(buffer, position, flexible=route.flexible_request)
-            ):
-                body = buffer[position:end].tobytes()
-                self._services.large_requests.serve(context, route.read, route.handler, body)
-                return Outcome.PENDING
-            request, _ = route.read(buffer, position, end)
-            response = route.handler(context, request)
+            if end - position > LARGE_BODY_BYTES:
+                response = self._serve_large(route, context, buffer, position, end)
+            if response is None:
+                request, _ = route.read(buffer, position, end)
+                response = route.handler(context, request)
         if isinstance(response, Outcome):
             return response
         return _frame(route, correlation_id, response)
+
+    def _serve_large(
+        self, route: Route, context: RequestContext, buffer: memoryview, start: int, end: int
+    ) -> Outcome | None:
+        """None when it is to be decoded now, as any."""
+        if route.large is not None:
+            return route.large(context, route.read, buffer, start, end)
+        body = buffer[start:end].tobytes()
+        self._services.large_requests.serve(context, route.read, route.handler, body)
+        return Outcome.PENDING
 
     def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
         """The frame of a response that comes after its handler returned PENDING."""
@@ -158,6 +166,7 @@ class Dispatcher:
                 write=response.writers[api_version],
                 handler=registration.handler,
                 usual=self._usual(registration, flexible=request.flexible(api_version)),
+                large=registration.large,
                 flexible_request=request.flexible(api_version),
                 # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
                 flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,
@@ -173,6 +182,7 @@ class Dispatcher:
             write=response.writers[0],
             handler=registration.handler,
             usual=None,
+            large=None,
             flexible_request=False,
             flexible_response_header=False,
             answers_records=False,
@@ -192,6 +202,7 @@ class Dispatcher:
             write=SASL_AUTHENTICATE_RESPONSE.writers[0],
             handler=authentication.serve,
             usual=None,
+            large=None,
             flexible_request=False,
             flexible_response_header=False,
             answers_records=False,

@@ -3,7 +3,7 @@
 A request without records is small: ten thousand partitions take half a megabyte. One of BODY_BYTES_MAX, made of the
 smallest elements there are, takes a second to decode and fifty times its size in memory. So a thread decodes it, a sliced
 handler takes its slices, and a thread encodes the answer; then it is the next one's turn. Another handler is called at
-once, and may answer when it likes.
+once, and may answer when it likes. A Produce is as large as its records; api/produce.py says which are decoded here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from barnabas.storage.background import Steps
     from barnabas.storage.runtime import Runtime
     from barnabas.wire.message_type import Reader
+    from barnabas.wire.primitives import Buffer
 
 log = logging.getLogger("barnabas.connection")
 
@@ -40,7 +41,7 @@ class LargeRequests:
         self._warnings = RepeatedWarnings(runtime, log)
 
     def decode(
-        self, read: Reader[Any], body: bytes, done: Callable[[Any, BaseException | None], object]
+        self, read: Reader[Any], body: Buffer, done: Callable[[Any, BaseException | None], object]
     ) -> None:
         """`done(request, None)`, or `done(None, error)`, which is a DecodeError when the bytes are not a request."""
         self._queue.add(_decode(read, body), done)
@@ -57,20 +58,23 @@ class LargeRequests:
     ) -> None:
         if context.closed:
             return
+        if response is None:
+            self.fail(context, error)
+        elif response is not PENDING:
+            context.complete(response)
+
+    def fail(self, context: RequestContext, error: BaseException | None) -> None:
+        """Close the connection of a request that could not be decoded or served."""
         if isinstance(error, DecodeError):
             host, name = context.client_host, API_NAMES[context.api_key]
             line = f"closing a connection of {host}: a {name} that cannot be read: {error}"
             self._warnings.warn(host, str(error), line)
-            context.complete(CLOSE_CONNECTION)
-            return
-        if response is None:
+        else:
             log.error("%s of %s failed", API_NAMES[context.api_key], context.client_host, exc_info=error)
-            context.complete(CLOSE_CONNECTION)
-        elif response is not PENDING:
-            context.complete(response)
+        context.complete(CLOSE_CONNECTION)
 
 
-def _decode(read: Reader[Any], body: bytes) -> Steps[Any]:
+def _decode(read: Reader[Any], body: Buffer) -> Steps[Any]:
     request, _ = yield partial(read, body, 0, len(body))
     return request
 

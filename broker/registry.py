@@ -22,6 +22,7 @@ from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
     from barnabas.broker.context import RequestContext
+    from barnabas.wire.message_type import Reader
     from barnabas.wire.primitives import Part
 
 
@@ -46,6 +47,8 @@ Handler = Callable[["RequestContext", Any], "msgspec.Struct | Outcome"]
 Usual = Callable[
     ["RequestContext", memoryview, int, int], "bytes | list[Part] | msgspec.Struct | Outcome | None"
 ]
+# Serves a large request body with its reader; None when it is to be decoded and handled at once, and nothing has happened.
+Large = Callable[["RequestContext", "Reader[Any]", memoryview, int, int], "Outcome | None"]
 H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
 
 
@@ -60,6 +63,7 @@ class Registration(msgspec.Struct, frozen=True):
     advertised_min: int
     handler: Handler
     usual: Usual | None = None
+    large: Large | None = None
     controller: bool = False
     internal: bool = False
     shared: bool = False
@@ -107,6 +111,7 @@ def api(
     *,
     advertised_min: int | None = None,
     usual: Usual | None = None,
+    large: Large | None = None,
     controller: bool = False,
     internal: bool = False,
     shared: bool = False,
@@ -114,6 +119,7 @@ def api(
     """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive.
 
     `usual` is asked first, in flexible versions: a shorter way for the shape that most requests have.
+    `large` is asked before a body of LARGE_BODY_BYTES or more is decoded, instead of large_requests.py.
     `controller`: the active controller answers, whichever broker is asked; the handler may run on a node that
     is no broker, and uses no more of the services than the controller, the configuration and the runtime.
     `internal`: between nodes only; clients are not told of it and not served. `shared`: the broker that is asked does its
@@ -130,6 +136,7 @@ def api(
                 advertised_min=min_version if advertised_min is None else advertised_min,
                 handler=handler,
                 usual=usual,
+                large=large,
                 controller=controller,
                 internal=internal,
                 shared=shared,

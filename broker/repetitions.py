@@ -36,6 +36,9 @@ class Repetitions:
 
 def are_too_many_partitions(image: MetadataImage, named: int) -> bool:
     """Whether a request that names so many partitions must name some of them again and again, or some that are not."""
-    return named > PARTITIONS_NAMED_MAX and named > sum(
-        len(topic.partitions) for topic in image.topics.values()
-    )
+    return named > PARTITIONS_NAMED_MAX and named > partitions_named_max(image)
+
+
+def partitions_named_max(image: MetadataImage) -> int:
+    """How many partitions a request may name."""
+    return max(PARTITIONS_NAMED_MAX, sum(len(topic.partitions) for topic in image.topics.values()))

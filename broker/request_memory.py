@@ -11,34 +11,12 @@ but only so many bytes are kept by all of them together.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from typing import Final, Protocol
 
-from barnabas.wire.primitives import MALFORMED, DecodeError, read_uvarint
-
 LARGE_BODY_BYTES: Final = 64 * 1024  # a request's body from here on is served by large_requests.py
-PRODUCE_TOPICS: Final = 1000  # a Produce that names more is one, too: its size is that of its records
-_ACKS_AND_TIMEOUT_BYTES: Final = 6
-_unpack_short: Final = struct.Struct(">h").unpack_from
-_unpack_int: Final = struct.Struct(">i").unpack_from
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024  # of every API but Produce
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
-
-
-def names_many_topics(buffer: memoryview, position: int, *, flexible: bool) -> bool:
-    """Whether a Produce, whose body begins at `position`, names more than PRODUCE_TOPICS. A body that can't be read so far
-    is left to its reader."""
-    try:
-        if flexible:
-            size, position = read_uvarint(buffer, position)
-            count, _ = read_uvarint(buffer, position + max(0, size - 1) + _ACKS_AND_TIMEOUT_BYTES)
-            return count - 1 > PRODUCE_TOPICS
-        (size,) = _unpack_short(buffer, position)
-        (count,) = _unpack_int(buffer, position + 2 + max(0, size) + _ACKS_AND_TIMEOUT_BYTES)
-        return bool(count > PRODUCE_TOPICS)
-    except (*MALFORMED, DecodeError):
-        return False
 
 
 class Holder(Protocol):

@@ -6,7 +6,8 @@ minimum (KAFKA-18659); a request there closes the connection, as Kafka does.
 
 The records stay opaque: the log looks at the batch header alone, unless a setting of the topic asks for more. Where more
 than a few records have to be read, or more than a few partitions to be appended to, the rest of the request is served in
-later turns of the loop, in its order; the connection's next request waits (`_Serving`).
+later turns of the loop, in its order; the connection's next request waits (`_Serving`). A request of more than a thousand
+partitions is not even decoded on the loop (`produce_large`).
 acks=0 gets no answer, and a failure under acks=0 closes the connection so that the producer learns of it at all.
 Where a batch must be synced first, other replicas have to have it (acks=all), or the disk has fallen behind, the
 answer waits (broker/produce_answers.py). `produce_usual` is the short way of the most frequent request; it answers as the
@@ -31,7 +32,9 @@ from barnabas.broker.produce_answers import (
     tell_leaders,
     when_due,
 )
+from barnabas.broker.produce_size import names_more_than
 from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
+from barnabas.broker.repetitions import TOO_MANY_PARTITIONS, partitions_named_max
 from barnabas.broker.sliced_handler import encode_in_thread
 from barnabas.controller.image import INTERNAL_TOPICS
 from barnabas.storage.background import TURN_S
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 
     from barnabas.storage.validation import Inspected
     from barnabas.wire.compression import Bytes
+    from barnabas.wire.message_type import Reader
+    from barnabas.wire.primitives import Buffer
 
     # What is to be appended to a partition, and where its answer goes
     Part = tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]
@@ -65,6 +70,7 @@ log = logging.getLogger("barnabas.produce")
 TURN_PARTITIONS: Final = 256
 TURN_BYTES: Final = 16 << 20
 FIRST_TURN_S: Final = 0.01
+DECODED_AT_ONCE_MAX: Final = 1000  # topics and partitions of a request that is decoded on the loop
 WAITING_BYTES_MAX: Final = (
     256 << 20
 )  # of requests that are served in several turns; then the next are refused
@@ -152,7 +158,40 @@ def produce_usual(
     return key + _pack_answer(result.base_offset, result.log_append_time, result.log_start_offset, 1)
 
 
-@api(0, 3, 13, advertised_min=0, usual=produce_usual)
+def produce_large(
+    context: RequestContext, read: Reader[ProduceRequest], buffer: memoryview, start: int, end: int
+) -> Outcome | None:
+    """A request of many partitions: a thread decodes a copy of it, then it is served in turns. None for any other."""
+    version = context.api_version
+    if not names_more_than(DECODED_AT_ONCE_MAX, buffer, start, end, version):
+        return None
+    services = context.services
+    if services.waiting_produce_bytes > WAITING_BYTES_MAX:
+        log.warning("closing a connection of %s: too many produce requests wait", context.client_host)
+        return CLOSE_CONNECTION
+    elements_max = 2 * partitions_named_max(services.controller.image)  # each may have a topic of its own
+    body = memoryview(bytearray(buffer[start:end]))  # offsets are written into batches where they stand
+
+    def read_some(body: Buffer, start: int, end: int) -> tuple[ProduceRequest, int]:
+        if names_more_than(elements_max, body, start, end, version):
+            raise DecodeError(TOO_MANY_PARTITIONS)
+        return read(body, start, end)
+
+    def decoded(request: ProduceRequest | None, error: BaseException | None) -> None:
+        services.waiting_produce_bytes -= len(body)
+        if context.closed:
+            return
+        if request is None:
+            services.large_requests.fail(context, error)
+        else:
+            _Serving(context, request, [], [], body).go_on()
+
+    services.waiting_produce_bytes += len(body)
+    services.large_requests.decode(read_some, body, decoded)
+    return PENDING
+
+
+@api(0, 3, 13, advertised_min=0, usual=produce_usual, large=produce_large)
 def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     topics: list[TopicProduceResponse] = []
     held: list[Held] = []
@@ -203,7 +242,9 @@ def _later(
 class _Serving:
     """A request whose first partitions have been served: serves the others, in their order."""
 
-    __slots__ = ("_context", "_current", "_held", "_is_large", "_others", "_records", "_request", "_topics")
+    __slots__ = (
+        "_context", "_current", "_held", "_is_copied", "_is_large", "_others", "_records", "_request", "_topics",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -211,8 +252,10 @@ class _Serving:
         request: ProduceRequest,
         topics: list[TopicProduceResponse],
         held: list[Held],
+        body: memoryview | None = None,
     ) -> None:
-        """`topics` has the answers so far. What the others are to append is copied: the request's buffer goes."""
+        """`topics` has the answers so far. `body` is what the records are views of, if it stays; otherwise what the others
+        are to append is copied."""
         self._context = context
         self._request = request
         self._topics = topics
@@ -223,19 +266,22 @@ class _Serving:
             if number == len(topics):
                 topics.append(TopicProduceResponse(data.name, data.topic_id, []))
             served = len(topics[number].partition_responses)
-            views += [part.records for part in data.partition_data[served:] if part.records]
-        self._records = memoryview(bytearray().join(views))  # in one piece: there may be very many
+            if body is None:
+                views += [part.records for part in data.partition_data[served:] if part.records]
+        self._is_copied = body is None
+        # In one piece: there may be very many
+        self._records = memoryview(bytearray().join(views)) if body is None else body
         context.services.waiting_produce_bytes += len(self._records)
         self._others = self._parts()
         self._current = next(self._others, None)
 
     def _parts(self) -> Iterator[Part]:
-        """The partitions that are left, each with its part of the copy."""
+        """The partitions that are left, each with its part of the copy, where there is one."""
         position = 0
         for data, topic in zip(self._request.topic_data, self._topics, strict=True):
             answers = topic.partition_responses
             for part in data.partition_data[len(answers) :]:
-                if part.records:
+                if part.records and self._is_copied:
                     end = position + len(part.records)
                     part.records = self._records[position:end]
                     position = end

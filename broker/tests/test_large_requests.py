@@ -10,23 +10,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from barnabas.broker.api import produce as produce_api
 from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.large_requests import LargeRequests
-from barnabas.broker.request_memory import (
-    BODY_BYTES_MAX,
-    LARGE_BODY_BYTES,
-    PRODUCE_TOPICS,
-    names_many_topics,
-)
+from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
+from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
+from barnabas.broker.tests.leader import Leader
+from barnabas.broker.tests.test_produce_line import Client
+from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
-from barnabas.wire.messages.produce import (
-    PRODUCE_REQUEST,
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
 
 from barnabas.testing.threaded_node import ThreadedNode
@@ -130,38 +125,28 @@ def test_a_large_request_of_another_node_is_decoded_in_a_thread(monkeypatch: pyt
     assert msgspec.msgpack.decode(reply, type=ControllerAnswer).error == ErrorCode.INVALID_REQUEST
 
 
-@pytest.mark.parametrize("version", [7, 9, 13])
-@pytest.mark.parametrize("transactional_id", [None, "t" * 200])
-def test_a_produce_of_many_topics_is_large_and_one_of_many_bytes_is_not(
-    version: int, transactional_id: str | None
-) -> None:
-    def many(topics: int) -> bool:
-        request = ProduceRequest(
-            transactional_id,
-            1,
-            1000,
-            [TopicProduceData("t", bytes(16), [PartitionProduceData(0, b"r" * 99)])] * topics,
-        )
-        parts: list[Any] = list(PRODUCE_REQUEST.encode(version, request))
-        body = b"?" + b"".join(parts)
-        return names_many_topics(memoryview(body), 1, flexible=version >= 9)
-
-    assert not many(PRODUCE_TOPICS)
-    assert many(PRODUCE_TOPICS + 1)
-    assert not names_many_topics(memoryview(b"\x7f\xff"), 0, flexible=version >= 9)
+def produce_request(topic: str, count: int, size: int = 100) -> ProduceRequest:
+    """`count` batches for partition 0, of `size` bytes and more."""
+    records = build_batch([Record(0, 1_700_000_000_000, None, bytes(size))])
+    data = [PartitionProduceData(0, records) for _ in range(count)]
+    return ProduceRequest(None, 1, 30_000, [TopicProduceData(topic, b"", data)])
 
 
-def test_a_produce_of_many_topics_is_answered_as_any(
-    node: ThreadedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large: list[int] = []
-    serve = LargeRequests.serve
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the bodies that threads decode."""
+    sizes: list[int] = []
+    decode = LargeRequests.decode
 
-    def counted(self: LargeRequests, context: Any, read: Any, handler: Any, body: bytes) -> None:
-        large.append(len(body))
-        serve(self, context, read, handler, body)
+    def counted(self: LargeRequests, read: Any, body: Any, done: Any) -> None:
+        sizes.append(len(body))
+        decode(self, read, body, done)
 
-    monkeypatch.setattr(LargeRequests, "serve", counted)
+    monkeypatch.setattr(LargeRequests, "decode", counted)
+    return sizes
+
+
+def test_a_produce_of_many_topics_is_answered_as_any(node: ThreadedNode, decoded: list[int]) -> None:
     client = node.client()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     assert client.ask(CREATE_TOPICS, 7, CreateTopicsRequest(topics=[topic])).topics[0].error_code == 0
@@ -175,7 +160,7 @@ def test_a_produce_of_many_topics_is_answered_as_any(
     behind = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[known])
     client.socket.sendall(client.frame(PRODUCE, 9, request) + client.frame(PRODUCE, 9, behind))
     answers = [client.receive(PRODUCE, 9)[1].responses for _ in range(2)]
-    assert len(large) == 1
+    assert len(decoded) == 1
     assert {topic.partition_responses[0].error_code for topic in answers[0][:-1]} == {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
@@ -185,4 +170,64 @@ def test_a_produce_of_many_topics_is_answered_as_any(
     request.topic_data = [known] * 1500
     client.socket.sendall(client.frame(PRODUCE, 9, request))
     assert client.ask(PRODUCE, 9, behind).responses[0].partition_responses[0].base_offset > 1
-    assert len(large) == 2
+    assert len(decoded) == 2
+
+
+@pytest.fixture
+def leader() -> Leader:
+    made = Leader("/d", MemoryDisk())
+    made.create(replicas=[1])
+    return made
+
+
+def test_a_produce_of_many_partitions_is_decoded_in_a_thread_and_keeps_its_place(
+    leader: Leader, decoded: list[int]
+) -> None:
+    client = Client(leader)
+    before = client.produce("before")
+    many = client.frame(PRODUCE, produce_request("t", 2000))
+    client.send(before + many + client.produce("behind"))
+    leader.runtime.run_until_idle()
+    assert client.order == [1, 2, 3]
+    _, answer = client.answers[1]
+    (topic,) = answer.responses
+    assert [one.base_offset for one in topic.partition_responses] == list(range(1, 2001))
+    assert client.answers[2][1].responses[0].partition_responses[0].base_offset == 2001
+    assert leader.partition().log.log_end_offset == 2002
+    assert leader.node.services.waiting_produce_bytes == 0
+    assert len(decoded) == 1
+
+
+def test_a_produce_of_few_partitions_is_decoded_where_it_stands(leader: Leader, decoded: list[int]) -> None:
+    client = Client(leader)
+    client.send(client.frame(PRODUCE, produce_request("t", 1, 500_000)))
+    client.send(client.frame(PRODUCE, produce_request("t", 200, 1000)))
+    leader.runtime.run_until_idle()
+    assert client.order == [1, 2]
+    assert decoded == []
+
+
+def test_a_produce_of_more_partitions_than_there_are_is_not_decoded(
+    leader: Leader, decoded: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client(leader)
+    topics = [TopicProduceData("t", partition_data=[]) for _ in range(2 * PARTITIONS_NAMED_MAX + 1)]
+    client.send(client.frame(PRODUCE, ProduceRequest(None, 1, 30_000, topics)))
+    leader.runtime.run_until_idle()
+    assert client.is_closed
+    assert len(decoded) == 1
+    assert TOO_MANY_PARTITIONS in caplog.text
+    assert leader.node.services.waiting_produce_bytes == 0
+
+
+def test_produces_that_wait_to_be_decoded_are_bounded(
+    leader: Leader, decoded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [Client(leader) for _ in range(4)]
+    frames = [client.frame(PRODUCE, produce_request("t", 1001)) for client in clients]
+    monkeypatch.setattr(produce_api, "WAITING_BYTES_MAX", len(frames[0]))
+    monkeypatch.setattr(leader.runtime, "run_in_thread", lambda *_: None)  # busy with another one
+    for client, frame in zip(clients, frames, strict=True):
+        client.send(frame)
+    assert [client.is_closed for client in clients] == [False, False, True, True]
+    assert len(decoded) == 2
