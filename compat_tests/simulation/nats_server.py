@@ -1,4 +1,4 @@
-"""A core nats-server on the simulated network, and a publisher that knows when the server has taken what.
+"""A core nats-server on the simulated network, and what applications publish at it.
 
 Of the protocol what brokers use: INFO, CONNECT, PING, PONG, SUB, UNSUB, PUB and HPUB. What a subscriber is owed is sent at once,
 in the order in which it was published; one whose connection has ended gets nothing, and nothing is kept for it.
@@ -29,7 +29,6 @@ class SimulatedNats:
     def __init__(self, seed: int, network: VirtualNetwork) -> None:
         self.runtime = VirtualRuntime(seed, network=network, host=HOST)
         self.connections: dict[_Connection, None] = {}
-        self.taken: list[tuple[float, bytes]] = []  # published by `publish`: when, and what
         self.runtime.listen(HOST, PORT, lambda: _Connection(self))
 
     def publish(self, subject: bytes, payload: bytes, headers: bytes = b"") -> None:

@@ -9,6 +9,8 @@ import msgspec
 # A message can be larger than the server's max_payload: one that passed a server with another limit, or got headers
 # from JetStream.
 SIZE_SLACK_BYTES: Final = 1024 * 1024
+# JetStream's answers are larger than max_payload as well: a page names 100,000 subjects (kv/made_anew.py).
+API_ANSWER_BYTES: Final = 32 * 1024 * 1024
 # nats-server knows no larger max_payload than 64 MiB.
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024 + SIZE_SLACK_BYTES
 
@@ -41,7 +43,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def size_max(self) -> int:
         """Largest message to expect, headers and payload, in bytes."""
-        return min(max(self.max_payload, 0) + SIZE_SLACK_BYTES, SIZE_MAX_BYTES)
+        return min(max(self.max_payload, API_ANSWER_BYTES) + SIZE_SLACK_BYTES, SIZE_MAX_BYTES)
 
 
 def read_info(line: bytes) -> ServerInfo:

@@ -158,6 +158,7 @@ class _Names(msgspec.Struct):
 
 class _SubjectsState(msgspec.Struct):
     subjects: dict[str, int] | None = None
+    num_subjects: int = 0
 
 
 class _Subjects(msgspec.Struct):
@@ -204,7 +205,7 @@ class JetStreamApi:
 
         def read(data: bytes) -> tuple[tuple[str, ...], int]:
             found = _decode_subjects(data)
-            return tuple(found.state.subjects or ()), found.total
+            return tuple(found.state.subjects or ()), max(found.total, found.state.num_subjects)
 
         self._ask(f"STREAM.INFO.{stream}", _encode({"subjects_filter": ">", "offset": offset}), read, done)
 

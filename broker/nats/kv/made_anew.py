@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.nats.jetstream.api import JetStreamError
 from barnabas.broker.nats.jetstream.positions import TRIES_MAX, read_position
 from barnabas.broker.nats.jetstream.steps import Answer, in_thread
 from barnabas.broker.nats.kv.bucket import key_of, key_problem
@@ -176,6 +177,11 @@ class OldKeys:
             del self.keys[key]
             self._size -= len(key) + KEY_BYTES
 
+    def forget_those_of(self, subjects: Iterable[str]) -> None:
+        """In a thread: there may be 100,000."""
+        for subject in subjects:
+            self.forget(key_of(subject.encode()))
+
     def tombstones(self, created_ns: int) -> Batch | None:
         """For some of the keys, which are old ones no more; None when there are none left."""
         keys = list(islice(self.keys, TOGETHER_MAX))
@@ -219,7 +225,7 @@ async def bury_old_keys(
         old = OldKeys(runtime, partition, bucket_prefix, stream, published_to, share, shares)
         try:
             await old.read()
-            await _leave_to_the_new_one(api, stream, old)
+            await _leave_to_the_new_one(runtime, api, stream, old)
             while True:
                 await _read_to_the_end(old)
                 batch = old.tombstones(created_ns)
@@ -247,14 +253,16 @@ async def _read_to_the_end(old: OldKeys) -> None:
     raise StorageError(ErrorCode.REQUEST_TIMED_OUT, "so much is written that the log's end is not reached")
 
 
-async def _leave_to_the_new_one(api: JetStreamApi, stream: str, old: OldKeys) -> None:
-    """What the new bucket has of the keys comes from there."""
+async def _leave_to_the_new_one(runtime: Runtime, api: JetStreamApi, stream: str, old: OldKeys) -> None:
+    """What the new bucket has of the keys comes from there. JetStreamError where the answers don't name all of them: a key
+    that is there must get no tombstone."""
     offset = 0
     while old.keys:
         page = Answer[tuple[tuple[str, ...], int]](partial(api.stream_subjects, stream, offset))
         subjects, total = await page
-        for subject in subjects:
-            old.forget(key_of(subject.encode()))
+        await in_thread(runtime, partial(old.forget_those_of, subjects))
         offset += len(subjects)
-        if not subjects or offset >= total:
+        if offset >= total:
             return
+        if not subjects:
+            raise JetStreamError(f"the stream {stream} names {offset} of its {total} subjects")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.nats.jetstream.api import JetStreamApi
+from barnabas.broker.nats.jetstream.api import JetStreamApi, JetStreamError
 from barnabas.broker.nats.jetstream.steps import Steps
 from barnabas.broker.nats.kv import made_anew
 from barnabas.broker.nats.kv.made_anew import bury_old_keys
@@ -62,7 +62,7 @@ def values(world: StreamWorld) -> dict[bytes, bytes]:
     return found
 
 
-def bury(world: StreamWorld, published_to: int) -> int:
+def bury(world: StreamWorld, published_to: int, fails_with: type[Exception] | None = None) -> int:
     counts: list[int] = []
     ended: list[Any] = []
 
@@ -75,6 +75,9 @@ def bury(world: StreamWorld, published_to: int) -> int:
 
     Steps(run(), ended.append)
     world.until(lambda: ended)
+    if fails_with is not None:
+        assert isinstance(ended[0], fails_with)
+        return 0
     assert ended == [None]
     return counts[0]
 
@@ -122,3 +125,31 @@ def test_where_nothing_is_published_what_clients_have_written_stays(world: Strea
     append(world, [b"b", b"c"])
     assert bury(world, 0) == 1
     assert values(world).keys() == {b"b", b"c"}
+
+
+def test_a_bucket_whose_list_of_keys_is_larger_than_a_message(world: StreamWorld) -> None:
+    """JetStream names 100,000 subjects in one answer, however large that is."""
+    keys = ["k" * 800 + str(number) for number in range(4000)]
+
+    async def fill() -> None:
+        for key in keys[:-1]:
+            await world.peer.publish(f"$KV.b.{key}", b"")
+        await world.jetstream.publish(f"$KV.b.{keys[-1]}", b"")
+
+    world.run(fill())
+    append(world, [keys[0].encode(), b"gone", keys[-1].encode()], stream=b"KV_b")
+    assert bury(world, 0) == 1
+    assert values(world).keys() == {keys[0].encode(), keys[-1].encode()}
+
+
+@pytest.mark.parametrize("answer", [b'{"total": 2}', b'{"state": {"num_subjects": 2}}'])
+def test_an_answer_that_names_no_keys_of_a_bucket_that_has_some_buries_none(
+    world: StreamWorld, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    def ask(_self: object, _subject: str, _body: bytes, read: Any, done: Any) -> None:
+        done(read(answer), None)
+
+    monkeypatch.setattr(JetStreamApi, "_ask", ask)
+    append(world, [b"a", b"b"], stream=b"KV_b")
+    assert bury(world, 0, fails_with=JetStreamError) == 0
+    assert values(world).keys() == {b"a", b"b"}
