@@ -171,6 +171,13 @@ class RaftEngine:
     def is_working(self) -> bool:
         return self._serving and not self._closed and not self.disk_failed and self.failure is None
 
+    @property
+    def has_slept(self) -> bool:
+        """Whether others may have elected a leader since this voter has last looked at the clock. What came in meanwhile may be
+        read before the timers are."""
+        elapsed = self._runtime.monotonic() - self._looked_at
+        return elapsed >= ELECTION_TIMEOUT_MIN_S and bool(self.library.nodes)
+
     # What comes in
 
     def submit(self, payload: bytes) -> None:

@@ -109,6 +109,7 @@ class RaftMetadataLog:
             and library.state == LEADER
             and library.term == self._active_term
             and not self._barriers
+            and not self._engine.has_slept
             and self._runtime.monotonic() >= self._handing_over_until
         )
 

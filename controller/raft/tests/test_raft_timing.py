@@ -110,6 +110,19 @@ def test_a_leader_that_has_slept_decides_nothing_before_a_majority_has_confirmed
     assert world.leader().propose(b"x") == []
 
 
+def test_a_leader_that_has_slept_decides_nothing_before_it_has_looked_at_the_clock() -> None:
+    """Requests that came meanwhile may be read before its timers are."""
+    world = RaftWorld()
+    leader = world.leader()
+    world.run(0.2)
+    assert leader.log is not None
+    world.world.now += 0.31
+    assert not leader.log.is_leader
+    assert isinstance(leader.propose(b"stale")[0], NotController)
+    world.run(0.5)
+    assert world.leader().propose(b"x") == []
+
+
 @pytest.mark.parametrize("who", ["leader", "followers", "all"])
 def test_a_slow_disk_costs_nobody_the_leadership(who: str) -> None:
     world = RaftWorld()
