@@ -27,15 +27,14 @@ Wanted = list[tuple[str | None, bytes]]
 def delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse | Outcome:
     wanted: Wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     wanted += [(name, ZERO_UUID) for name in request.topic_names]
+    if len(wanted) > max(PARTITIONS_NAMED_MAX, len(context.services.controller.image.topics)):
+        answer_in_slices(context, _refuse_many(wanted))
+        return PENDING
     if not context.services.config.delete_topic_enable:
         if context.api_version < 3:
             message = "This version does not support topic deletion being disabled."
             return _refuse(wanted, ErrorCode.INVALID_REQUEST, message)
         return _refuse(wanted, ErrorCode.TOPIC_DELETION_DISABLED, ErrorCode.TOPIC_DELETION_DISABLED.message)
-
-    if len(wanted) > max(PARTITIONS_NAMED_MAX, len(context.services.controller.image.topics)):
-        answer_in_slices(context, _refuse_many(wanted))
-        return PENDING
 
     def done(results: list[DeletedTopic]) -> None:
         context.complete(DeleteTopicsResponse(responses=[_result(topic) for topic in results]))

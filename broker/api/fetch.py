@@ -37,14 +37,14 @@ FINAL_EPOCH = -1  # closes it and goes on without
 @api(1, 4, 18, usual=fetch_usual)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Outcome:
     epoch = request.session_epoch
-    follower_id, _ = fetching_follower(request)
-    if follower_id >= 0 and not may_act_as_replica(context, follower_id):
-        return _refused(request)
     named = sum([len(topic.partitions) for topic in request.topics])
-    if are_too_many_partitions(context.services.controller.image, named):
+    if are_too_many_partitions(context.services.controller.image, max(named, len(request.topics))):
         if context.api_version < SESSIONS_FROM:
             return CLOSE_CONNECTION
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)
+    follower_id, _ = fetching_follower(request)
+    if follower_id >= 0 and not may_act_as_replica(context, follower_id):
+        return _refused(request)
     if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
         if request.session_id and _session(context, request) is not None:
             context.services.fetch_sessions.remove(request.session_id)

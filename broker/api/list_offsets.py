@@ -74,7 +74,7 @@ def list_offsets(
     context: RequestContext, request: ListOffsetsRequest
 ) -> Generator[None, None, ListOffsetsResponse | Outcome]:
     if request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id):
-        return _refused(request)
+        return (yield from _refused(request))
     named = Counter[Key]()  # how often
     times: dict[Key, int | None] = {}
     for topic in request.topics:
@@ -102,16 +102,16 @@ def list_offsets(
     return PENDING
 
 
-def _refused(request: ListOffsetsRequest) -> ListOffsetsResponse:
-    error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    return ListOffsetsResponse(
-        topics=[
-            ListOffsetsTopicResponse(
-                name=topic.name, partitions=[_error(part, error) for part in topic.partitions]
-            )
-            for topic in request.topics
-        ]
-    )
+def _refused(request: ListOffsetsRequest) -> Generator[None, None, ListOffsetsResponse]:
+    response = ListOffsetsResponse()
+    for topic in request.topics:
+        result = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(result)
+        for part in topic.partitions:
+            result.partitions.append(_error(part, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            yield
+        yield
+    return response
 
 
 def _look_up(context: RequestContext, times: Mapping[Key, int | None]) -> Steps[Found]:

@@ -13,13 +13,15 @@ from barnabas.broker.context import RequestContext
 from barnabas.broker.controller_requests import LocalReply, RawResponse
 from barnabas.broker.node import Node
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
-from barnabas.broker.repetitions import REPETITIONS_MAX
+from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_records as dr
+from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import describe_configs as dc
 from barnabas.wire.messages import describe_groups as dg
+from barnabas.wire.messages import fetch as fe
 from barnabas.wire.messages import find_coordinator as fc
 from barnabas.wire.messages import join_group as jg
 from barnabas.wire.messages import list_offsets as lo
@@ -41,10 +43,12 @@ class TickingRuntime(VirtualRuntime):
     ticking = False
     reads = 0
     reads_a_turn_max = 0
+    reads_in_all = 0
 
     def monotonic(self) -> float:
         if self.ticking:
             self.reads += 1
+            self.reads_in_all += 1
             self.reads_a_turn_max = max(self.reads_a_turn_max, self.reads)
             return super().monotonic() + self.reads * TICK_S
         return super().monotonic()
@@ -119,9 +123,17 @@ def requests(topic_id: bytes) -> dict[str, tuple[int, Any]]:
         "ListOffsets": (
             2,
             lo.ListOffsetsRequest(
+                replica_id=-1,
                 topics=[
                     lo.ListOffsetsTopic("t", [lo.ListOffsetsPartition(each, timestamp=-1) for each in range(MANY)])
-                ]
+                ],
+            ),
+        ),
+        "ListOffsets of a stranger": (
+            2,
+            lo.ListOffsetsRequest(
+                replica_id=7,
+                topics=[lo.ListOffsetsTopic("t", [lo.ListOffsetsPartition(each) for each in range(MANY)])],
             ),
         ),
         "Metadata": (
@@ -187,7 +199,8 @@ def test_a_request_of_many_parts_is_served_in_slices_and_answered_as_at_once(
     kind: Any = response_type(requests(topic_id)[name][0])
     version = REGISTRATIONS[requests(topic_id)[name][0]].max_version
     assert b"".join(kind.encode(version, in_slices)) == b"".join(kind.encode(version, at_once))
-    assert 0 < client.runtime.reads_a_turn_max < 60, (
+    assert client.runtime.reads_in_all >= MANY, "each part may end a slice"
+    assert client.runtime.reads_a_turn_max < 60, (
         "parts of one turn, which may end one slice and begin another"
     )
 
@@ -310,3 +323,29 @@ def test_of_a_position_committed_twice_the_last_is_written_and_both_are_answered
     assert [(part.partition_index, part.error_code) for part in topic.partitions] == [(1, 0), (1, 0)]
     shard: Any = client.node.services.groups.shard_of("g")
     assert shard.offsets.get("g", "t", 1).offset == 5
+
+
+# -- more than there is
+
+
+@pytest.mark.parametrize("replica_id", [-1, 7])
+@pytest.mark.parametrize("partitions", [0, 1])
+def test_a_fetch_of_more_than_there_is_is_refused_as_a_whole(
+    client: Client, replica_id: int, partitions: int
+) -> None:
+    """Whoever asks: strangers that pose as brokers are answered for each partition."""
+    wanted = [fe.FetchPartition(each) for each in range(partitions)]
+    topics = [fe.FetchTopic("", b"%016d" % each, wanted) for each in range(PARTITIONS_NAMED_MAX + 1)]
+    answer = client.ask(1, fe.FetchRequest(replica_state=fe.ReplicaState(replica_id), topics=topics))
+    assert (answer.error_code, answer.responses) == (E.INVALID_REQUEST, [])
+
+
+def test_topics_beyond_what_there_is_are_refused_in_slices_where_none_can_be_deleted(client: Client) -> None:
+    config: Any = client.node.services.config
+    config.delete_topic_enable = False
+    names = [f"n{each}" for each in range(PARTITIONS_NAMED_MAX + 1)]
+    client.slow = True
+    topics = [dt.DeleteTopicState(name=each) for each in names]
+    results = client.ask(20, dt.DeleteTopicsRequest(topics=topics)).responses
+    assert [result.name for result in results] == names
+    assert 0 < client.runtime.reads_a_turn_max < 60
