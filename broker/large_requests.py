@@ -65,12 +65,13 @@ class LargeRequests:
 
     def fail(self, context: RequestContext, error: BaseException | None) -> None:
         """Close the connection of a request that could not be decoded or served."""
+        host = context.client_host
+        name = API_NAMES.get(context.api_key, f"request of API {context.api_key}")  # not all are Kafka's
         if isinstance(error, DecodeError):
-            host, name = context.client_host, API_NAMES[context.api_key]
             line = f"closing a connection of {host}: a {name} that cannot be read: {error}"
             self._warnings.warn(host, str(error), line)
         else:
-            log.error("%s of %s failed", API_NAMES[context.api_key], context.client_host, exc_info=error)
+            log.error("%s of %s failed", name, host, exc_info=error)
         context.complete(CLOSE_CONNECTION)
 
 

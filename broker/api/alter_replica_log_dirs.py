@@ -32,7 +32,9 @@ def alter_replica_log_dirs(
         for topic in directory.topics:
             for index in topic.partitions:
                 wanted.setdefault(topic.name, {})[index] = directory.path
+                yield
             yield
+        yield
     response = AlterReplicaLogDirsResponse()
     for name, paths in wanted.items():
         result = AlterReplicaLogDirTopicResult(topic_name=name)

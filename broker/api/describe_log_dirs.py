@@ -35,9 +35,12 @@ def describe_log_dirs(
     manager = context.services.log_manager
     wanted = None
     if request.topics is not None:
-        wanted = set[tuple[str, int]]()
+        wanted = dict[str, set[int]]()
         for topic in request.topics:
-            wanted.update((topic.topic, index) for index in topic.partitions)
+            indexes = wanted.setdefault(topic.topic, set())
+            for index in topic.partitions:
+                indexes.add(index)
+                yield
             yield
     by_directory: dict[str, dict[str, list[DescribeLogDirsPartition]]] = {}
     for placed in _placed(manager, wanted):
@@ -52,10 +55,10 @@ def describe_log_dirs(
     )
 
 
-def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterator[Placed | None]:
+def _placed(manager: LogManager, wanted: dict[str, set[int]] | None) -> Iterator[Placed | None]:
     """Each log and each move of one that is wanted; None for another."""
     for log in list(manager.logs()):
-        if wanted is None or (log.topic, log.partition) in wanted:
+        if wanted is None or log.partition in wanted.get(log.topic, ()):
             yield (
                 log.log_dir,
                 log.topic,
@@ -69,7 +72,7 @@ def _placed(manager: LogManager, wanted: set[tuple[str, int]] | None) -> Iterato
             yield None
     for move in list(manager.moves.all()):
         log = move.log
-        if wanted is None or (log.topic, log.partition) in wanted:
+        if wanted is None or log.partition in wanted.get(log.topic, ()):
             yield (
                 move.target_dir,
                 log.topic,

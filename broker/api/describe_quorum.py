@@ -23,6 +23,7 @@ from barnabas.wire.messages.describe_quorum import (
     ReplicaState,
     ResponsePartitionData,
     ResponseTopicData,
+    TopicData,
 )
 
 if TYPE_CHECKING:
@@ -34,11 +35,8 @@ if TYPE_CHECKING:
 def describe(
     context: RequestContext, request: DescribeQuorumRequest
 ) -> Generator[None, None, DescribeQuorumResponse]:
-    asked = [
-        (topic.topic_name, [each.partition_index for each in topic.partitions]) for topic in request.topics
-    ]
-    if asked != [(CLUSTER_METADATA_TOPIC, [0])]:
-        return (yield from _unknown(asked))
+    if not _asks_for_metadata(request.topics):
+        return (yield from _unknown(request.topics))
     quorum = _quorum(context.services)
     partition = ResponsePartitionData(
         leader_id=quorum.leader_id,
@@ -82,15 +80,24 @@ def _replica(replica: QuorumReplica) -> ReplicaState:
     )
 
 
-def _unknown(asked: list[tuple[str, list[int]]]) -> Generator[None, None, DescribeQuorumResponse]:
+def _asks_for_metadata(topics: list[TopicData]) -> bool:
+    if len(topics) != 1 or topics[0].topic_name != CLUSTER_METADATA_TOPIC:
+        return False
+    partitions = topics[0].partitions
+    return len(partitions) == 1 and partitions[0].partition_index == 0
+
+
+def _unknown(topics: list[TopicData]) -> Generator[None, None, DescribeQuorumResponse]:
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     response = DescribeQuorumResponse()
-    for name, indexes in asked:
-        result = ResponseTopicData(topic_name=name)
+    for topic in topics:
+        result = ResponseTopicData(topic_name=topic.topic_name)
         response.topics.append(result)
-        for index in indexes:
+        for each in topic.partitions:
             result.partitions.append(
-                ResponsePartitionData(partition_index=index, error_code=error, error_message=error.message)
+                ResponsePartitionData(
+                    partition_index=each.partition_index, error_code=error, error_message=error.message
+                )
             )
             yield
         yield

@@ -10,7 +10,7 @@ from collections.abc import Generator
 from barnabas.broker.context import RequestContext
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import sliced
+from barnabas.broker.sliced_handler import encode_in_thread, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
@@ -41,7 +41,12 @@ def leave_group(
         response = LeaveGroupResponse(error_code=response.members[0].error_code)
 
     def settled(error: ErrorCode) -> None:
-        context.complete(LeaveGroupResponse(error_code=coordinator_error(error)) if error else response)
+        if error:
+            context.complete(LeaveGroupResponse(error_code=coordinator_error(error)))
+        elif len(response.members) > MEMBERS_PER_SLICE:
+            encode_in_thread(context, response)
+        else:
+            context.complete(response)
 
     shard.when_settled(settled)
     return PENDING

@@ -72,9 +72,9 @@ def metadata(
             names[topic.name] = None
         yield
     if 10 <= context.api_version <= 11 and (has_null or ids):
-        return _refuse(topics, ErrorCode.INVALID_REQUEST)
+        return (yield from _refuse(topics, ErrorCode.INVALID_REQUEST))
     if has_neither and not ids:
-        return _refuse(topics, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return (yield from _refuse(topics, ErrorCode.UNKNOWN_SERVER_ERROR))
     if ids:
         answer = _Answer(context, request)
         return (yield from answer.response(ids, answer.topic_by_id))
@@ -95,15 +95,15 @@ def _creatable(name: str) -> bool:
     return invalid_topic_name(name) is None and name != SHARE_GROUP_STATE_TOPIC
 
 
-def _refuse(topics: list[MetadataRequestTopic], error: ErrorCode) -> MetadataResponse:
+def _refuse(topics: list[MetadataRequestTopic], error: ErrorCode) -> Generator[None, None, MetadataResponse]:
     """Kafka's answer to topics that are named in no way the version knows."""
-    return MetadataResponse(
-        topics=[
+    response = MetadataResponse(error_code=error)
+    for topic in topics:
+        response.topics.append(
             MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
-            for topic in topics
-        ],
-        error_code=error,
-    )
+        )
+        yield
+    return response
 
 
 def _create(context: RequestContext, request: MetadataRequest, names: list[str], missing: list[str]) -> None:

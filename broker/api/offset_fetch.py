@@ -39,7 +39,7 @@ from barnabas.wire.primitives import ZERO_UUID
 def offset_fetch(
     context: RequestContext, request: OffsetFetchRequest
 ) -> Generator[None, None, OffsetFetchResponse | Outcome]:
-    groups = request.groups if context.api_version >= 8 else [_only_group(request)]
+    groups = request.groups if context.api_version >= 8 else [(yield from _only_group(request))]
     settled: list[Shard | ErrorCode] = [ErrorCode.NONE] * len(groups)
     missing = len(groups)
 
@@ -98,20 +98,17 @@ def _answer(
         else:
             yield from _asked(context, shard, group, answer)
         yield
-    return _response(context.api_version, groups, answers)
+    return (yield from _response(context.api_version, groups, answers))
 
 
-def _only_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
-    topics = request.topics
-    return OffsetFetchRequestGroup(
-        group_id=request.group_id,
-        topics=None
-        if topics is None
-        else [
-            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in topics
-        ],
-    )
+def _only_group(request: OffsetFetchRequest) -> Generator[None, None, OffsetFetchRequestGroup]:
+    if request.topics is None:
+        return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
+    topics = []
+    for topic in request.topics:
+        topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
+        yield
+    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
 def _fetch_error(append_error: ErrorCode) -> ErrorCode:
@@ -158,7 +155,7 @@ def _asked(
         if by_id:
             known = image.topic_by_id(topic.topic_id)
             if known is None:
-                unknown.append(_unknown_topic(topic))
+                unknown.append((yield from _unknown_topic(topic)))
                 yield
                 continue
             name = known.name
@@ -196,52 +193,56 @@ def _stored(index: int, position: CommittedOffset | None) -> OffsetFetchResponse
     )
 
 
-def _unknown_topic(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    partitions = [_stored(index, None) for index in topic.partition_indexes]
-    for partition in partitions:
+def _unknown_topic(topic: OffsetFetchRequestTopics) -> Generator[None, None, OffsetFetchResponseTopics]:
+    result = OffsetFetchResponseTopics(topic_id=topic.topic_id)
+    for index in topic.partition_indexes:
+        partition = _stored(index, None)
         partition.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions)
+        result.partitions.append(partition)
+        yield
+    return result
 
 
 def _response(
     version: int, groups: list[OffsetFetchRequestGroup], answers: list[OffsetFetchResponseGroup]
-) -> OffsetFetchResponse:
+) -> Generator[None, None, OffsetFetchResponse]:
     if version >= 8:
         return OffsetFetchResponse(groups=answers)
     answer = answers[0]
     if version < 2 and answer.error_code:
-        return OffsetFetchResponse(topics=_errors_by_partition(groups[0], answer.error_code))
-    return OffsetFetchResponse(
-        error_code=answer.error_code, topics=[_old_topic(topic) for topic in answer.topics]
-    )
-
-
-def _old_topic(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    return OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=[
-            OffsetFetchResponsePartition(
-                partition_index=each.partition_index,
-                committed_offset=each.committed_offset,
-                committed_leader_epoch=each.committed_leader_epoch,
-                metadata=each.metadata,
-                error_code=each.error_code,
+        return (yield from _errors_by_partition(groups[0], answer.error_code))
+    response = OffsetFetchResponse(error_code=answer.error_code)
+    for topic in answer.topics:
+        old = OffsetFetchResponseTopic(name=topic.name)
+        response.topics.append(old)
+        for each in topic.partitions:
+            old.partitions.append(
+                OffsetFetchResponsePartition(
+                    partition_index=each.partition_index,
+                    committed_offset=each.committed_offset,
+                    committed_leader_epoch=each.committed_leader_epoch,
+                    metadata=each.metadata,
+                    error_code=each.error_code,
+                )
             )
-            for each in topic.partitions
-        ],
-    )
+            yield
+        yield
+    return response
 
 
-def _errors_by_partition(group: OffsetFetchRequestGroup, error: int) -> list[OffsetFetchResponseTopic]:
-    return [
-        OffsetFetchResponseTopic(
-            name=topic.name,
-            partitions=[
+def _errors_by_partition(
+    group: OffsetFetchRequestGroup, error: int
+) -> Generator[None, None, OffsetFetchResponse]:
+    response = OffsetFetchResponse()
+    for topic in group.topics or ():
+        failed = OffsetFetchResponseTopic(name=topic.name)
+        response.topics.append(failed)
+        for index in topic.partition_indexes:
+            failed.partitions.append(
                 OffsetFetchResponsePartition(
                     partition_index=index, committed_offset=-1, metadata="", error_code=error
                 )
-                for index in topic.partition_indexes
-            ],
-        )
-        for topic in group.topics or ()
-    ]
+            )
+            yield
+        yield
+    return response

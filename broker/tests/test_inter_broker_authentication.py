@@ -20,6 +20,7 @@ from barnabas.broker.inter_broker_authentication import (
 )
 from barnabas.broker.inter_broker_client import InterBrokerClient
 from barnabas.broker.registry import AUTHENTICATE_BROKER
+from barnabas.broker.request_memory import LARGE_BODY_BYTES
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.controller.image import BrokerRegistration, MetadataImage
@@ -538,7 +539,7 @@ def test_a_follower_with_another_secret_replicates_nothing(caplog: pytest.LogCap
     ]
 
 
-@pytest.mark.parametrize("token", [b"\xc1", bytes(5000)])
+@pytest.mark.parametrize("token", [b"\xc1", bytes(5000), bytes(LARGE_BODY_BYTES)])
 def test_a_malformed_proof_closes_the_connection_with_one_line(
     token: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

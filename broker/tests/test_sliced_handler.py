@@ -16,14 +16,17 @@ from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, O
 from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages import alter_replica_log_dirs as al
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_records as dr
 from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import describe_configs as dc
 from barnabas.wire.messages import describe_groups as dg
+from barnabas.wire.messages import describe_log_dirs as dl
 from barnabas.wire.messages import fetch as fe
 from barnabas.wire.messages import find_coordinator as fc
 from barnabas.wire.messages import join_group as jg
+from barnabas.wire.messages import leave_group as lg
 from barnabas.wire.messages import list_offsets as lo
 from barnabas.wire.messages import metadata as md
 from barnabas.wire.messages import offset_commit as oc
@@ -83,8 +86,8 @@ class Client:
         reply: Any = self
         return RequestContext(self.node.services, reply, key, version, 1, "test", "PLAINTEXT", "127.0.0.1")
 
-    def ask(self, key: int, request: Any) -> Any:
-        version = REGISTRATIONS[key].max_version
+    def ask(self, key: int, request: Any, version: int | None = None) -> Any:
+        version = REGISTRATIONS[key].max_version if version is None else version
         self.answers.clear()
         self.runtime.ticking, self.runtime.reads = self.slow, 0
         response: Any = REGISTRATIONS[key].handler(self.context(key, version), request)
@@ -203,6 +206,66 @@ def test_a_request_of_many_parts_is_served_in_slices_and_answered_as_at_once(
     assert client.runtime.reads_a_turn_max < 60, (
         "parts of one turn, which may end one slice and begin another"
     )
+
+
+def refused() -> dict[str, tuple[int, int, Any]]:
+    """(API key, version, request); each names MANY things that get an error."""
+    indexes = list(range(MANY))
+    unknown = of.OffsetFetchRequestTopics(topic_id=bytes(15) + b"x", partition_indexes=indexes)
+    old = of.OffsetFetchRequest(group_id="g", topics=[of.OffsetFetchRequestTopic("t", indexes)])
+    searched = [lo.ListOffsetsPartition(each, timestamp=-1) for each in indexes]
+    return {
+        "ListOffsets of a stranger": (
+            2, 11, lo.ListOffsetsRequest(replica_id=5, topics=[lo.ListOffsetsTopic("t", searched)]),
+        ),
+        "Metadata without names": (3, 12, md.MetadataRequest(topics=[md.MetadataRequestTopic(name=None)] * MANY)),
+        "Metadata by ids too early": (3, 11, md.MetadataRequest(topics=[md.MetadataRequestTopic(name=None)] * MANY)),
+        "OffsetFetch of an unknown topic": (
+            9, 10, of.OffsetFetchRequest(groups=[of.OffsetFetchRequestGroup("g", topics=[unknown])]),
+        ),
+        "OffsetFetch of many old topics": (
+            9, 7, of.OffsetFetchRequest(group_id="g", topics=[of.OffsetFetchRequestTopic("t", [])] * MANY),
+        ),
+        "OffsetFetch 7": (9, 7, old),
+        "OffsetFetch 1 without a session": (9, 1, old),
+        "AlterReplicaLogDirs": (
+            34, 2,
+            al.AlterReplicaLogDirsRequest([al.AlterReplicaLogDir("/x", [al.AlterReplicaLogDirTopic("t", indexes)])]),
+        ),
+        "DescribeLogDirs": (35, 4, dl.DescribeLogDirsRequest([dl.DescribableLogDirTopic("t", indexes)])),
+    }  # fmt: skip
+
+
+# How often each thing is gone through
+PASSES = {"OffsetFetch 7": 2, "AlterReplicaLogDirs": 2, "OffsetFetch of many old topics": 3, "Metadata by ids too early": 2,
+          "Metadata without names": 2}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", refused())
+def test_errors_of_many_parts_are_made_in_slices(client: Client, name: str) -> None:
+    key, version, request = refused()[name]
+    if "without a session" in name:
+        client.node.services.partitions.has_session = lambda: False
+    client.slow = True
+    client.ask(key, request, version)
+    assert client.runtime.reads_in_all >= PASSES.get(name, 1) * MANY
+
+
+def test_a_fetch_that_names_too_many_partitions_gets_one_error_whoever_asks(client: Client) -> None:
+    partitions = [fe.FetchPartition(partition=each) for each in range(10_001)]
+    state = fe.ReplicaState(replica_id=5, replica_epoch=1)
+    request = fe.FetchRequest(
+        replica_state=state, topics=[fe.FetchTopic(topic_id=bytes(16), partitions=partitions)]
+    )
+    answer = client.ask(1, request)
+    assert (answer.error_code, answer.responses) == (E.INVALID_REQUEST, [])
+
+
+def test_what_many_that_leave_are_answered_is_encoded_in_a_thread(client: Client) -> None:
+    request = lg.LeaveGroupRequest(group_id="g", members=[lg.MemberIdentity(member_id="m")] * MANY)
+    answer = client.ask(13, request)
+    assert [member.error_code for member in answer.members] == [E.UNKNOWN_MEMBER_ID] * MANY
+    assert isinstance(client.answers[0], RawResponse)
 
 
 def test_one_that_fails_in_a_later_turn_closes_its_connection(
