@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from barnabas.controller.image import MetadataImage
 
 REPETITIONS_MAX: Final = 10  # in a request
@@ -34,8 +36,10 @@ class Repetitions:
         return self._left < 0
 
 
-def are_too_many_partitions(image: MetadataImage, named: int) -> bool:
-    """Whether a request that names so many partitions must name some of them again and again, or some that are not."""
+def are_too_many_partitions(image: MetadataImage, by_topic: Sequence[int]) -> bool:
+    """Whether a request that names so many partitions of each topic, or so many topics, must name some of them again and
+    again, or some that are not."""
+    named = max(sum(by_topic), len(by_topic))
     return named > PARTITIONS_NAMED_MAX and named > partitions_named_max(image)
 
 

@@ -20,7 +20,7 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 @api(45, 0, 1, controller=True)
 def alter(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Outcome:
     services = context.services
-    named = sum(len(topic.partitions) for topic in request.topics)
+    named = [len(topic.partitions) for topic in request.topics]
     if are_too_many_partitions(services.controller.image, named):
         context.complete(
             AlterPartitionReassignmentsResponse(

@@ -16,7 +16,7 @@ from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeade
 @api(43, 0, 2, controller=True)
 def elect(context: RequestContext, request: ElectLeadersRequest) -> Outcome:
     services = context.services
-    named = sum(len(topic.partitions) for topic in request.topic_partitions or ())
+    named = [len(topic.partitions) for topic in request.topic_partitions or ()]
     if are_too_many_partitions(services.controller.image, named):
         context.complete(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
         return PENDING

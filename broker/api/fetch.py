@@ -37,8 +37,8 @@ FINAL_EPOCH = -1  # closes it and goes on without
 @api(1, 4, 18, usual=fetch_usual)
 def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Outcome:
     epoch = request.session_epoch
-    named = sum([len(topic.partitions) for topic in request.topics])
-    if are_too_many_partitions(context.services.controller.image, max(named, len(request.topics))):
+    named = [len(topic.partitions) for topic in request.topics]
+    if are_too_many_partitions(context.services.controller.image, named):
         if context.api_version < SESSIONS_FROM:
             return CLOSE_CONNECTION
         return FetchResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import api
+from barnabas.broker.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
 from barnabas.controller.operations.reassignments import list_reassignments
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -15,4 +17,9 @@ from barnabas.wire.messages.list_partition_reassignments import (
 def list_them(
     context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
+    named = [len(topic.partition_indexes) for topic in request.topics or ()]
+    if are_too_many_partitions(context.services.controller.image, named):
+        return ListPartitionReassignmentsResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_MANY_PARTITIONS
+        )
     return list_reassignments(context.services.controller.image, request)

@@ -16,6 +16,7 @@ from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, O
 from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages import alter_partition_reassignments as ap
 from barnabas.wire.messages import alter_replica_log_dirs as al
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_records as dr
@@ -23,11 +24,13 @@ from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import describe_configs as dc
 from barnabas.wire.messages import describe_groups as dg
 from barnabas.wire.messages import describe_log_dirs as dl
+from barnabas.wire.messages import elect_leaders as el
 from barnabas.wire.messages import fetch as fe
 from barnabas.wire.messages import find_coordinator as fc
 from barnabas.wire.messages import join_group as jg
 from barnabas.wire.messages import leave_group as lg
 from barnabas.wire.messages import list_offsets as lo
+from barnabas.wire.messages import list_partition_reassignments as lp
 from barnabas.wire.messages import metadata as md
 from barnabas.wire.messages import offset_commit as oc
 from barnabas.wire.messages import offset_fetch as of
@@ -401,6 +404,27 @@ def test_a_fetch_of_more_than_there_is_is_refused_as_a_whole(
     topics = [fe.FetchTopic("", b"%016d" % each, wanted) for each in range(PARTITIONS_NAMED_MAX + 1)]
     answer = client.ask(1, fe.FetchRequest(replica_state=fe.ReplicaState(replica_id), topics=topics))
     assert (answer.error_code, answer.responses) == (E.INVALID_REQUEST, [])
+
+
+@pytest.mark.parametrize(
+    ("topics", "partitions"), [(PARTITIONS_NAMED_MAX + 1, 0), (1, PARTITIONS_NAMED_MAX + 1)]
+)
+def test_controllers_refuse_a_request_for_more_than_there_is_as_a_whole(
+    client: Client, topics: int, partitions: int
+) -> None:
+    names, indexes = [f"n{each}" for each in range(topics)], list(range(partitions))
+    wanted = [ap.ReassignablePartition(each, [1]) for each in indexes]
+    requests: dict[int, Any] = {
+        43: el.ElectLeadersRequest(topic_partitions=[el.TopicPartitions(each, indexes) for each in names]),
+        45: ap.AlterPartitionReassignmentsRequest(
+            topics=[ap.ReassignableTopic(each, wanted) for each in names]
+        ),
+        46: lp.ListPartitionReassignmentsRequest(
+            topics=[lp.ListPartitionReassignmentsTopics(each, indexes) for each in names]
+        ),
+    }
+    for key, request in requests.items():
+        assert client.ask(key, request).error_code == E.INVALID_REQUEST, key
 
 
 def test_topics_beyond_what_there_is_are_refused_in_slices_where_none_can_be_deleted(client: Client) -> None:

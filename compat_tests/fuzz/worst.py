@@ -11,7 +11,7 @@ from barnabas.wire.tests.lying_batches import NOW_MS, batch, bomb, many_records,
 from compat_tests.fuzz.case import Case, Pace, framed
 from compat_tests.harness.raw import array, request, string, varint
 
-LIST_OFFSETS, METADATA, OFFSET_COMMIT, JOIN_GROUP, DESCRIBE_CONFIGS = 2, 3, 8, 11, 32
+FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, JOIN_GROUP, DESCRIBE_CONFIGS = 1, 2, 3, 8, 11, 32
 CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, API_VERSIONS = 19, 44, 18
 WIDE = 300_000  # records of a batch
 BOMB_MB = 1000
@@ -29,6 +29,12 @@ def list_offsets(topic: str, timestamp: int, version: int = 1) -> bytes:
     """A ListOffsets request for partition 0."""
     partitions = array([struct.pack(">iq", 0, timestamp)])
     return framed(request(LIST_OFFSETS, version, struct.pack(">i", -1) + array([string(topic) + partitions])))
+
+
+def fetch(replica_id: int, topics: list[bytes]) -> bytes:
+    """Fetch, version 4."""
+    head = struct.pack(">iiiib", replica_id, 0, 0, 1 << 20, 0)
+    return framed(request(FETCH, 4, head + array(topics)))
 
 
 def metadata(names: list[str], *, create: bool = False) -> bytes:
@@ -132,6 +138,12 @@ WORST: dict[str, Callable[[], Case]] = {
     "2,000 group members": lambda: Case([_join("group-0", number) for number in range(2000)]),
     "names of 32,767 bytes": _long_names,
     "50,000 offsets committed": _commit,
+    "fetch of 300,000 partitions as a broker": lambda: Case(
+        [fetch(2, [string("fuzz-plain") + array([struct.pack(">iqi", 0, 0, 1)] * 300_000)])]
+    ),
+    "fetch of 500,000 topics without partitions": lambda: Case(
+        [fetch(-1, [string(f"{number}") + array([]) for number in range(500_000)])]
+    ),
     "20,000 requests in one write": lambda: Case(
         [framed(request(API_VERSIONS, 0, b"", number)) for number in range(20_000)]
     ),
