@@ -20,6 +20,13 @@ BROKER_LOGGER_RESOURCE: Final = 8
 ALTER_CONFIGS: Final = 33
 INCREMENTAL_ALTER_CONFIGS: Final = 44
 CHANGES_PER_TURN: Final = 500
+CONFIGS_MAX: Final = 10_000  # of a request, as in Kafka (QuorumController.MAX_RECORDS_PER_USER_OP)
+TOO_MANY_CONFIGS: Final = "Unable to perform excessively large batch operation."
+
+
+def are_too_many(resources: Sequence[whole.AlterConfigsResource | incremental.AlterConfigsResource]) -> bool:
+    """Whether a request changes more than is decided about at once."""
+    return len(resources) > CONFIGS_MAX or sum([len(each.configs) for each in resources]) > CONFIGS_MAX
 
 
 def change_configs(

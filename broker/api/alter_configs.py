@@ -4,10 +4,14 @@ Deprecated since KIP-339 and still used. v1 is v0, v2 is flexible. Broker logger
 
 from __future__ import annotations
 
-from barnabas.broker.config_changes import change_configs
+from collections.abc import Generator
+
+from barnabas.broker.config_changes import TOO_MANY_CONFIGS, are_too_many, change_configs
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices
 from barnabas.controller.operations.configs import SET, ConfigChange, ResourceChange, ResourceResult
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
@@ -17,6 +21,9 @@ from barnabas.wire.messages.alter_configs import (
 
 @api(33, 0, 2, shared=True)
 def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Outcome:
+    if are_too_many(request.resources):
+        answer_in_slices(context, _refused(request))
+        return PENDING
     requested = [
         ResourceChange(
             resource.resource_type,
@@ -33,6 +40,21 @@ def alter_configs(context: RequestContext, request: AlterConfigsRequest) -> Outc
         lambda results: context.complete(_response(results)),
     )
     return PENDING
+
+
+def _refused(request: AlterConfigsRequest) -> Generator[None, None, AlterConfigsResponse]:
+    response = AlterConfigsResponse()
+    for resource in request.resources:
+        response.responses.append(
+            AlterConfigsResourceResponse(
+                error_code=ErrorCode.POLICY_VIOLATION,
+                error_message=TOO_MANY_CONFIGS,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+        yield
+    return response
 
 
 def _response(results: list[ResourceResult]) -> AlterConfigsResponse:

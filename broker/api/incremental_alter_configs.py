@@ -4,10 +4,14 @@ KIP-339; broker loggers are KIP-412. v1 is flexible."""
 
 from __future__ import annotations
 
-from barnabas.broker.config_changes import change_configs
+from collections.abc import Generator
+
+from barnabas.broker.config_changes import TOO_MANY_CONFIGS, are_too_many, change_configs
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.sliced_handler import answer_in_slices
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, ResourceResult
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsRequest,
@@ -17,6 +21,9 @@ from barnabas.wire.messages.incremental_alter_configs import (
 
 @api(44, 0, 1, shared=True)
 def incremental_alter_configs(context: RequestContext, request: IncrementalAlterConfigsRequest) -> Outcome:
+    if are_too_many(request.resources):
+        answer_in_slices(context, _refused(request))
+        return PENDING
     requested = [
         ResourceChange(
             resource.resource_type,
@@ -32,6 +39,23 @@ def incremental_alter_configs(context: RequestContext, request: IncrementalAlter
         lambda results: context.complete(_response(results)),
     )
     return PENDING
+
+
+def _refused(
+    request: IncrementalAlterConfigsRequest,
+) -> Generator[None, None, IncrementalAlterConfigsResponse]:
+    response = IncrementalAlterConfigsResponse()
+    for resource in request.resources:
+        response.responses.append(
+            AlterConfigsResourceResponse(
+                error_code=ErrorCode.POLICY_VIOLATION,
+                error_message=TOO_MANY_CONFIGS,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+        yield
+    return response
 
 
 def _response(results: list[ResourceResult]) -> IncrementalAlterConfigsResponse:

@@ -6,6 +6,8 @@ change or none.
 
 from __future__ import annotations
 
+from typing import Final
+
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.controller.errors import Refusal
@@ -17,9 +19,16 @@ from barnabas.wire.messages.update_features import (
     UpdateFeaturesResponse,
 )
 
+FEATURES_MAX: Final = 1000  # of a request
+
 
 @api(57, 0, 2, controller=True)
-def update(context: RequestContext, request: UpdateFeaturesRequest) -> Outcome:
+def update(context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse | Outcome:
+    if len(request.feature_updates) > FEATURES_MAX:
+        return UpdateFeaturesResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="The request names more features than there are.",
+        )
     services = context.services
     updates = [
         FeatureUpdate(each.feature, each.max_version_level, each.upgrade_type)

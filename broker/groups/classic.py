@@ -16,7 +16,7 @@ from barnabas.broker.groups.member import Member, Protocols
 from barnabas.broker.groups.rebalance import Rebalancer, coordinator_error, generation_response
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from barnabas.broker.groups.state import GroupState
-from barnabas.broker.groups.usage import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX
+from barnabas.broker.groups.usage import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX, PROTOCOL_OVERHEAD_BYTES
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -137,7 +137,9 @@ class ClassicProtocol:
         known = group.members.get(
             request.member_id if instance_id is None else group.static_members.get(instance_id, "")
         )
-        more = new_member(request, client, request.member_id).size() - (known.size() if known else 0)
+        more = len(request.protocols) * PROTOCOL_OVERHEAD_BYTES
+        if more <= MEMBER_BYTES_OF_GROUP_MAX:  # else there are so many that they are not looked at
+            more = new_member(request, client, request.member_id).size() - (known.size() if known else 0)
         if more > 0 and group.member_bytes + more > MEMBER_BYTES_OF_GROUP_MAX:
             log.warning("Group %s is full: its members say too much of themselves", group.group_id)
             group.remove(request.member_id)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.context import RequestContext
 from barnabas.broker.controller_requests import LocalReply, RawResponse
 from barnabas.broker.node import Node
@@ -16,6 +17,7 @@ from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, O
 from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages import alter_configs as ac
 from barnabas.wire.messages import alter_partition_reassignments as ap
 from barnabas.wire.messages import alter_replica_log_dirs as al
 from barnabas.wire.messages import create_topics as ct
@@ -27,6 +29,7 @@ from barnabas.wire.messages import describe_log_dirs as dl
 from barnabas.wire.messages import elect_leaders as el
 from barnabas.wire.messages import fetch as fe
 from barnabas.wire.messages import find_coordinator as fc
+from barnabas.wire.messages import incremental_alter_configs as ia
 from barnabas.wire.messages import join_group as jg
 from barnabas.wire.messages import leave_group as lg
 from barnabas.wire.messages import list_offsets as lo
@@ -35,6 +38,7 @@ from barnabas.wire.messages import metadata as md
 from barnabas.wire.messages import offset_commit as oc
 from barnabas.wire.messages import offset_fetch as of
 from barnabas.wire.messages import offset_for_leader_epoch as ofe
+from barnabas.wire.messages import update_features as uf
 from barnabas.wire.registry import response_type
 
 from barnabas.testing.virtual_runtime import VirtualRuntime
@@ -436,3 +440,48 @@ def test_topics_beyond_what_there_is_are_refused_in_slices_where_none_can_be_del
     results = client.ask(20, dt.DeleteTopicsRequest(topics=topics)).responses
     assert [result.name for result in results] == names
     assert 0 < client.runtime.reads_a_turn_max < 60
+
+
+@pytest.mark.parametrize(("resources", "configs"), [(CONFIGS_MAX + 1, 0), (1, CONFIGS_MAX + 1)])
+def test_no_more_configs_are_altered_than_kafkas_controller_alters_at_once(
+    client: Client, resources: int, configs: int
+) -> None:
+    client.slow = True
+    whole = [ac.AlterableConfig(f"c{each}", "v") for each in range(configs)]
+    parts = [ia.AlterableConfig(f"c{each}", 0, "v") for each in range(configs)]
+    names = [f"n{each}" for each in range(resources)]
+    requests: dict[int, Any] = {
+        33: ac.AlterConfigsRequest(resources=[ac.AlterConfigsResource(TOPIC, each, whole) for each in names]),
+        44: ia.IncrementalAlterConfigsRequest(
+            resources=[ia.AlterConfigsResource(TOPIC, each, parts) for each in names]
+        ),
+    }
+    for key, request in requests.items():
+        results = client.ask(key, request).responses
+        assert [result.resource_name for result in results] == names
+        assert {(each.error_code, each.error_message) for each in results} == {
+            (E.POLICY_VIOLATION, TOO_MANY_CONFIGS)
+        }
+        assert client.runtime.reads_a_turn_max < 60
+
+
+def test_no_more_features_are_updated_than_there_can_be(client: Client) -> None:
+    updates = [uf.FeatureUpdateKey(f"f{each}") for each in range(1001)]
+    assert client.ask(57, uf.UpdateFeaturesRequest(feature_updates=updates)).error_code == E.INVALID_REQUEST
+
+
+def test_protocols_that_no_group_has_room_for_are_not_looked_at(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def looked_at(*_args: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("barnabas.broker.groups.classic.new_member", looked_at)
+    join = jg.JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[jg.JoinGroupRequestProtocol(name="range", metadata=b"")] * 100_000,
+    )
+    assert client.ask(11, join).error_code == E.GROUP_MAX_SIZE_REACHED
