@@ -1,7 +1,8 @@
 """A follower's fetcher: keeps its partitions level with one leader, over one connection, one request behind the other.
 
 What comes is appended in the turn in which it arrives, and the next request, which tells the leader of it, leaves in
-the same turn: that is what acks=all waits for. While a request waits on the leader for records, one more may be sent
+the same turn: that is what acks=all waits for. Of very many batches the rest is appended in later turns, and the next
+request leaves after them. While a request waits on the leader for records, one more may be sent
 when there is something new to ask; the leader then ends the waiting of the first.
 
 An error delays its partition alone. An answer that speaks of what has changed meanwhile (the leader, its epoch, our
@@ -11,8 +12,9 @@ log) is dropped. As Kafka's AbstractFetcherThread, without its threads.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.inter_broker_client import InterBrokerClient
 from barnabas.broker.replica_divergence import diverging_offset
@@ -22,7 +24,7 @@ from barnabas.broker.replica_fetch_state import FetchState, Follower, Status
 from barnabas.broker.replica_fetch_usual import read_usual_answer, usual_request
 from barnabas.broker.replica_truncations import ReplicaTruncations
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log_replica import UnexpectedAppendOffset
+from barnabas.storage.log_replica import FollowerAppend, UnexpectedAppendOffset
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.replica_fetcher_settings import FetcherSettings
     from barnabas.broker.replication_quota import ReplicationQuota
+    from barnabas.storage.log import Log
     from barnabas.storage.manager import LogManager
     from barnabas.storage.runtime import Runtime
     from barnabas.wire.messages.fetch import FetchResponse, PartitionData
@@ -42,6 +45,7 @@ IN_FLIGHT_MAX: Final = 2
 OVERSIZE_BYTES: Final = 64 * 1024 * 1024  # by so much a first batch may exceed what was asked for
 PARTITION_ANSWER_BYTES: Final = 128  # of one partition, without its records
 FIRST_DELAY_S: Final = 0.01
+TURN_BATCHES: Final = 1000  # appended in one turn of the loop: 2 ms, if they are small
 ROUNDS_MAX: Final = (
     100  # of asking where the logs part, one behind the other, each of which should lead further
 )
@@ -64,6 +68,18 @@ _SESSION_ERRORS: Final = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
+
+
+class _Rest(NamedTuple):
+    """What is still to be appended of a partition's answer, if its log is as it was left."""
+
+    state: FetchState
+    log: Log
+    end_offset: int  # of the log
+    records: memoryview
+    high_watermark: int
+    log_start_offset: int
+    before: FollowerAppend  # what was appended of the answer
 
 
 class ReplicaFetcher:
@@ -103,6 +119,9 @@ class ReplicaFetcher:
         self._is_resting = False  # after several of them
         self._delays = FetchDelays(runtime, self._delay_is_over)
         self._fetch_is_due = False
+        self._batches_left = TURN_BATCHES  # that may be appended in this turn
+        self._rests: deque[_Rest] = deque()  # nothing is fetched until they have been appended
+        self._rests_are_due = False
 
     # -- partitions
 
@@ -146,6 +165,7 @@ class ReplicaFetcher:
 
     def close(self) -> None:
         self._delays.stop()
+        self._rests.clear()
         self._client.close()
 
     def leader_has_changed(self) -> None:
@@ -175,7 +195,7 @@ class ReplicaFetcher:
         """Send a request, if there is anything to ask and none waits that says the same."""
         self._fetch_is_due = False
         session = self._session
-        if not session.ready_count or not self._client.is_connected or self._is_resting:
+        if not session.ready_count or not self._client.is_connected or self._is_resting or self._rests:
             return
         if self._in_flight and not (
             self._in_flight < IN_FLIGHT_MAX and session.takes_more and session.has_news
@@ -212,6 +232,7 @@ class ReplicaFetcher:
         self._in_flight -= 1
         self._session_failures = 0
         if state is not None:
+            self._batches_left = TURN_BATCHES
             self._take(state, answer.records, answer.high_watermark, answer.log_start_offset)
         self._fetch()
         return True
@@ -226,6 +247,7 @@ class ReplicaFetcher:
             self._fetch()
             return
         self._session_failures = 0
+        self._batches_left = TURN_BATCHES
         session.answered(number, response.session_id)
         cuts: list[tuple[FetchState, int]] = []
         out_of_range: list[FetchState] = []
@@ -275,28 +297,41 @@ class ReplicaFetcher:
         self._fetch()
 
     def _take(
-        self, state: FetchState, records: memoryview | None, high_watermark: int, log_start_offset: int
+        self,
+        state: FetchState,
+        records: memoryview | None,
+        high_watermark: int,
+        log_start_offset: int,
+        before: FollowerAppend | None = None,
     ) -> None:
-        """Append what came, and follow what the leader says of its high watermark and its start."""
+        """Append what came, and follow what the leader says of its high watermark and its start. `before`: what was appended
+        of the same answer in earlier turns."""
         partition = state.partition
         held = partition.log
-        awaits_sync = awaits_write_back = False
-        size = 0
+        appended = before
+        rest: memoryview | None = None
         try:
             if records:
+                if self._batches_left <= 0:
+                    self._take_later(state, records, high_watermark, log_start_offset, FollowerAppend(0))
+                    return
                 try:
-                    appended = held.append_as_follower(records, state.leader_epoch)
+                    appended = held.append_as_follower(records, state.leader_epoch, self._batches_left)
                 except UnexpectedAppendOffset as error:
                     if not self._begin_inside_batch(state, error):
                         return
-                    appended = held.append_as_follower(records, state.leader_epoch)
-                awaits_sync, awaits_write_back = appended.awaits_sync, appended.awaits_write_back
+                    appended = held.append_as_follower(records, state.leader_epoch, self._batches_left)
+                self._batches_left -= appended.batches
                 size = appended.size
-                if not size:
+                if size and partition.observer is not None:
+                    partition.observer.replicated(records[:size])
+                if appended.is_partial:
+                    rest = records[size:]
+                if before is not None:
+                    appended.add(before)
+                if not appended.size:
                     self._delay(state, self._settings.backoff_ms)
                     return
-                if partition.observer is not None:
-                    partition.observer.replicated(records[:size])
             partition.set_follower_high_watermark(high_watermark)
             if log_start_offset > held.log_start_offset:
                 held.increment_log_start_offset(min(log_start_offset, held.high_watermark))
@@ -312,16 +347,60 @@ class ReplicaFetcher:
         state.is_caught_up = end >= high_watermark
         if end != state.sent_offset or held.log_start_offset != state.sent_start_offset:
             self._session.changed(state)
-        if state.status is Status.CUTTING:
+        if state.status is Status.CUTTING or appended is None:
             return
-        if awaits_sync:
+        if rest is not None:
+            self._take_later(state, rest, high_watermark, log_start_offset, appended)
+        elif appended.awaits_sync:
             self._session.set_status(state, Status.SYNCING)
+            if before is not None:  # which was what awaited it, and began it before there was more
+                held.sync_soon()
             held.when_synced(end, partial(self._synced, state))
-        elif awaits_write_back:
+        elif appended.awaits_write_back:
             self._session.set_status(state, Status.SYNCING)
             held.when_written_back(partial(self._synced, state))
-        elif size and self._settings.quota is not None:
-            self._count(state, size, self._settings.quota)
+        elif self._settings.quota is not None:
+            self._count(state, appended.size, self._settings.quota)
+
+    def _take_later(
+        self,
+        state: FetchState,
+        records: memoryview,
+        high_watermark: int,
+        log_start_offset: int,
+        before: FollowerAppend,
+    ) -> None:
+        """In the next turns. The answer's buffer goes with this one, so what is left of it is copied once."""
+        if not isinstance(records.obj, bytes):
+            records = memoryview(bytes(records))
+        held = state.partition.log
+        self._rests.append(
+            _Rest(state, held, held.log_end_offset, records, high_watermark, log_start_offset, before)
+        )
+        self._take_rests_soon()
+
+    def _take_rests_soon(self) -> None:
+        if not self._rests_are_due:
+            self._rests_are_due = True
+            self._runtime.call_soon(self._take_rests)
+
+    def _take_rests(self) -> None:
+        """Append for a turn. What belongs to a partition that has changed in between is dropped."""
+        self._rests_are_due = False
+        self._batches_left = TURN_BATCHES
+        while self._rests and self._batches_left > 0:
+            rest = self._rests.popleft()
+            state, held = rest.state, rest.log
+            if (
+                self._is_current(state)
+                and state.status is Status.READY
+                and state.partition.log is held
+                and held.log_end_offset == rest.end_offset
+            ):
+                self._take(state, rest.records, rest.high_watermark, rest.log_start_offset, rest.before)
+        if self._rests:
+            self._take_rests_soon()
+        self._fetch()
 
     def _count(self, state: FetchState, size: int, quota: ReplicationQuota) -> None:
         """So many bytes have come: a replica that is not in sync may have to wait for the next ones (KIP-73)."""

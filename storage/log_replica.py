@@ -1,6 +1,6 @@
 """Appending what a leader has: whole batches exactly as they were fetched, at the offsets that they have there.
 
-Nothing is decoded and nothing is patched, so the copy is byte for byte the leader's. All batches are checked
+Nothing is decoded and nothing is patched, so the copy is byte for byte the leader's. All batches of a call are checked
 before the first is written: lengths, CRC, offsets that ascend. Those that go to one segment are written in one
 piece. What a producer or a transaction did is followed as at recovery, not judged: the leader has judged it.
 
@@ -37,15 +37,26 @@ from barnabas.wire.record_batch import (
 logger = logging.getLogger("barnabas.storage")
 
 ANY_EPOCH: Final = 0x7FFFFFFF
+ALL_BATCHES: Final = 0x7FFFFFFF
 
 
 class FollowerAppend(msgspec.Struct, gc=False):
     """What has been appended: so many bytes, whole batches. `awaits_sync`: it is not to be claimed before
-    `when_synced(log_end_offset)`; `awaits_write_back`: more is not to be fetched before `when_written_back`."""
+    `when_synced(log_end_offset)`; `awaits_write_back`: more is not to be fetched before `when_written_back`.
+    `is_partial`: `batches_max` has left some behind."""
 
     size: int
+    batches: int = 0
+    is_partial: bool = False
     awaits_sync: bool = False
     awaits_write_back: bool = False
+
+    def add(self, before: FollowerAppend) -> None:
+        """Make this the result of both, `before` being the earlier one."""
+        self.size += before.size
+        self.batches += before.batches
+        self.awaits_sync |= before.awaits_sync
+        self.awaits_write_back |= before.awaits_write_back
 
 
 class UnexpectedAppendOffset(StorageError):
@@ -66,16 +77,19 @@ class ReplicaLog(TruncatableLog):
 
     __slots__ = ()
 
-    def append_as_follower(self, records: memoryview, leader_epoch: int = ANY_EPOCH) -> FollowerAppend:
-        """Append the whole batches in `records`; a last one that is cut is left out, as Kafka's fetches cut it.
+    def append_as_follower(
+        self, records: memoryview, leader_epoch: int = ANY_EPOCH, batches_max: int = ALL_BATCHES
+    ) -> FollowerAppend:
+        """Append the first `batches_max` whole batches in `records`; a last one that is cut is left out, as Kafka's fetches
+        cut it.
 
         Nothing has changed when it raises UnexpectedAppendOffset or StorageError CORRUPT_MESSAGE. After
         KAFKA_STORAGE_ERROR the log ends behind some whole batch of these.
         """
         if self.failure is not None:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self.failure)
-        headers = self._checked(records, leader_epoch)
-        result = FollowerAppend(0)
+        headers = self._checked(records, leader_epoch, batches_max)
+        result = FollowerAppend(0, len(headers))
         if not headers:
             return result
         first_offset = headers[0].base_offset
@@ -104,17 +118,18 @@ class ReplicaLog(TruncatableLog):
             run.append(header)
             stop += size
         self._write_run(records[start:stop], run, result)
+        result.is_partial = len(headers) == batches_max and result.size < len(records)
         if self._flushes:
             result.awaits_sync = self._flush_as_configured(first_offset)
         return result
 
-    def _checked(self, records: memoryview, leader_epoch: int) -> list[BatchHeader]:
-        """The headers of the whole batches, which all may be appended."""
+    def _checked(self, records: memoryview, leader_epoch: int, batches_max: int) -> list[BatchHeader]:
+        """The headers of the first `batches_max` whole batches, which all may be appended."""
         headers: list[BatchHeader] = []
         position, end = 0, len(records)
         next_offset = self.log_end_offset
         try:
-            while end - position > LOG_OVERHEAD:
+            while end - position > LOG_OVERHEAD and len(headers) < batches_max:
                 if end - position >= HEADER_SIZE and records[position + 16] == 2:
                     header = read_header(records, position)
                 else:  # a cut batch, or what no one may write any more

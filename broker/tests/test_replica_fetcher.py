@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+from collections import Counter
+from typing import Any
+
 import pytest
+from barnabas.broker.replica_fetch_state import Status
+from barnabas.broker.replica_fetcher import TURN_BATCHES
 from barnabas.broker.tests.replicas import NO_LEADER, Replicas
+from barnabas.storage.log_replica import FollowerAppend, ReplicaLog
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import Record, build_batch
 
 
 def test_followers_copy_their_leader() -> None:
@@ -16,6 +24,123 @@ def test_followers_copy_their_leader() -> None:
     for broker_id in replicas.ids:
         assert replicas[broker_id].messages == ["a", "b", "c"]
         assert replicas[broker_id].log.high_watermark == 3
+    replicas.check_identical()
+
+
+class Appends:
+    """Of the followers: how many batches each call appended, and at which event of the world."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, replicas: Replicas) -> None:
+        self.at: list[tuple[int, int]] = []
+        append = ReplicaLog.append_as_follower
+
+        def counted(log: ReplicaLog, *arguments: Any) -> FollowerAppend:
+            result = append(log, *arguments)
+            self.at.append(
+                (replicas.world.events_count, len(arguments[0][: result.size]) // SMALL_BATCH_BYTES)
+            )
+            return result
+
+        monkeypatch.setattr(ReplicaLog, "append_as_follower", counted)
+
+    def most(self) -> int:
+        """In one event."""
+        batches: Counter[int] = Counter()
+        for event, count in self.at:
+            batches[event] += count
+        return max(batches.values())
+
+
+SMALL = "v"
+SMALL_BATCH_BYTES = len(build_batch([Record(0, 0, None, SMALL.encode())]))
+
+
+def behind(count: int = 5500, **properties: str) -> Replicas:
+    """Broker 2 has been down while so many small batches were written, and is about to start."""
+    replicas = Replicas(1, (1, 2), None, **properties)
+    replicas.kill(2)
+    replicas.produce(1, *[SMALL] * count)
+    replicas.run()
+    return replicas
+
+
+def catch_up_to(replicas: Replicas, offset: int) -> None:
+    """Start broker 2, and stop right after it has passed this offset."""
+    replicas.start(2)
+    replicas.tell(2)
+    while replicas[2].log.log_end_offset < offset:
+        assert replicas.world.step(replicas.world.now + 1)
+
+
+def test_many_small_batches_are_appended_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = behind()
+    appends = Appends(monkeypatch, replicas)
+    catch_up_to(replicas, 5500)
+    assert len({event for event, _ in appends.at}) >= 6
+    assert appends.most() == TURN_BATCHES
+    replicas.run()
+    replicas.check_identical()
+    assert replicas[2].log.high_watermark == 5500
+
+
+def test_a_slice_is_appended_where_the_one_before_has_left_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    replicas = behind(10)
+    catch_up_to(replicas, 10)
+    replicas.run()
+    (fetcher,) = replicas[2].fetchers._fetchers.values()
+    replicas.network.block("h1", "h2")
+    appends = Appends(monkeypatch, replicas)
+    (state,) = fetcher._session.states.values()
+    log = state.partition.log
+    small = build_batch([Record(0, 0, None, SMALL.encode())])
+    fetcher._batches_left = 3
+
+    def records(first: int, count: int) -> memoryview:
+        batches = bytearray(small * count)
+        for number in range(count):
+            batches[number * len(small) : number * len(small) + 8] = struct.pack(">q", first + number)
+        return memoryview(batches)
+
+    data = records(10, 5)
+    fetcher._take(state, data, 10, 0)
+    data[:] = bytes(len(data))  # its buffer is used again
+    assert log.log_end_offset == 13
+    fetcher._take(state, records(13, 5), 10, 0)  # a second answer about the same
+    assert log.log_end_offset == 13
+    replicas.run(0.01)
+    assert log.log_end_offset == 15, "the second one speaks of what has changed"
+    assert (state.status, state.failures) == (Status.READY, 0)
+    assert appends.most() == 3
+    fetcher._batches_left = 0
+    fetcher._take(state, records(15, 5), 10, 0)
+    fetcher.remove(*state.key)
+    replicas.run(0.01)
+    assert log.log_end_offset == 15, "it is fetched no more"
+
+
+def test_what_is_left_is_dropped_when_the_log_has_a_new_role() -> None:
+    replicas = behind(9500)
+    catch_up_to(replicas, 2000)
+    replicas.elect(2)  # takes a few events, and so slices
+    end = replicas[2].log.log_end_offset
+    assert end < 9500
+    replicas.produce(2, "new")
+    replicas.run()
+    assert replicas[2].log.log_end_offset == end + 1
+    assert replicas[2].messages[-1] == "new"
+    replicas.check_identical()
+
+
+def test_a_sync_that_a_slice_awaits_covers_all_of_them() -> None:
+    """flush.messages is reached in one slice and not in the next ones: the follower goes on all the same."""
+    replicas = behind(2100, log_flush_interval_messages="900")
+    catch_up_to(replicas, 2100)
+    replicas.run()
+    (fetcher,) = replicas[2].fetchers._fetchers.values()
+    assert fetcher._session.ready_count == 1
+    assert replicas[1].partition.log.high_watermark == 2100
+    replicas.produce(1, "more")
+    replicas.run()
     replicas.check_identical()
 
 

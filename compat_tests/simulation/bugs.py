@@ -37,7 +37,11 @@ def _no_epoch_check() -> list[Patch]:
     return [
         (Partition, "check_leader_epoch", lambda _self, _epoch: ErrorCode.NONE),
         (fetch_read, "_diverging_epoch", lambda _partition, _wanted: None),
-        (ReplicaLog, "append_as_follower", lambda self, records, _epoch=ANY_EPOCH: append(self, records)),
+        (
+            ReplicaLog,
+            "append_as_follower",
+            lambda self, records, _epoch=ANY_EPOCH, *most: append(self, records, ANY_EPOCH, *most),
+        ),
     ]
 
 

@@ -242,6 +242,20 @@ def test_batches_of_a_later_epoch_than_the_fetch_are_left_out(workshop: Any) -> 
     assert log.latest_epoch == 4
 
 
+def test_some_batches_at_a_time(workshop: Any) -> None:
+    log = log_at(workshop, "follower")
+    batches = [stored(workshop.batch(2), 2 * number, 0) for number in range(5)]
+    rest = fetched(*batches, batches[0][:30])
+    ends = []
+    for is_partial in (True, True, False):
+        result = log.append_as_follower(rest, batches_max=2)
+        assert result.is_partial == is_partial
+        rest = rest[result.size :]
+        ends.append(log.log_end_offset)
+    assert ends == [4, 8, 10]
+    assert read_all(log, 1 << 20) == batches
+
+
 def test_a_failed_write_leaves_whole_batches(workshop: Any) -> None:
     log = workshop.log()
     batches = [stored(workshop.batch(), offset, 0) for offset in range(4)]
