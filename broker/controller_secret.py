@@ -59,7 +59,7 @@ def check_secret(config: BrokerConfig, secret: bytes | None) -> None:
                 f"{NAME} is not set, and this node is one of several: any process that reaches its listener "
                 f"{listener.name} ({format_address(listener.host or '*', listener.port)}) could pose as another node, and "
                 f"acknowledged records could be lost. Make a file with a secret, the same on all nodes, and name it in "
-                f"{NAME} on each: (umask 077; openssl rand -base64 48 > /etc/barnabas/secret). Only where all nodes run on "
+                f"{NAME} on each: (umask 077; openssl rand -base64 48 > FILE). Only where all nodes run on "
                 f"one machine and listen on 127.0.0.1 may it be left out"
             )
 

@@ -17,6 +17,7 @@ from barnabas.controller.config_validators import ConfigError
 _ENDPOINT: Final = re.compile(
     r"^(?P<name>[^:/]+)://(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^\[\]:]*)):(?P<port>-?\d+)$"
 )
+_WILDCARDS: Final = ("0.0.0.0", "::")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
@@ -162,9 +163,12 @@ def _listener(
         uses = name if name == protocol else f"{name} uses {protocol}"
         raise ConfigError(f"listeners: {uses}, which this version does not serve; PLAINTEXT listeners only")
     host, port = shown if shown is not None else endpoint
-    if host in ("0.0.0.0", "::"):
+    if host in _WILDCARDS and is_controller and shown is None:  # no client learns a controller's address here
+        host = ""
+    if host in _WILDCARDS:
         raise ConfigError(
-            f"advertised.listeners cannot use the nonroutable meta-address {host}. Use a routable IP address."
+            f"advertised.listeners cannot use the nonroutable meta-address {host}. Use a routable IP address. "
+            f"(Listener {name}: set advertised.listeners={name}://HOST:{port}, with the host that clients reach)"
         )
     return ListenerConfig(
         name=name,

@@ -119,7 +119,7 @@ def test_an_unknown_property_is_noted_once_and_the_rest_counts() -> None:
         ("listeners=SSL://127.0.0.1:9092", "SSL"),
         ("listeners=FOO://127.0.0.1:9092", "listener.security.protocol.map"),
         ("listeners=CONTROLLER://127.0.0.1:9092", "controller.listener.names"),
-        ("listeners=PLAINTEXT://0.0.0.0:9092", "advertised.listeners"),
+        ("listeners=PLAINTEXT://0.0.0.0:9092", "advertised.listeners=PLAINTEXT://HOST:9092"),
         ("advertised.listeners=FOO://a:1", "advertised.listeners"),
         ("process.roles=controller", "process.roles"),
         ("controller.quorum.voters=1@a:1,2@b:2", "listeners must name the controller's listener"),
@@ -149,6 +149,19 @@ def test_named_listeners_each_have_their_own_address() -> None:
         ("127.0.0.1", "localhost", 2000),
         ("::1", "::1", 9095),
     ]
+
+
+def test_a_controller_listens_on_every_address_without_an_advertised_one() -> None:
+    """As Kafka: clients never learn a controller's address from this property."""
+    config = BrokerConfig.from_properties(
+        {
+            "process.roles": "broker,controller",
+            "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://0.0.0.0:0",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
+    )
+    assert [each.host for each in config.controller_listeners] == ["0.0.0.0"]
 
 
 def test_dynamic_values_come_and_go_in_place() -> None:
