@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.context import RequestContext
 from barnabas.broker.registry import PENDING, Outcome, api
 from barnabas.broker.sliced_handler import answer_in_slices
@@ -41,8 +42,9 @@ _TOPIC, _NODE, _CLUSTER, _STATIC, _DEFAULT = 1, 2, 3, 4, 5
 @api(19, 2, 7, controller=True)
 def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
     services = context.services
-    if len(request.topics) > PARTITIONS_PER_REQUEST_MAX:
-        answer_in_slices(context, _refused(request.topics))
+    too_many = _too_many(request.topics)
+    if too_many:
+        answer_in_slices(context, _refused(request.topics, too_many))
         return PENDING
     wanted = [_wanted(topic) for topic in request.topics]
     request_id = services.to_controller.request_id_of(context)
@@ -72,14 +74,20 @@ def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
     return PENDING
 
 
-def _refused(topics: list[CreatableTopic]) -> Generator[None, None, CreateTopicsResponse]:
-    """More topics than partitions may be created by a request."""
+def _too_many(topics: list[CreatableTopic]) -> str:
+    """Why a request is refused whose topics, partitions or configs are more than are created at once; "" for others."""
+    if len(topics) > PARTITIONS_PER_REQUEST_MAX or (
+        sum([len(topic.assignments) for topic in topics]) > PARTITIONS_PER_REQUEST_MAX
+    ):
+        return TOO_MANY_PARTITIONS
+    return TOO_MANY_CONFIGS if sum([len(topic.configs) for topic in topics]) > CONFIGS_MAX else ""
+
+
+def _refused(topics: list[CreatableTopic], too_many: str) -> Generator[None, None, CreateTopicsResponse]:
     response = CreateTopicsResponse()
     for name in dict.fromkeys(topic.name for topic in topics):
         response.topics.append(
-            CreatableTopicResult(
-                name=name, error_code=ErrorCode.POLICY_VIOLATION, error_message=TOO_MANY_PARTITIONS
-            )
+            CreatableTopicResult(name=name, error_code=ErrorCode.POLICY_VIOLATION, error_message=too_many)
         )
         yield
     return response

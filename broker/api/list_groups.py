@@ -21,8 +21,12 @@ def list_groups(
 ) -> Generator[None, None, ListGroupsResponse]:
     if context.services.groups.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    states = {state.strip().lower() for state in request.states_filter}
-    types = {each.strip().lower() for each in request.types_filter}
+    states: set[str] = set()
+    types: set[str] = set()
+    for wanted, filters in ((states, request.states_filter), (types, request.types_filter)):
+        for each in filters:
+            wanted.add(each.strip().lower())
+            yield
     response = ListGroupsResponse()
     if types and CLASSIC not in types:
         return response

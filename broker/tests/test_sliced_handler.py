@@ -16,6 +16,7 @@ from barnabas.broker.node import Node
 from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
 from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.sliced_handler import sliced
+from barnabas.controller.operations.topics import TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import alter_configs as ac
 from barnabas.wire.messages import alter_partition_reassignments as ap
@@ -32,6 +33,7 @@ from barnabas.wire.messages import find_coordinator as fc
 from barnabas.wire.messages import incremental_alter_configs as ia
 from barnabas.wire.messages import join_group as jg
 from barnabas.wire.messages import leave_group as lg
+from barnabas.wire.messages import list_groups as lgr
 from barnabas.wire.messages import list_offsets as lo
 from barnabas.wire.messages import list_partition_reassignments as lp
 from barnabas.wire.messages import metadata as md
@@ -181,6 +183,7 @@ def requests(topic_id: bytes) -> dict[str, tuple[int, Any]]:
                 topics=[dr.DeleteRecordsTopic("t", [dr.DeleteRecordsPartition(each) for each in range(MANY)])]
             ),
         ),
+        "ListGroups": (16, lgr.ListGroupsRequest(states_filter=names, types_filter=names)),
         "OffsetForLeaderEpoch": (
             23,
             ofe.OffsetForLeaderEpochRequest(
@@ -485,3 +488,34 @@ def test_protocols_that_no_group_has_room_for_are_not_looked_at(
         protocols=[jg.JoinGroupRequestProtocol(name="range", metadata=b"")] * 100_000,
     )
     assert client.ask(11, join).error_code == E.GROUP_MAX_SIZE_REACHED
+
+
+@pytest.mark.parametrize(
+    ("topic", "message"),
+    [
+        (
+            ct.CreatableTopic(
+                name="many",
+                num_partitions=1,
+                replication_factor=1,
+                configs=[ct.CreatableTopicConfig(f"c{each}", "v") for each in range(CONFIGS_MAX + 1)],
+            ),
+            TOO_MANY_CONFIGS,
+        ),
+        (
+            ct.CreatableTopic(
+                name="many",
+                num_partitions=-1,
+                replication_factor=-1,
+                assignments=[ct.CreatableReplicaAssignment(each, [1]) for each in range(CONFIGS_MAX + 1)],
+            ),
+            TOO_MANY_PARTITIONS,
+        ),
+    ],
+)
+def test_a_topic_of_more_than_is_created_at_once_is_not_looked_at(
+    client: Client, monkeypatch: pytest.MonkeyPatch, topic: ct.CreatableTopic, message: str
+) -> None:
+    monkeypatch.setattr("barnabas.broker.api.create_topics.create_topics", lambda *_args, **_named: 1 / 0)
+    (result,) = client.ask(19, ct.CreateTopicsRequest(topics=[topic])).topics
+    assert (result.error_code, result.error_message) == (E.POLICY_VIOLATION, message)
