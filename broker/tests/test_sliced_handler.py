@@ -223,11 +223,7 @@ def refused() -> dict[str, tuple[int, int, Any]]:
     indexes = list(range(MANY))
     unknown = of.OffsetFetchRequestTopics(topic_id=bytes(15) + b"x", partition_indexes=indexes)
     old = of.OffsetFetchRequest(group_id="g", topics=[of.OffsetFetchRequestTopic("t", indexes)])
-    searched = [lo.ListOffsetsPartition(each, timestamp=-1) for each in indexes]
     return {
-        "ListOffsets of a stranger": (
-            2, 11, lo.ListOffsetsRequest(replica_id=5, topics=[lo.ListOffsetsTopic("t", searched)]),
-        ),
         "Metadata without names": (3, 12, md.MetadataRequest(topics=[md.MetadataRequestTopic(name=None)] * MANY)),
         "Metadata by ids too early": (3, 11, md.MetadataRequest(topics=[md.MetadataRequestTopic(name=None)] * MANY)),
         "OffsetFetch of an unknown topic": (
@@ -259,16 +255,6 @@ def test_errors_of_many_parts_are_made_in_slices(client: Client, name: str) -> N
     client.slow = True
     client.ask(key, request, version)
     assert client.runtime.reads_in_all >= PASSES.get(name, 1) * MANY
-
-
-def test_a_fetch_that_names_too_many_partitions_gets_one_error_whoever_asks(client: Client) -> None:
-    partitions = [fe.FetchPartition(partition=each) for each in range(10_001)]
-    state = fe.ReplicaState(replica_id=5, replica_epoch=1)
-    request = fe.FetchRequest(
-        replica_state=state, topics=[fe.FetchTopic(topic_id=bytes(16), partitions=partitions)]
-    )
-    answer = client.ask(1, request)
-    assert (answer.error_code, answer.responses) == (E.INVALID_REQUEST, [])
 
 
 def test_what_many_that_leave_are_answered_is_encoded_in_a_thread(client: Client) -> None:
