@@ -42,7 +42,7 @@ class EventLoopLag:
         self.longest_busy_s = 0.0  # processor time between two ticks
 
     def start(self) -> None:
-        """From the loop's first turn on: what a start does before it keeps nobody waiting."""
+        """From the loop's first turn on: what a start does before it delays no request."""
         self._runtime.call_soon(self._later)
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ Partitions take turns as in Kafka: who got records goes to the end of the line, 
 starves nobody.
 
 The cache is bounded by max.incremental.fetch.session.cache.slots, and, which Kafka's is not, by CLIENT_PARTITIONS_MAX in
-all sessions of clients together. A new session takes the place of one that nobody used for two minutes, or else of a
+all sessions of clients together. A new session takes the place of one that was not used for two minutes, or else of a
 smaller one that is at least that old; followers' sessions are worth more than clients'. Without a place the answer says
 session 0, and the client goes on without. A session that grows beyond the bound is closed (FETCH_SESSION_ID_NOT_FOUND).
 """

@@ -62,7 +62,7 @@ class InterBrokerClient:
         timeout_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`endpoint()` says where the broker, `broker_id`, listens now; None when nobody knows."""
+        """`endpoint()` says where the broker, `broker_id`, listens now; None when that is not known."""
         self.client_id = client_id
         self._runtime = runtime
         self._endpoint = endpoint

@@ -59,7 +59,7 @@ class BrokerLifecycle:
         self._previous_epoch = previous_broker_epoch
         self._interval_s = services.config.broker_heartbeat_interval_ms / 1000
         self._session_ends_at = float("-inf")  # on the monotonic clock
-        self._asked_at = 0.0  # when the heartbeat that is under way was sent
+        self._asked_at = 0.0  # when the heartbeat that has no answer yet was sent
         self.broker_epoch = -1
         self.is_fenced = True
         self._is_open = False  # whether the partitions are open and clients can come

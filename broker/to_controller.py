@@ -151,7 +151,7 @@ class ToController:
         """Have a request answered by whichever controller is active next: this node's has lost its term, and what it has made of
         the request is not known."""
         if isinstance(context.reply, LocalReply):
-            context.complete(Outcome.NOT_CONTROLLER)  # whoever has asked does it
+            context.complete(Outcome.NOT_CONTROLLER)  # the asking node does it
             return
         parts = request_type(context.api_key).encode(context.api_version, request)
         self._ask_for(context, b"".join(parts), request_id, RETRY_S)  # type: ignore[arg-type]

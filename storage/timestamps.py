@@ -1,7 +1,7 @@
 """From a time to an offset (KIP-79, KIP-734), by the time index, then the headers, then one batch's records.
 
 A batch whose records can't be read, or take more than `unpacked_bytes_max`, answers with its first offset and largest
-time: whoever seeks there gets that batch and its error, and nobody else's lookup is harmed.
+time: a consumer that seeks there gets that batch and its error, and other lookups are not affected.
 
 A lookup is work in steps: a thread looks at indexes and headers and unpacks, records are gone through on the loop.
 """

@@ -131,7 +131,7 @@ class ClassicProtocol:
     def _has_room(
         self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: JoinReply
     ) -> bool:
-        """Whether what the member says of itself may be kept; else it has been answered."""
+        """Whether the member's protocols and names may be kept; if not, it has been answered."""
         usage = self._rebalancer.usage
         instance_id = request.group_instance_id
         known = group.members.get(
