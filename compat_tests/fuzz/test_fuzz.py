@@ -26,7 +26,7 @@ SHORT = {
     "broker": {
         "requests": range(100),
         "repetitions": range(0, 1000, 4),
-        "large": range(25, 1000, 25),
+        "large": range(0, 1000, 25),
         "pipelined": range(2, 1000, 4),
         "worst": range(1000),
         "metrics": range(15),
