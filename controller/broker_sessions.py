@@ -302,10 +302,13 @@ class BrokerSessions:
                 log.warning("broker %d is fenced: %s", session.broker_id, reason)
 
         def failed(_error: ErrorCode, message: str) -> None:
-            session.fencing = False
             if self._is_active:
                 log.error("broker %d could not be fenced: %s", session.broker_id, message)
-                self._runtime.call_later(RETRY_S, self._arm)
+            self._runtime.call_later(RETRY_S, again)  # perhaps refused at once, so not before
+
+        def again() -> None:
+            session.fencing = False
+            self._arm()
 
         self._controller.run(
             lambda image: fence(image, self._settings, session.broker_id, session.broker_epoch),

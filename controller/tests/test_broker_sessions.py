@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 
-from barnabas.controller.broker_sessions import BrokerSessions
+import pytest
+from barnabas.controller.broker_sessions import RETRY_S, BrokerSessions
 from barnabas.controller.controller import Controller
 from barnabas.controller.decision import Decision
 from barnabas.controller.image import MetadataImage
@@ -321,6 +322,28 @@ def test_a_broker_that_could_not_be_fenced_is_fenced_later() -> None:
     assert not cluster.image.brokers[1].fenced
     cluster.disk.fault = None
     cluster.runtime.advance(0.5)
+    assert cluster.image.brokers[1].fenced
+
+
+def test_a_controller_that_refuses_at_once_is_asked_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the log of a leader that has slept does, until it has looked at the clock."""
+    cluster = Cluster()
+    cluster.serve(1)
+    asked = 0
+
+    def refuse(_operation: object, _done: object, failed: Callable[[ErrorCode, str], object]) -> None:
+        nonlocal asked
+        asked += 1
+        assert asked < 100, "it is asked again and again at one moment"
+        failed(ErrorCode.NOT_CONTROLLER, "it has slept")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(cluster.controller, "run", refuse)
+        cluster.runtime.advance(9 + 10 * RETRY_S)
+    assert 5 <= asked <= 12
+    cluster.runtime.advance(2 * RETRY_S)
     assert cluster.image.brokers[1].fenced
 
 
