@@ -145,10 +145,10 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
 # The first seed that finds it, when this was last looked up: `--bug NAME` finds another when it does not any more.
 FOUND_BY = {
     "no-epoch-check": 2,
-    "wiped-replica-counts": 7,
-    "early-acknowledgement": 0,
-    "unclean-member-stays": 9,
-    "without-h1": 13,
+    "wiped-replica-counts": 12,
+    "early-acknowledgement": 1,
+    "unclean-member-stays": 21,
+    "without-h1": 18,
     "without-h2": 0,
     "every-clock-is-believed": 9,
     "followers-expire": 0,
