@@ -68,6 +68,9 @@ class Services(msgspec.Struct, eq=False):
     )
     # What unpacks batches of clients, so few at a time that their memory is bounded: one that is about to be appended
     inspections: StepQueue = cast("StepQueue", None)
+    medium_inspections: StepQueue = cast(
+        "StepQueue", None
+    )  # of batches that take a few slices, not behind the others
     lookups: StepQueue = cast("StepQueue", None)
 
     waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)
@@ -77,6 +80,7 @@ class Services(msgspec.Struct, eq=False):
         self.replica_warnings = RepeatedWarnings(self.runtime, logging.getLogger("barnabas.replication"))
         self.to_controller = ToController(self)
         self.inspections = StepQueue(self.runtime)
+        self.medium_inspections = StepQueue(self.runtime)
         self.large_requests = LargeRequests(self.runtime)
         self.lookups = StepQueue(self.runtime, LOOKUPS_AT_ONCE)
 

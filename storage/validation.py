@@ -45,6 +45,8 @@ INVALID_RECORDS_TEXT = "One or more records have been rejected"
 RECORD_ERRORS_MAX: Final = 1000  # that an answer names; Kafka names all
 RECORDS_PER_STEP: Final = 512  # between two looks at the clock: some 0.3 ms
 # A batch of no more than this is read in the turn that it comes in, so long as it is no more than this in truth.
+MEDIUM_BYTES: Final = 1 << 18
+MEDIUM_RECORDS: Final = 20_000  # some 20 ms of the loop's time
 _SMALL_BYTES: Final = 1 << 15
 _SMALL_RECORDS: Final = 1000
 _SMALL_UNPACKED_BYTES: Final = 1 << 17
@@ -133,6 +135,12 @@ class RecordsUnread(Exception):
     def __init__(self, inspection: Inspection) -> None:
         super().__init__("records have to be read first")
         self._inspection = inspection
+
+    @property
+    def is_medium(self) -> bool:
+        """Whether reading takes a few slices at most. A header that counts less than there is ends the reading early."""
+        inspection = self._inspection
+        return len(inspection.records) <= MEDIUM_BYTES and inspection.header.record_count <= MEDIUM_RECORDS
 
     def detach(self) -> None:
         """Copy the batch: its buffer is about to be used for something else."""

@@ -293,7 +293,9 @@ class _Serving:
             self._context.services.runtime.call_soon(self._turn)
         else:
             unread.detach()
-            self._context.services.inspections.add(unread.steps(), self._inspected)
+            services = self._context.services
+            queue = services.medium_inspections if unread.is_medium else services.inspections
+            queue.add(unread.steps(), self._inspected)
         return PENDING
 
     def _turn(self, inspected: Inspected | None = None) -> None:

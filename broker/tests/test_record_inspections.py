@@ -72,6 +72,17 @@ def test_others_are_served_while_many_records_are_read(leader: Leader) -> None:
     assert ends(leader) == [MANY + 1, 0, 0]
 
 
+def test_a_batch_of_some_records_does_not_wait_for_very_large_ones(leader: Leader) -> None:
+    large = [produce(leader, (0, batch(validation.MEDIUM_RECORDS + 1))) for _ in range(3)]
+    medium = produce(leader, (1, batch(MANY)))
+    while not medium.done:
+        assert leader.runtime.step()
+    assert answers(medium) == [(1, E.NONE, 0)]
+    assert not any(call.done for call in large[1:])
+    leader.runtime.run_until_idle()
+    assert all(call.done for call in large)
+
+
 def test_a_request_is_served_in_its_order(leader: Leader) -> None:
     """Partition 0 twice: what needs no reading does not overtake."""
     call = produce(
