@@ -145,7 +145,7 @@ def look_up(connection: RawConnection, timestamp: int) -> tuple[int, int, int]:
 
 def test_a_produce_of_many_partitions_ends_its_turn(broker: Broker) -> None:
     """The same one, many times; each is answered, and others between them."""
-    count = 50_000
+    count = 19_000  # of at most 20,000
     data = good_batch(b"x")
     partition = struct.pack(">ii", 0, len(data)) + data
     body = string(None) + struct.pack(">hi", -1, 10_000) + array([string(PLAIN) + array([partition] * count)])
@@ -157,6 +157,6 @@ def test_a_produce_of_many_partitions_ends_its_turn(broker: Broker) -> None:
         )
     )
     assert sizes == [4 + 2 + len(PLAIN) + 4 + count * 30 + 4]
-    assert beside.answers > 20
+    assert beside.answers > 3  # one at the most when it is served in one turn
     with RawConnection(broker.bootstrap) as connection:
         assert raw.fetch(connection, PLAIN, count)[:2] == (NONE, count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 
 import pytest
@@ -83,11 +85,12 @@ def test_a_broker_that_is_killed(broker: Broker, server: NatsServer) -> None:
 def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
     broker: Broker, server: NatsServer
 ) -> None:
-    published = numbered(0, 60_000)
+    published = numbered(0, 100)
+    stopped_often = threading.Event()
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
         bind(broker, "orders", {**BINDING, "nats.durable": "taker"}, partitions=2)
-        streams.publish(published[:100])
+        streams.publish(published)
         read_all(broker, "orders", 100)
 
         def taken() -> int:
@@ -99,8 +102,12 @@ def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
             return not info.num_ack_pending and not info.num_waiting
 
         async def publish() -> None:
-            for subject, payload in published[100:]:
-                await streams.jetstream.publish_async(subject, payload, wait_stall=30)
+            while not stopped_often.is_set():
+                some = numbered(len(published), 20)
+                for subject, payload in some:
+                    await streams.jetstream.publish_async(subject, payload, wait_stall=30)
+                published.extend(some)
+                await asyncio.sleep(0.01)  # some 2,000 a second
 
         publishing = streams.begin(publish())
         for _ in range(3):
@@ -109,6 +116,7 @@ def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
             broker.stop()
             eventually(is_at_rest)  # the server deals with acknowledgements a little later
             broker.start()
+        stopped_often.set()
         publishing.result(60)
         found = read_all(broker, "orders", len(published), distinct=True)
         info = streams.run(streams.jetstream.consumer_info("ORDERS", "taker"))

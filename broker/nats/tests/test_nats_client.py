@@ -535,7 +535,7 @@ class Impostor(asyncio.Protocol):
         b"x" * 100_000,
         b"INFO nothing\r\n",
         b'INFO {"server_id":"x","tls_required":true}\r\nMSG injected 1 1\r\nx\r\n',
-        b'INFO {"server_id":"x","max_payload":10}\r\nMSG a 1 2000000\r\n',
+        b'INFO {"server_id":"x","max_payload":10}\r\nMSG a 1 40000000\r\n',
     ],
 )
 def test_what_is_no_nats_server_is_left_for_the_next(
