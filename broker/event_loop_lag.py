@@ -2,7 +2,7 @@
 
 A timer is due every TICK_S; by how much it comes too late is how long one turn of the loop, or several that follow each
 other, have taken. A process that was stopped or got no processor is late as well, so the processor time that the loop's
-thread took meanwhile is told beside. Runs where metrics are served.
+thread took meanwhile is a metric of its own. Runs where metrics are served.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def test_a_broker(fresh_broker: BrokerFactory) -> None:
     assert found["barnabas_wall_clock_trusted", ""] == 1
     assert found["barnabas_wall_clock_ahead_seconds", ""] == 0
     assert found["barnabas_event_loop_stalls_total", ""] >= 0
-    assert found["barnabas_event_loop_longest_stall_seconds", ""] >= 0  # no turn was late yet, perhaps
-    assert found["barnabas_event_loop_longest_busy_seconds", ""] >= 0
+    for name in ("barnabas_event_loop_longest_stall_seconds", "barnabas_event_loop_longest_busy_seconds"):
+        eventually(lambda name=name: metrics(broker)[name, ""] > 0)  # the first tick may be to come
     assert found["process_open_fds", ""] > 5
     assert not [name for name, _ in found if "nats" in name]
 

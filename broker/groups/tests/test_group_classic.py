@@ -133,7 +133,9 @@ def test_a_forgotten_pending_id_holds_no_rebalance(bench: Any, monkeypatch: pyte
     other = bench.join(group="other")
     assert not bench.group.pending_joins
     assert other.error is E.MEMBER_ID_REQUIRED
-    assert bench.join(stable, protocols=[("range", b"changed")]).error is E.NONE, "it waits for nobody"
+    assert bench.join(stable, protocols=[("range", b"changed")]).error is E.NONE, (
+        "it waits for no other member"
+    )
 
 
 def test_the_members_of_a_group_may_say_so_much_of_themselves(

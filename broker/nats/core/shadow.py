@@ -252,7 +252,7 @@ class Shadow:
             self._even_at_s = self.now_s
         beginning = self._beginning
         if beginning is not None and beginning.leader_epoch != self.partition.leader_epoch:
-            self._beginning = None  # nobody knows any more where the mark was
+            self._beginning = None  # the position of the mark is unknown
         elif beginning is not None and beginning.start_offset >= 0:
             return False  # the log has to come so far
         if self.is_called:

@@ -93,7 +93,7 @@ class Deliveries:
         return len(failed)
 
     def hand_back(self) -> None:
-        """All that has no committed record yet is to be delivered to somebody else."""
+        """Returns all deliveries without a committed record, so that the stream delivers them to another consumer."""
         self.failed.update((sequence, reply) for sequence, (reply, _) in self.open.items())
         self.open.clear()
         self.give_back()

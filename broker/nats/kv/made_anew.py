@@ -1,6 +1,6 @@
 """A bucket that was deleted and made anew: tombstones for the keys that the new one does not hold.
 
-Nobody tells that a bucket's keys went with it. So before the new bucket is read, each partition is searched for keys whose
+A deleted bucket sends no message about its keys. So before the new bucket is read, each partition is searched for keys whose
 last record is a value of the old one: one that the bucket's stream has brought, or one that was published to it (below the
 position of the group that publishes). Those that the new bucket holds are left to it; the others get a tombstone, which
 stands for revision 0 of the new bucket, so it is not published, and tells the next leader where the old bucket ends.
@@ -147,7 +147,7 @@ class OldKeys:
             raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {start}")
 
     def _search_batch(self, header: BatchHeader, batch: bytes, unpacked_max: int | None) -> None:
-        """A batch that nobody can read has no keys. UnpacksTooLarge where there is a limit."""
+        """An unreadable batch has no keys. UnpacksTooLarge where there is a limit."""
         try:
             for record in decode_records(batch, unpacked_max):
                 self._note(record, header)
