@@ -12,6 +12,8 @@ import confluent_kafka
 import nats
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from nats.js import JetStreamContext
+from nats.js.errors import ServerError
 from nats.js.kv import KeyValue
 
 from compat_tests.harness.broker import Broker
@@ -23,6 +25,7 @@ from compat_tests.nats.bound_topics import bind
 pytestmark = pytest.mark.barnabas_only
 
 CONFLUENT = CLIENTS[2]
+STORE_FAILED = 10049  # of nats-server: JSStreamStoreFailedF
 BOUND = {"nats.mode": "kv", "nats.bucket": "stock", "cleanup.policy": "compact"}
 
 
@@ -275,7 +278,7 @@ def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
         client = await nats.connect(server.url)
         jetstream = client.jetstream(timeout=30)
         await jetstream.delete_key_value("stock")
-        bucket = await jetstream.create_key_value(bucket="stock", history=10)
+        bucket = await _created(jetstream)
         await bucket.put("k7", b"new")
         await bucket.put("k99", b"new")
         await client.close()
@@ -298,6 +301,18 @@ def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
     assert last_values(broker, 3) == expected | {"k8": b"again"}
     with_bucket(server, lambda bucket: bucket.put("k9", b"again"))
     eventually(lambda: last_values(broker, 3) == expected | {"k8": b"again", "k9": b"again"})
+
+
+async def _created(jetstream: JetStreamContext) -> KeyValue:
+    """The bucket, once nats-server has removed the files of the deleted one: it does so after its answer."""
+    deadline = asyncio.get_running_loop().time() + 30
+    while True:
+        try:
+            return await jetstream.create_key_value(bucket="stock", history=10)
+        except ServerError as error:
+            if error.err_code != STORE_FAILED or asyncio.get_running_loop().time() > deadline:
+                raise
+        await asyncio.sleep(0.05)
 
 
 def test_values_that_have_outlived_their_time_are_no_obstacle(server: NatsServer, broker: Broker) -> None:
