@@ -165,19 +165,12 @@ bench-testing: $(INSTALLED)
 bench-nats: $(INSTALLED)
 	$(BIN)/python -m compat_tests.bench.nats $(ARGS)
 
-# Links that show mypy and import-linter the packages as they are imported.
-.PHONY: typing
-typing:
-	@rm -rf .typing && mkdir -p .typing/barnabas
-	@for name in wire storage controller broker; do ln -s ../../$$name .typing/barnabas/$$name; done
-	@for path in barnabas/*; do ln -s ../../$$path .typing/barnabas/$${path#barnabas/}; done
-
-check: $(INSTALLED) typing
+check: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	cd .typing && ../$(BIN)/mypy --config-file ../pyproject.toml --cache-dir ../.mypy_cache -p barnabas
+	$(BIN)/mypy -p barnabas
 	$(BIN)/mypy compat_tests spark_examples
-	cd .typing && PYTHONPATH=. ../$(BIN)/lint-imports --config ../.importlinter --no-cache
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m barnabas.wire.compiler --check
 
 format: $(INSTALLED)
@@ -190,7 +183,7 @@ lock: $(INSTALLED)
 	  pyproject.toml requirements-dev.in --output-file requirements.lock
 
 clean:
-	rm -rf $(VENV) .cache .typing .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	  build dist *.egg-info spark-warehouse metastore_db derby.log \
 	  compat_tests/languages/java/target compat_tests/languages/node/node_modules
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

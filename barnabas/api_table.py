@@ -1,6 +1,6 @@
 """What is derived from the handlers' registrations: the README's table of APIs, and the index that a start reads.
 
-`python -m barnabas.api_table` writes both, into README.md and broker/api_index.py of the working directory.
+`python -m barnabas.api_table` writes both, into README.md and broker/requests/api_index.py of the working directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 import barnabas.broker.api
-from barnabas.broker.registry import REGISTRATIONS, Registration
+from barnabas.broker.requests.registry import REGISTRATIONS, Registration
 
 BEGIN, END = "<!-- api-table: begin -->", "<!-- api-table: end -->"
 INDEX_BEGIN, INDEX_END = "    # begin", "    # end"
@@ -41,7 +41,7 @@ def table() -> str:
 
 
 def index() -> str:
-    """The rows of broker/api_index.py."""
+    """The rows of broker/requests/api_index.py."""
     return "\n".join(
         f'    {served.key}: Served("{served.handler.__module__.rpartition(".")[2]}", {served.advertised_min}, '
         f"{served.max_version}, {served.internal}),"
@@ -55,7 +55,7 @@ def with_table(text: str) -> str:
 
 
 def with_index(text: str) -> str:
-    """`text` of broker/api_index.py likewise."""
+    """`text` of broker/requests/api_index.py likewise."""
     return _replaced(text, INDEX_BEGIN, INDEX_END, index())
 
 
@@ -66,5 +66,5 @@ def _replaced(text: str, begin: str, end: str, by: str) -> str:
 
 
 if __name__ == "__main__":
-    for path, change in ((Path("README.md"), with_table), (Path("broker/api_index.py"), with_index)):
+    for path, change in ((Path("README.md"), with_table), (Path("broker/requests/api_index.py"), with_index)):
         path.write_text(change(path.read_text()))

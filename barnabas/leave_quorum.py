@@ -7,16 +7,16 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.kafka_metadata import metadata_directory
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.kraft_directory import JOURNAL, KRAFT_LOG
+from barnabas.broker.cluster.kafka_metadata import metadata_directory
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.kraft_files.directory import JOURNAL, KRAFT_LOG
 from barnabas.controller.link.quorum_state import QUORUM_STATE
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
-from barnabas.storage.directory import LogDirectory
-from barnabas.storage.disk import RealDisk
+from barnabas.storage.disk.disk import RealDisk
 from barnabas.storage.errors import LogDirectoryError
+from barnabas.storage.manager.directory import LogDirectory
 
 
 def leave(file: str | None, settings: Iterable[str], *, show: bool = False) -> int:

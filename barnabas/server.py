@@ -19,13 +19,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.listener_config import format_address
-from barnabas.controller.config_validators import ConfigError
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.listeners import format_address
+from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
-    from barnabas.broker.asyncio_runtime import AsyncioRuntime
     from barnabas.broker.node import Node
+    from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
 log = logging.getLogger("barnabas.server")
 
@@ -65,8 +65,8 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
 
 def _run(config: BrokerConfig) -> int:
     # Late, so that `--help` and a wrong property answer at once.
-    from barnabas.broker.asyncio_runtime import AsyncioRuntime, loop_name
     from barnabas.broker.node import Node
+    from barnabas.runtime.asyncio_runtime import AsyncioRuntime, loop_name
 
     _raise_open_files_limit()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
@@ -128,7 +128,7 @@ def _raise_open_files_limit() -> None:
 
 
 def _start(node: Node, config: BrokerConfig) -> None:
-    from barnabas.controller.errors import MetadataError
+    from barnabas.controller.metadata.errors import MetadataError
     from barnabas.storage.errors import LogDirectoryError
 
     try:
@@ -197,7 +197,7 @@ def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime) -> None:
 
 def _load_handlers(runtime: AsyncioRuntime) -> None:
     """One after the other while nobody has to wait long, so that later no client is the first to need one."""
-    from barnabas.broker.registry import REGISTRATIONS
+    from barnabas.broker.requests.registry import REGISTRATIONS
 
     keys = iter(REGISTRATIONS)
 

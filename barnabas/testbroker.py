@@ -19,7 +19,7 @@ import threading  # noqa: TID251 - the broker has one, and this process waits in
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,46 +13,46 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.connection import Connection, Connections
-from barnabas.broker.coordinator_log import CoordinatorLog
-from barnabas.broker.directories import Directories, log_manager_settings
-from barnabas.broker.dispatch import Dispatcher
-from barnabas.broker.fetch_sessions import FetchSessionCache
+from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory
+from barnabas.broker.cluster.metadata_failure import why_it_ends
+from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, ask_controller_for_block
+from barnabas.broker.cluster.topic_creation import have_topic_created
+from barnabas.broker.config.listeners import format_address
+from barnabas.broker.coordinator.log import CoordinatorLog
+from barnabas.broker.fetch.purgatory import FetchPurgatory
+from barnabas.broker.fetch.sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
-from barnabas.broker.kafka_metadata import KafkaMetadata, metadata_directory
-from barnabas.broker.listener_config import format_address
-from barnabas.broker.metadata_failure import why_it_ends
-from barnabas.broker.partitions import PartitionManager
-from barnabas.broker.producer_ids import ProducerIdAllocator, ask_controller_for_block
-from barnabas.broker.purgatory import FetchPurgatory
-from barnabas.broker.services import Endpoint, Services
-from barnabas.broker.topic_creation import have_topic_created
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.controller import Controller
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.broker.network.connection import Connection, Connections
+from barnabas.broker.partitions.log_directories import Directories, log_manager_settings
+from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.broker.requests.dispatch import Dispatcher
+from barnabas.broker.requests.services import Endpoint, Services
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.local_log import LocalMetadataLog
+from barnabas.controller.metadata.single_node import start_alone
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
-from barnabas.controller.single_node import start_alone
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
-from barnabas.storage.disk import Disk, RealDisk
+from barnabas.storage.disk.disk import Disk, RealDisk
 from barnabas.storage.errors import is_passing
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
 
 if TYPE_CHECKING:
-    from barnabas.broker.config import BrokerConfig
-    from barnabas.broker.event_loop_lag import EventLoopLag
-    from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
-    from barnabas.broker.lifecycle import BrokerLifecycle
-    from barnabas.broker.listener_config import ListenerConfig
-    from barnabas.broker.member import ClusterMember
-    from barnabas.broker.metrics import Source
-    from barnabas.broker.metrics_http import MetricsListener
-    from barnabas.broker.nats.bridge import NatsBridge
-    from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
-    from barnabas.controller.image import MetadataImage
-    from barnabas.controller.metadata_log import MetadataLog
-    from barnabas.storage.runtime import Runtime, Server
+    from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
+    from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+    from barnabas.broker.cluster.quorum_member import ClusterMember
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.config.listeners import ListenerConfig
+    from barnabas.broker.metrics.event_loop_lag import EventLoopLag
+    from barnabas.broker.metrics.families import Source
+    from barnabas.broker.metrics.http import MetricsListener
+    from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.controller.metadata.metadata_log import MetadataLog
+    from barnabas.nats.bridge import NatsBridge
+    from barnabas.runtime.interface import Runtime, Server
 
 log = logging.getLogger("barnabas.node")
 
@@ -118,7 +118,7 @@ class Node:
         """Blocking: recovery and replay happen here. The loop need not run yet. `on_ready` is called on the loop: at
         once where this node is alone, otherwise when the cluster has taken it in."""
         if self._config.controller_listeners or not self._config.quorum.is_alone:
-            from barnabas.broker.controller_secret import check_secret, read_secret
+            from barnabas.broker.cluster.controller_secret import check_secret, read_secret
 
             path = self._config.barnabas_controller_secret_file
             self.controller_secret = read_secret(path) or self.controller_secret
@@ -159,7 +159,7 @@ class Node:
             self._open_partitions()
             self._listen()
         if config.controller_listeners:
-            from barnabas.broker.member import ClusterMember
+            from barnabas.broker.cluster.quorum_member import ClusterMember
 
             self._member = ClusterMember(self._disk, config, runtime, self._log_manager, self._kafka_metadata)
             self._member.secret = self.controller_secret
@@ -178,7 +178,7 @@ class Node:
     # -- in a cluster
 
     def _start_member(self) -> None:
-        from barnabas.broker.member import ClusterMember
+        from barnabas.broker.cluster.quorum_member import ClusterMember
 
         member = ClusterMember(
             self._disk, self._config, self._runtime, self._log_manager, self._kafka_metadata
@@ -191,7 +191,7 @@ class Node:
 
     def _metadata_found(self, metadata_log: MetadataLog) -> None:
         """The quorum stands, or can be followed."""
-        from barnabas.broker.lifecycle import BrokerLifecycle
+        from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
 
         member = self._member
         assert member is not None
@@ -302,8 +302,8 @@ class Node:
     def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
         if not self._config.controller_listeners and self._config.quorum.is_alone:
             return None
-        from barnabas.broker.controller_secret import inter_broker_secret
-        from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
+        from barnabas.broker.cluster.controller_secret import inter_broker_secret
+        from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
 
         secret = inter_broker_secret(self._config, self.controller_secret)
         if secret is None:
@@ -319,10 +319,10 @@ class Node:
         )
 
     def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
-        from barnabas.broker.inter_broker_client import inter_broker_address
-        from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
-        from barnabas.broker.replica_fetcher_settings import FetcherSettings
-        from barnabas.broker.replication_quota import FOLLOWER, LEADER, make_quota
+        from barnabas.broker.cluster.peer_client import inter_broker_address
+        from barnabas.broker.partitions.replication_quota import FOLLOWER, LEADER, make_quota
+        from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
+        from barnabas.broker.replica_fetcher.settings import FetcherSettings
 
         config = self._config
         fetchers = ReplicaFetcherManager(
@@ -361,9 +361,9 @@ class Node:
         if self._config.log_cleaner_enable:
             self._cleaner.start()
         if any(name.startswith("nats.") for name in self._config.given):
-            from barnabas.broker.config_nats import nats_connections
-            from barnabas.broker.nats.bridge import NatsBridge
-            from barnabas.broker.nats.core.attendance import FILE_NAME, Attendance
+            from barnabas.broker.config.nats_config import nats_connections
+            from barnabas.nats.bridge import NatsBridge
+            from barnabas.nats.core.attendance import FILE_NAME, Attendance
 
             path = f"{metadata_directory(self._config)}/{FILE_NAME}"
             attendance = Attendance(self._disk, path, self._runtime)
@@ -466,8 +466,8 @@ class Node:
         address = self._config.metrics_address
         if address is None:
             return
-        from barnabas.broker.event_loop_lag import EventLoopLag
-        from barnabas.broker.metrics_http import MetricsListener
+        from barnabas.broker.metrics.event_loop_lag import EventLoopLag
+        from barnabas.broker.metrics.http import MetricsListener
 
         try:
             self._metrics = MetricsListener(self._runtime, *address, self._metrics_page)
@@ -480,14 +480,14 @@ class Node:
         self._lag.start()
 
     def _metrics_page(self) -> Iterator[bytes] | None:
-        from barnabas.broker.metrics_http import make_page
-        from barnabas.broker.metrics_node import node_metrics
+        from barnabas.broker.metrics.http import make_page
+        from barnabas.broker.metrics.node import node_metrics
 
         if self._partitions is None:
             return None
         sources: list[Source] = [partial(node_metrics, self.services, self._lag)]
         if self._bridge is not None:
-            from barnabas.broker.nats.metrics import nats_metrics
+            from barnabas.nats.metrics import nats_metrics
 
             sources.append(partial(nats_metrics, self._bridge))
         return make_page(sources)

@@ -16,16 +16,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
-from barnabas.storage.disk import RealDisk
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
-from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
+from barnabas.storage.disk.disk import RealDisk
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
 from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from compat_tests.harness.java_tools import JavaTools

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from barnabas.storage.disk.open_files import OpenFiles
+from barnabas.storage.log.write_pressure import WritePressure
 from barnabas.storage.memory_file import Choose, MemoryContent, MemoryFile, ProcessKilled
 from barnabas.storage.memory_names import Directory, Names
-from barnabas.storage.open_files import OpenFiles
-from barnabas.storage.write_pressure import WritePressure
 from barnabas.wire.compression import Bytes
 
 _HARMLESS = ("read", "open", "write_back")  # a process that is killed there has changed nothing

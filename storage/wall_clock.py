@@ -19,7 +19,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
 
 TOLERANCE_MS: Final = (
     300_000  # clocks that are kept by NTP differ by much less; records may go so much too early

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import cramjam
+
 from barnabas.wire.compression import Bytes, Codec, CompressionError, ResultTooLarge
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from struct import Struct
 
 import msgspec
+
 from barnabas.wire.messages.index import APIS
 from barnabas.wire.primitives import (
     MALFORMED,

@@ -18,6 +18,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 import msgspec
+
 from barnabas.wire.checksum import crc32c
 from barnabas.wire.compression import Bytes, Codec, compress
 

@@ -9,11 +9,11 @@ import errno
 import logging
 from typing import TYPE_CHECKING
 
-from barnabas.broker.asyncio_runtime import bind_socket
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.dispatch import Dispatcher
-from barnabas.broker.listener_config import format_address
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.listeners import format_address
 from barnabas.broker.node import Node
+from barnabas.broker.requests.dispatch import Dispatcher
+from barnabas.runtime.asyncio_runtime import bind_socket
 from barnabas.testing.memory_store import MemoryStore
 from barnabas.testing.node_runtime import NodeRuntime
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from barnabas.broker.services import Services
+    from barnabas.broker.requests.services import Services
     from barnabas.testing.killable_disk import KillableDisk
 
 log = logging.getLogger("barnabas.testing")

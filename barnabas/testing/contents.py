@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from barnabas.controller.image import INTERNAL_TOPICS
+from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import iterate_headers
 from barnabas.wire.records import decode_records
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.offsets import CommittedOffset
-    from barnabas.broker.partition import Partition
-    from barnabas.broker.services import Services
-    from barnabas.controller.image import MetadataImage
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.requests.services import Services
+    from barnabas.controller.metadata.image import MetadataImage
     from barnabas.testing.broker_node import BrokerNode
 
 _READ_BYTES = 4 * 1024 * 1024

@@ -13,12 +13,12 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
-from barnabas.storage.disk import RealDisk, RealFile, open_descriptor
+from barnabas.storage.disk.disk import RealDisk, RealFile, open_descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barnabas.storage.disk import File, Lock
+    from barnabas.storage.disk.disk import File, Lock
     from barnabas.wire.compression import Bytes
 
 

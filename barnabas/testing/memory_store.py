@@ -11,8 +11,8 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from barnabas.storage.open_files import OpenFiles
-from barnabas.storage.write_pressure import WritePressure
+from barnabas.storage.disk.open_files import OpenFiles
+from barnabas.storage.log.write_pressure import WritePressure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

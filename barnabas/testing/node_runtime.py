@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 - this file is a runtime
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, refused_everywhere
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime, bind_socket, refused_everywhere
 from barnabas.testing.clock import Clock
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Sequence
 
-    from barnabas.storage.runtime import Connecting, Server, Timer
+    from barnabas.runtime.interface import Connecting, Server, Timer
 
 T = TypeVar("T")
 

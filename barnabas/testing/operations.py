@@ -25,8 +25,8 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicC
 if TYPE_CHECKING:
     import msgspec
 
-    from barnabas.broker.partition import Partition
-    from barnabas.broker.services import Services
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.requests.services import Services
     from barnabas.testing.broker_node import BrokerNode
 
 CREATE_TOPICS: Final = 19

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from barnabas.broker.asyncio_runtime import new_event_loop
+from barnabas.runtime.asyncio_runtime import new_event_loop
 from barnabas.testing.broker_node import HOST
 from barnabas.testing.loop_calls import BrokerFailed, LoopCalls
 from barnabas.testing.pending import Pending

@@ -16,7 +16,7 @@ from barnabas.testing.contents import leader_of, partition_indexes
 from barnabas.wire.record_batch import Record, build_batch
 
 if TYPE_CHECKING:
-    from barnabas.broker.partition import Partition
+    from barnabas.broker.partitions.partition import Partition
     from barnabas.testing.broker_node import BrokerNode
 
 BATCH_RECORDS = 500

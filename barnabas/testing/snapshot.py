@@ -13,7 +13,7 @@ from barnabas.testing.memory_store import MemoryStore
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barnabas.storage.disk import Disk
+    from barnabas.storage.disk.disk import Disk
     from barnabas.testing.broker_node import BrokerNode
 
 _SKIPPED = frozenset({".lock"})

@@ -6,10 +6,10 @@ import threading  # noqa: TID251 - the loop's own thread, which a runtime can't 
 from collections.abc import Mapping
 from pathlib import Path
 
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.storage.disk import Disk
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime
+from barnabas.storage.disk.disk import Disk
 from barnabas.testing.raw_client import RawClient
 
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from barnabas.storage.runtime import Connecting, Runtime
+from barnabas.runtime.interface import Connecting, Runtime
 from barnabas.testing.virtual_network import VirtualNetwork
 from barnabas.testing.virtual_world import VirtualEvent, VirtualWorld
 

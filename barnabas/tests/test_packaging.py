@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import sysconfig
-import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,46 +16,48 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("wire", "storage", "controller", "broker", "barnabas")
 
 
-def listed_packages() -> set[str]:
-    return set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-
-
-def packages_in_the_tree() -> set[str]:
+def modules() -> set[str]:
+    """The product's files, as they are imported."""
     found = set()
-    for room in ROOMS:
-        for init in (ROOT / room).rglob("__init__.py"):
-            parts = init.parent.relative_to(ROOT).parts
-            if "tests" not in parts:
-                found.add(".".join(parts if room == "barnabas" else ("barnabas", *parts)))
+    for folder, _, files in os.walk(ROOT / "barnabas", followlinks=True):
+        relative = Path(folder).relative_to(ROOT)
+        if "tests" not in relative.parts:
+            found |= {str(relative / file) for file in files if file.endswith(".py")}
     return found
 
 
-def test_every_package_is_listed() -> None:
-    assert listed_packages() == packages_in_the_tree()
-
-
 def test_every_folder_with_code_is_a_package() -> None:
-    for room in ROOMS:
-        for file in (ROOT / room).rglob("*.py"):
-            if "tests" not in file.relative_to(ROOT).parts:
-                assert (file.parent / "__init__.py").exists(), file
+    files = modules()
+    assert {str(Path(file).parent / "__init__.py") for file in files} <= files
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    # Built from a copy: setuptools leaves its build folder beside the sources.
+    """Made of the source distribution, which is made of a copy: setuptools leaves its folders beside the sources."""
     source = tmp_path_factory.mktemp("source")
     wanted = ["pyproject.toml", "README.md", "LICENSE", *ROOMS]
     subprocess.run(["cp", "-r", *[str(ROOT / name) for name in wanted], str(source)], check=True)
+    build = "import sys, setuptools.build_meta as build; build.build_sdist(sys.argv[1])"
+    sdist = tmp_path_factory.mktemp("sdist")
+    command = [sys.executable, "-c", build, str(sdist)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=110)
+    (archive,) = sdist.glob("*.tar.gz")
+    directory = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        + ["--wheel-dir", str(directory), str(source)],
+        + ["--wheel-dir", str(directory), str(archive)],
         check=True,
         timeout=110,
     )
     (built,) = directory.glob("*.whl")
     return built
+
+
+def test_the_wheel_has_every_module_once(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".py")]
+    assert len(names) == len(set(names))
+    assert set(names) == modules()
 
 
 def test_an_installed_wheel_starts_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_an_installed_wheel_starts_outside_the_repository(wheel: Path, tmp_path:
     assert ready.startswith("ready PLAINTEXT://127.0.0.1:"), log
     assert broker.returncode == 0
     # In a clone the folder barnabas/ hides what is installed: then all of it is the clone's.
-    for folder, parts in ((ROOT, ROOT), (tmp_path, site / "barnabas")):
+    for folder, parts in ((ROOT, ROOT / "barnabas"), (tmp_path, site / "barnabas")):
         code = "import barnabas.broker.node as node, barnabas.cli; print(node.__file__)"
         found = subprocess.check_output([str(python), "-c", code], text=True, cwd=folder)
         assert Path(found.strip()) == parts / "broker" / "node.py"

@@ -12,10 +12,9 @@ import time
 import urllib.request
 from pathlib import Path
 
-from barnabas.wire.messages.metadata import MetadataRequest
-
 from barnabas.testing.ports import free_port
 from barnabas.testing.raw_client import RawClient
+from barnabas.wire.messages.metadata import MetadataRequest
 
 COMMAND = [sys.executable, "-m", "barnabas.cli", "testbroker"]
 # A parent that starts it, hands on its line, and waits for ever.

@@ -1,1 +1,1 @@
-"""The handlers, one file per API: broker/registry.py loads each when it is first asked for."""
+"""The handlers, one file per API: broker/requests/registry.py loads each when it is first asked for."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.controller.errors import Refusal
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.controller.metadata.errors import Refusal
 from barnabas.controller.operations.producer_ids import allocate_block
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import (

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.config_changes import TOO_MANY_CONFIGS, are_too_many, change_configs
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import answer_in_slices
+from barnabas.broker.config.changes import TOO_MANY_CONFIGS, are_too_many, change_configs
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.sliced_handler import answer_in_slices
 from barnabas.controller.operations.configs import SET, ConfigChange, ResourceChange, ResourceResult
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import (

@@ -5,8 +5,8 @@ Version 3 gives the broker epoch of each member, so that one which has started a
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 

@@ -6,9 +6,9 @@ when ListPartitionReassignments does not tell of it any more.
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
 from barnabas.controller.operations.reassignments import alter_reassignments
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from barnabas.broker.api_index import SERVED
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import api
+from barnabas.broker.requests.api_index import SERVED
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
 from barnabas.controller.operations.features import SUPPORTED_FEATURES
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS

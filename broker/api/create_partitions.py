@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import answer_in_slices
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.sliced_handler import answer_in_slices
 from barnabas.controller.operations.partitions import MorePartitions, PartitionsAdded, create_partitions
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import answer_in_slices
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.changes import CONFIGS_MAX, TOO_MANY_CONFIGS
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.sliced_handler import answer_in_slices
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from barnabas.controller.operations.topics import (
     PARTITIONS_PER_REQUEST_MAX,
     TOO_MANY_PARTITIONS,
@@ -24,8 +25,7 @@ from barnabas.controller.operations.topics import (
     NewTopic,
     create_topics,
 )
-from barnabas.controller.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
-from barnabas.storage.directory import derived_uuid
+from barnabas.storage.manager.directory import derived_uuid
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.leaders import absence
-from barnabas.broker.partition import Partition
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import sliced
-from barnabas.controller.image import INTERNAL_TOPICS
+from barnabas.broker.partitions.current_leaders import absence
+from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_records import (

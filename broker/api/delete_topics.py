@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_TOPICS
-from barnabas.broker.sliced_handler import answer_in_slices
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_TOPICS
+from barnabas.broker.requests.sliced_handler import answer_in_slices
 from barnabas.controller.operations.topics import DeletedTopic, delete_topics
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_topics import (

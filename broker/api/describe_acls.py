@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import api
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 

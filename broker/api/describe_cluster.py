@@ -7,9 +7,9 @@ alive: each passes requests on to the controller.
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, MetadataView
-from barnabas.broker.registry import api
+from barnabas.broker.cluster.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, MetadataView
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_cluster import (
     DescribeClusterBroker,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
-from barnabas.broker.config_entries import (
+from barnabas.broker.config.describe import (
     BROKER_LOGGER,
     broker_entries,
     client_metrics_entries,
@@ -17,21 +17,21 @@ from barnabas.broker.config_entries import (
     group_entries,
     topic_entries,
 )
-from barnabas.broker.context import RequestContext
-from barnabas.broker.logger_levels import logger_levels
-from barnabas.broker.registry import api
-from barnabas.broker.repetitions import MESSAGE, Repetitions
-from barnabas.broker.services import Services
-from barnabas.broker.sliced_handler import sliced
-from barnabas.controller.image import (
+from barnabas.broker.config.logger_levels import logger_levels
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
+from barnabas.broker.requests.services import Services
+from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     MetadataImage,
 )
+from barnabas.controller.metadata.refused import Refused
 from barnabas.controller.operations.topic_names import invalid_topic_name
-from barnabas.controller.refused import Refused
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -186,7 +186,7 @@ def _trim(
             entry.synonyms = []
     if request.include_documentation and version >= 3:
         # Late: few ask, and the texts are long.
-        from barnabas.controller.config_docs import documentation
+        from barnabas.controller.config.docs import documentation
 
         for entry in entries:
             entry.documentation = documentation(resource.resource_type, entry.name) or entry.documentation

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.context import RequestContext
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.state import GroupState
-from barnabas.broker.registry import api
-from barnabas.broker.repetitions import MESSAGE, Repetitions
-from barnabas.broker.sliced_handler import sliced
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
+from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_groups import (
     DescribedGroup,

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import api
-from barnabas.broker.sliced_handler import sliced
-from barnabas.storage.manager import LogManager
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.storage.manager.manager import LogManager
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

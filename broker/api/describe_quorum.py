@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import api
-from barnabas.broker.sliced_handler import sliced
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumReplica
 from barnabas.controller.operations.topic_names import CLUSTER_METADATA_TOPIC
-from barnabas.controller.quorum_info import QuorumInfo, QuorumReplica
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
@@ -27,7 +27,7 @@ from barnabas.wire.messages.describe_quorum import (
 )
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.requests.services import Services
 
 
 @api(55, 0, 2, controller=True)

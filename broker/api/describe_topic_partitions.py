@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata_view import TOPIC_OPERATIONS, MetadataView
-from barnabas.broker.registry import api
-from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX
-from barnabas.broker.sliced_handler import sliced
-from barnabas.controller.image import INTERNAL_TOPICS, PartitionState
+from barnabas.broker.cluster.metadata_view import TOPIC_OPERATIONS, MetadataView
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX
+from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_topic_partitions import (

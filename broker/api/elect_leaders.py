@@ -5,9 +5,9 @@ Version 1: or, for partitions that nobody leads, whoever is there (KIP-460).
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.repetitions import are_too_many_partitions
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.repetitions import are_too_many_partitions
 from barnabas.controller.operations.elections import elect_leaders
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse

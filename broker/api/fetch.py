@@ -4,23 +4,23 @@ v5 log start offset, v7 sessions (KIP-227), v9 leader epoch (KIP-320), v11 rack 
 epoch (KIP-595), v13 topic ids (KIP-516), v15-18 only move and add what followers say.
 
 An offset inside a batch gets the whole batch; consumers skip what they did not ask for. How partitions are
-read stands in broker/fetch_read.py, waiting and answering in broker/fetch_requests.py; broker/fetch_usual.py is the
+read stands in broker/fetch/reader.py, waiting and answering in broker/fetch/delayed_fetch.py; broker/fastpath/fetch.py is the
 short way of the most frequent request.
 
-With a replica id it is a follower's, and served on a connection of that broker only (broker/replica_authorization.py). Its
+With a replica id it is a follower's, and served on a connection of that broker only (broker/requests/replica_authorization.py). Its
 session is found on such a connection only.
 """
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.fetch_read import fetching_follower
-from barnabas.broker.fetch_requests import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
-from barnabas.broker.fetch_sessions import FetchSession
-from barnabas.broker.fetch_usual import fetch_usual
-from barnabas.broker.registry import CLOSE_CONNECTION, Outcome, api
-from barnabas.broker.repetitions import are_too_many_partitions
-from barnabas.broker.replica_authorization import may_act_as_replica
+from barnabas.broker.fastpath.fetch import fetch_usual
+from barnabas.broker.fetch.delayed_fetch import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
+from barnabas.broker.fetch.reader import fetching_follower
+from barnabas.broker.fetch.sessions import FetchSession
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, Outcome, api
+from barnabas.broker.requests.repetitions import are_too_many_partitions
+from barnabas.broker.requests.replica_authorization import may_act_as_replica
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata_view import MetadataView
-from barnabas.broker.refused_transactions import MESSAGE, coordinator_refusal
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.cluster.metadata_view import MetadataView
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.refused_transactions import MESSAGE, coordinator_refusal
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
     Coordinator,

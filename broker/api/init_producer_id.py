@@ -9,9 +9,9 @@ Not done yet: transactions. With a transactional id the answer is an error that 
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.refused_transactions import PRODUCER_ID_REFUSAL
-from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.refused_transactions import PRODUCER_ID_REFUSAL
+from barnabas.broker.requests.registry import PENDING, Outcome, api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 

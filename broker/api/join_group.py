@@ -7,9 +7,9 @@ type and nullable protocol name (KIP-559); v8 reason (KIP-800); v9 skip_assignme
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
 from barnabas.broker.groups.classic import Client, join_error
-from barnabas.broker.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.context import RequestContext
 from barnabas.broker.groups.rebalance import coordinator_error
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import encode_in_thread, sliced
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.sliced_handler import encode_in_thread, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 

@@ -21,15 +21,15 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from typing import TypeAlias
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.leaders import absence
-from barnabas.broker.partition import Partition
-from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, Outcome, api
-from barnabas.broker.replica_authorization import may_act_as_replica
-from barnabas.broker.sliced_handler import answer_in_slices, sliced
-from barnabas.storage.background import Steps
+from barnabas.broker.partitions.current_leaders import absence
+from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, Outcome, api
+from barnabas.broker.requests.replica_authorization import may_act_as_replica
+from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.runtime.slices import Steps
 from barnabas.storage.errors import StorageError
-from barnabas.storage.timestamps import TimestampOffset
+from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_offsets import (
     ListOffsetsPartition,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import api
-from barnabas.broker.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
 from barnabas.controller.operations.reassignments import list_reassignments
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_partition_reassignments import (

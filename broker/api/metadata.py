@@ -16,18 +16,18 @@ import logging
 from collections.abc import Callable, Generator, Iterable
 from typing import Final, TypeVar
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.metadata_view import (
+from barnabas.broker.cluster.metadata_view import (
     CLUSTER_OPERATIONS,
     NO_LEADER,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
     MetadataView,
 )
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.sliced_handler import answer_in_slices, sliced
-from barnabas.broker.topic_creation import have_topics_created
-from barnabas.controller.image import INTERNAL_TOPICS, PartitionState, TopicImage
+from barnabas.broker.cluster.topic_creation import have_topics_created
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 
-from barnabas.broker.context import RequestContext
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.shard import Shard
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.broker.repetitions import Repetitions
-from barnabas.broker.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.repetitions import Repetitions
+from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,

@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended, so that a reader whose history
 parted from ours can find the place (KIP-101, KIP-279, KIP-320). With a replica id it is a follower's
-(broker/replica_authorization.py).
+(broker/requests/replica_authorization.py).
 
 A leader whose session with the active controller has ended says NOT_LEADER_OR_FOLLOWER: its log may end before what
 readers have had from the next one, and would look cut to them."""
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.leaders import absence
-from barnabas.broker.registry import api
-from barnabas.broker.replica_authorization import may_act_as_replica
-from barnabas.broker.sliced_handler import sliced
+from barnabas.broker.partitions.current_leaders import absence
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.replica_authorization import may_act_as_replica
+from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,

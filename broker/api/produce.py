@@ -10,7 +10,7 @@ later turns of the loop, in its order; the connection's next request waits (`_Se
 partitions is not even decoded on the loop (`produce_large`).
 acks=0 gets no answer, and a failure under acks=0 closes the connection so that the producer learns of it at all.
 Where a batch must be synced first, other replicas have to have it (acks=all), or the disk has fallen behind, the
-answer waits (broker/produce_answers.py). `produce_usual` is the short way of the most frequent request; it answers as the
+answer waits (broker/partitions/delayed_produce.py). `produce_usual` is the short way of the most frequent request; it answers as the
 general one does, byte for byte.
 """
 
@@ -20,10 +20,9 @@ import logging
 import struct
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.partition import ACKS_ALL, Partition
-from barnabas.broker.partition_keys import ID_KEY_SIZE, NAME_KEY_SIZE, learn_key
-from barnabas.broker.produce_answers import (
+from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE, NAME_KEY_SIZE, learn_key
+from barnabas.broker.fastpath.produce_size import names_more_than
+from barnabas.broker.partitions.delayed_produce import (
     CommitWait,
     Held,
     appended_answer,
@@ -32,14 +31,15 @@ from barnabas.broker.produce_answers import (
     tell_leaders,
     when_due,
 )
-from barnabas.broker.produce_size import names_more_than
-from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
-from barnabas.broker.repetitions import TOO_MANY_PARTITIONS, partitions_named_max
-from barnabas.broker.sliced_handler import encode_in_thread
-from barnabas.controller.image import INTERNAL_TOPICS
-from barnabas.storage.background import TURN_S
+from barnabas.broker.partitions.partition import ACKS_ALL, Partition
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
+from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, partitions_named_max
+from barnabas.broker.requests.sliced_handler import encode_in_thread
+from barnabas.controller.metadata.image import INTERNAL_TOPICS
+from barnabas.runtime.slices import TURN_S
 from barnabas.storage.errors import StorageError
-from barnabas.storage.validation import RecordsUnread
+from barnabas.storage.log.validation import RecordsUnread
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -56,7 +56,7 @@ from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, BatchHeader, Re
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from barnabas.storage.validation import Inspected
+    from barnabas.storage.log.validation import Inspected
     from barnabas.wire.compression import Bytes
     from barnabas.wire.message_type import Reader
     from barnabas.wire.primitives import Buffer

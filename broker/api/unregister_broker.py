@@ -3,9 +3,9 @@ refused with INVALID_REQUEST."""
 
 from __future__ import annotations
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.controller.errors import Refusal
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.controller.metadata.errors import Refusal
 from barnabas.controller.operations.brokers import unregister
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse

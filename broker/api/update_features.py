@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.registry import PENDING, Outcome, api
-from barnabas.controller.errors import Refusal
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.controller.metadata.errors import Refusal
 from barnabas.controller.operations.features import FeatureUpdate, update_features
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.update_features import (

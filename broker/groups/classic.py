@@ -12,6 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
+
 from barnabas.broker.groups.member import Member, Protocols
 from barnabas.broker.groups.rebalance import Rebalancer, coordinator_error, generation_response
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS

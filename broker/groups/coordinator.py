@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+
 from barnabas.broker.groups.deleted_topic import DeletedTopic
 from barnabas.broker.groups.offsets_topic import OffsetsTopic
 from barnabas.broker.groups.settings import GroupSettings
@@ -27,12 +28,12 @@ from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.groups.shard import CoordinatorLog, Shard
-    from barnabas.controller.controller import Controller
-    from barnabas.controller.image import MetadataImage, PartitionState
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import MetadataImage, PartitionState
     from barnabas.controller.operations.topics import NewTopic
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.runtime.interface import Runtime, Timer
     from barnabas.storage.wall_clock import WallClock
 
     CreateTopic = Callable[[NewTopic, Callable[[ErrorCode], object]], object]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from barnabas.broker.coordinator.compacted_records import LastRecords
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.records import (
@@ -18,7 +19,6 @@ from barnabas.broker.groups.records import (
     decode_record,
 )
 from barnabas.broker.groups.state import GroupState
-from barnabas.broker.last_records import LastRecords
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.usage import GroupUsage

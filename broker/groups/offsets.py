@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+
 from barnabas.wire.primitives import ZERO_UUID
 
 

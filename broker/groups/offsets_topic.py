@@ -9,9 +9,9 @@ from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC,
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.config import BrokerConfig
-    from barnabas.controller.controller import Controller
-    from barnabas.controller.image import TopicImage
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import TopicImage
     from barnabas.controller.operations.topics import NewTopic
 
 __all__ = ["GROUP_METADATA_TOPIC", "OffsetsTopic"]

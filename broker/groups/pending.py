@@ -15,7 +15,7 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.records import GroupRecord
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
 
 Answer = Callable[[ErrorCode], None]
 

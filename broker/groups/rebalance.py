@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.member import Member
     from barnabas.broker.groups.settings import GroupSettings
     from barnabas.broker.groups.usage import GroupUsage
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger(__name__)
 

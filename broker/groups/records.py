@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+
 from barnabas.broker.groups.offsets import CommittedOffset, Key
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages.consumer_offsets import (

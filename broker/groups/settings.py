@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from barnabas.broker.config import BrokerConfig
+    from barnabas.broker.config.broker_config import BrokerConfig
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # Kafka has no property for it
 

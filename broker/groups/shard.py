@@ -31,9 +31,9 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import EncodeError
 
 if TYPE_CHECKING:
-    from barnabas.broker.coordinator_loading import Replay
+    from barnabas.broker.coordinator.loading import Replay
     from barnabas.broker.groups.settings import GroupSettings
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger(__name__)
 

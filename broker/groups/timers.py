@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.runtime.interface import Runtime, Timer
 
 
 LATE_S: Final = 1.0

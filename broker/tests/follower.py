@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from barnabas.broker.replica_fetch_state import ReplicaObserver
-from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
-from barnabas.broker.replica_fetcher_settings import FetcherSettings
-from barnabas.storage.disk import Disk, RealDisk
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
+from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
+from barnabas.broker.replica_fetcher.settings import FetcherSettings
+from barnabas.broker.replica_fetcher.state import ReplicaObserver
+from barnabas.storage.disk.disk import Disk, RealDisk
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
 
 
 class FollowedPartition:

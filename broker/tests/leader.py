@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.context import RequestContext
+
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.partition import Partition
-from barnabas.broker.registry import REGISTRATIONS, Outcome
-from barnabas.controller.decision import Decision
-from barnabas.controller.image import PartitionState, partition_record
-from barnabas.storage.disk import Disk
+from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.image import PartitionState, partition_record
+from barnabas.storage.disk.disk import Disk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -41,8 +43,6 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)

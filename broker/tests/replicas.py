@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.inter_broker_authentication import InterBrokerAuthentication
+from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.partition import Partition
-from barnabas.broker.replica_fetcher_manager import ReplicaFetcherManager
-from barnabas.broker.replica_fetcher_settings import FetcherSettings
-from barnabas.controller.decision import Decision
-from barnabas.controller.image import PartitionState, partition_record
-from barnabas.storage.log import Log
+from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
+from barnabas.broker.replica_fetcher.settings import FetcherSettings
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.image import PartitionState, partition_record
+from barnabas.storage.log.log import Log
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.tests.crash_model import read_all
+from barnabas.testing.virtual_network import VirtualNetwork
+from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.testing.virtual_world import VirtualWorld
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import (
     BrokerEndpoint,
@@ -28,10 +31,6 @@ from barnabas.wire.messages.metadata_records import (
 )
 from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import decode_records
-
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import VirtualWorld
 
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)

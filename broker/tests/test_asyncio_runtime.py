@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime, bind_socket, loop_name, refused_everywhere
+
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime, bind_socket, loop_name, refused_everywhere
 
 
 @pytest.fixture(params=[True, False], ids=["uvloop", "asyncio"])

@@ -6,12 +6,19 @@ import typing
 from pathlib import Path
 
 import pytest
-from barnabas.broker.config import DEFAULT_LOG_DIR, PROPERTY_OF_ATTRIBUTE, SHIPPED, BrokerConfig, _Values
-from barnabas.broker.config_sources import parse_properties, properties_from_environment
-from barnabas.controller.broker_configs import BROKER_CONFIGS
-from barnabas.controller.config_validators import ConfigError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from barnabas.broker.config.broker_config import (
+    DEFAULT_LOG_DIR,
+    PROPERTY_OF_ATTRIBUTE,
+    SHIPPED,
+    BrokerConfig,
+    _Values,
+)
+from barnabas.broker.config.sources import parse_properties, properties_from_environment
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config.validators import ConfigError
 
 PYTHON_TYPES = {
     "boolean": bool,

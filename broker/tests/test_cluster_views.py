@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from barnabas.broker.tests.one_of_several import View, state
-from barnabas.controller.image import partition_record
+from barnabas.controller.metadata.image import partition_record
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_topic_partitions import (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.config_entries import (
+
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.describe import (
     Entry,
     broker_entries,
     client_metrics_entries,
@@ -14,7 +15,7 @@ from barnabas.broker.config_entries import (
     group_entries,
     topic_entries,
 )
-from barnabas.broker.logger_levels import change_logger_levels, logger_levels
+from barnabas.broker.config.logger_levels import change_logger_levels, logger_levels
 from barnabas.controller.operations.configs import DELETE, SET, ConfigChange, ResourceChange
 from barnabas.wire.errors import ErrorCode
 

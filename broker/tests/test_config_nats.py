@@ -8,13 +8,14 @@ import sys
 from urllib.parse import quote
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.config_entries import broker_entries
-from barnabas.broker.config_nats import nats_connections
-from barnabas.controller.broker_nats_configs import NATS_TABLE, shown_servers
-from barnabas.controller.config_docs import documentation
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.topic_configs import NATS_TABLE as TOPIC_NATS_TABLE
+
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.describe import broker_entries
+from barnabas.broker.config.nats_config import nats_connections
+from barnabas.controller.config.broker_nats_configs import NATS_TABLE, shown_servers
+from barnabas.controller.config.docs import documentation
+from barnabas.controller.config.topic_configs import NATS_TABLE as TOPIC_NATS_TABLE
+from barnabas.controller.config.validators import ConfigError
 
 SECRET = "s3cr/t-p@ss"
 IN_ADDRESS = quote(SECRET, safe="")
@@ -118,7 +119,7 @@ def test_every_property_is_documented() -> None:
 
 def test_nothing_of_nats_is_loaded_before_it_is_configured() -> None:
     code = (
-        "import sys, barnabas.broker.node; from barnabas.broker.config import BrokerConfig; BrokerConfig.from_properties();"
+        "import sys, barnabas.broker.node; from barnabas.broker.config.broker_config import BrokerConfig; BrokerConfig.from_properties();"
         "print([name for name in sys.modules if 'nats.' in name])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

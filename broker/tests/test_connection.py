@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.config import BrokerConfig
+
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.controller.link.framing import PREFACE, FrameReader, encode_frame
 from barnabas.controller.link.messages import HELLO, REFUSED, Hello, Refused, decode, encode
-from barnabas.storage.repeated_warnings import REASONS_MAX
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime
+from barnabas.runtime.repeated_warnings import REASONS_MAX
+from barnabas.testing import Broker
+from barnabas.testing.raw_client import RawClient
+from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (
@@ -26,10 +30,6 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing import Broker
-from barnabas.testing.raw_client import RawClient
-from barnabas.testing.threaded_node import ThreadedNode
 
 PRODUCE, FETCH, LIST_OFFSETS, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 18, 19
 TOPIC = "connections"

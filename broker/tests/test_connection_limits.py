@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.broker.asyncio_runtime import bind_socket
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.connection_limits import WAITING_MAX, ConnectionLimits, parse_overrides
-from barnabas.broker.request_memory import KEPT_BYTES_MAX, RequestMemory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.network.connection_limits import WAITING_MAX, ConnectionLimits, parse_overrides
+from barnabas.broker.network.receive_memory import KEPT_BYTES_MAX, RequestMemory
+from barnabas.runtime.asyncio_runtime import bind_socket
 from barnabas.testing.raw_client import RawClient
 from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.testing.virtual_runtime import VirtualRuntime

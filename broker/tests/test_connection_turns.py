@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.connection import TURN_LOOK_BYTES, TURN_S, Connection, Connections
-from barnabas.broker.registry import PENDING, Outcome
 
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.network.connection import TURN_LOOK_BYTES, TURN_S, Connection, Connections
+from barnabas.broker.requests.registry import PENDING, Outcome
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 REQUEST = struct.pack(">ihhi", 20, 18, 0, 7) + bytes(12)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.controller_secret import check_secret, inter_broker_secret, read_secret
-from barnabas.broker.node import Node
-from barnabas.controller.config_validators import ConfigError
 
+from barnabas.broker.cluster.controller_secret import check_secret, inter_broker_secret, read_secret
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.node import Node
+from barnabas.controller.config.validators import ConfigError
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 SECRET = b"0123456789abcdef"

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.controller_tls import ControllerTls, controller_tls
-from barnabas.broker.nats.client.connection_settings import ConnectionSettings, ServerAddress
-from barnabas.broker.nats.client.greeting import tls_context
-from barnabas.controller.config_validators import ConfigError
+
+from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.controller.config.validators import ConfigError
+from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
+from barnabas.nats.client.greeting import tls_context
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
 FILES = Path(__file__).parent / "tls"
 

@@ -6,23 +6,24 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from barnabas.broker import coordinator_loading, last_records
-from barnabas.broker.coordinator_loading import Loading
-from barnabas.broker.coordinator_log import CoordinatorLog
-from barnabas.broker.last_records import LastRecords
-from barnabas.broker.partition import Partition
-from barnabas.broker.partitions import PartitionManager
-from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
+
+from barnabas.broker.coordinator import compacted_records as last_records
+from barnabas.broker.coordinator import loading as coordinator_loading
+from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.broker.coordinator.loading import Loading
+from barnabas.broker.coordinator.log import CoordinatorLog
+from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 TOPIC = "__consumer_offsets"
 TOPIC_ID = b"offsets".ljust(16)

@@ -6,22 +6,22 @@ import errno
 from pathlib import Path
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.coordinator_log import CoordinatorLog
-from barnabas.broker.last_records import LastRecords
+
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.node import Node
-from barnabas.broker.partitions import PartitionManager
-from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
+from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 BATCH = build_batch([Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v")])
 CONFIG = LogConfig.from_properties({"message.timestamp.before.max.ms": str(1 << 60)})

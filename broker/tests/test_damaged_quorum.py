@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.controller.link.genesis import install_genesis, read_genesis
 from barnabas.controller.link.messages import Voter
 from barnabas.controller.link.quorum_state import FORMED, QuorumState, write_quorum_state
-from barnabas.storage.directory import decode_uuid
+from barnabas.storage.manager.directory import decode_uuid
 from barnabas.storage.memory_disk import MemoryDisk
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 METADATA = "/d/__cluster_metadata-0/barnabas"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.event_loop_lag import STALL_S, EventLoopLag
-
+from barnabas.broker.metrics.event_loop_lag import STALL_S, EventLoopLag
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

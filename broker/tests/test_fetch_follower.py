@@ -8,17 +8,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.broker.api.fetch import fetch
 from barnabas.broker.api.produce import produce, produce_usual
-from barnabas.broker.context import RequestContext
-from barnabas.broker.controller_requests import RawResponse
-from barnabas.broker.fetch_usual import fetch_usual
-from barnabas.broker.registry import Outcome
-from barnabas.broker.replica_fetch_session import FollowerSession
-from barnabas.broker.replica_fetch_state import FetchState, ReplicaObserver
-from barnabas.broker.replica_fetch_usual import read_usual_answer, usual_request
+from barnabas.broker.cluster.controller_server import RawResponse
+from barnabas.broker.fastpath.fetch import fetch_usual
+from barnabas.broker.fastpath.replica_fetch import read_usual_answer, usual_request
+from barnabas.broker.replica_fetcher.session import FollowerSession
+from barnabas.broker.replica_fetcher.state import FetchState, ReplicaObserver
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import Outcome
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Follower, Leader, batch
-from barnabas.storage.disk import FileRegion
+from barnabas.storage.disk.disk import FileRegion
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.message_type import MessageType
@@ -38,8 +41,6 @@ from barnabas.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 FETCH_VERSION, PRODUCE_VERSION = 18, 13
 APIS: dict[int, tuple[MessageType[Any], MessageType[Any], Any, Any]] = {

@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.context import RequestContext
-from barnabas.broker.fetch_sessions import EVICTION_MS, FetchSession, FetchSessionCache
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.fetch.sessions import EVICTION_MS, FetchSession, FetchSessionCache
 from barnabas.broker.node import Node
-from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
 from barnabas.storage.errors import WouldWait
-from barnabas.storage.log_reader import ReadableLog
+from barnabas.storage.log.reader import ReadableLog
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -25,10 +29,6 @@ from barnabas.wire.messages.delete_records import (
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from barnabas.wire.record_batch import Record, build_batch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 PRODUCE, FETCH, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 0, 1, 19, 20, 21
 VERSION = 12
@@ -580,7 +580,7 @@ def test_without_a_slot_the_answer_has_no_session(tmp_path: Path) -> None:
 def test_the_sessions_of_clients_hold_so_many_partitions_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("barnabas.broker.fetch_sessions.CLIENT_PARTITIONS_MAX", 5)
+    monkeypatch.setattr("barnabas.broker.fetch.sessions.CLIENT_PARTITIONS_MAX", 5)
     broker = Broker(tmp_path)
     topic = broker.create_topic(PARTITIONS)
     first, second = made_session(broker, topic, 3), made_session(broker, topic, 2)

@@ -8,13 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.broker.api.fetch import fetch
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.context import RequestContext
-from barnabas.broker.fetch_usual import fetch_usual
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.fastpath.fetch import fetch_usual
 from barnabas.broker.node import Node
-from barnabas.broker.registry import REGISTRATIONS, Outcome
-from barnabas.storage.disk import FileRegion
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.storage.disk.disk import FileRegion
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages.fetch import (
     FETCH_REQUEST,
@@ -27,10 +31,6 @@ from barnabas.wire.messages.fetch import (
 )
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.record_batch import Record, build_batch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 VERSIONS = range(12, 19)
 LONG_NAME = "n" * 140

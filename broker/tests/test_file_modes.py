@@ -7,10 +7,10 @@ import stat
 from pathlib import Path
 
 import pytest
-from barnabas.storage.disk import RealDisk
-from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
+from barnabas.storage.disk.disk import RealDisk
 from barnabas.testing.threaded_node import ThreadedNode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 
 CREATE_TOPICS = 19
 

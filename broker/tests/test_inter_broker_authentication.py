@@ -9,23 +9,25 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import Dispatcher
-from barnabas.broker.inter_broker_authentication import (
+
+from barnabas.broker.cluster.inter_broker_authentication import (
     TOKEN_BYTES_MAX,
     AuthenticationRefused,
     Handshake,
     Hello,
     InterBrokerAuthentication,
 )
-from barnabas.broker.inter_broker_client import InterBrokerClient
-from barnabas.broker.registry import AUTHENTICATE_BROKER
-from barnabas.broker.request_memory import LARGE_BODY_BYTES
+from barnabas.broker.cluster.peer_client import InterBrokerClient
+from barnabas.broker.network.receive_memory import LARGE_BODY_BYTES
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.dispatch import Dispatcher
+from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
 from barnabas.broker.tests.replicas import Replicas
-from barnabas.controller.image import BrokerRegistration, MetadataImage
 from barnabas.controller.link.auth import INTER_BROKER_LISTENER, seals
+from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from barnabas.wire.messages.list_offsets import (
@@ -41,8 +43,6 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
 from barnabas.wire.messages.sasl_authenticate import SASL_AUTHENTICATE_RESPONSE, SaslAuthenticateRequest
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.schema_parser import parse_file
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 SECRET = b"a secret that all nodes have"
 FOLLOWER, LEADER = 2, 1

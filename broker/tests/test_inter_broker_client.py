@@ -8,7 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.broker.inter_broker_client import BACKOFF_MAX_S, InterBrokerClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.cluster.peer_client import BACKOFF_MAX_S, InterBrokerClient
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.fetch import (
     FETCH_RESPONSE,
     FetchableTopicResponse,
@@ -16,10 +20,6 @@ from barnabas.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 VERSION = 18
 LIMIT = 5_000_000

@@ -10,22 +10,22 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from barnabas.broker.api import produce as produce_api
-from barnabas.broker.controller_requests import ControllerAnswer, ControllerRequest, ControllerRequests
-from barnabas.broker.large_requests import LargeRequests
-from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
-from barnabas.broker.request_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
+from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
+from barnabas.broker.network.receive_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
+from barnabas.broker.requests.large_requests import LargeRequests
+from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.test_produce_line import Client
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.threaded_node import ThreadedNode
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing.threaded_node import ThreadedNode
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 PRODUCE, DESCRIBE_GROUPS, CREATE_TOPICS = 0, 15, 19
 
@@ -110,7 +110,7 @@ def test_one_is_decoded_at_a_time() -> None:
 
 
 def test_a_large_request_of_another_node_is_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.broker.controller_requests.LARGE_BODY_BYTES", 3)
+    monkeypatch.setattr("barnabas.broker.cluster.controller_server.LARGE_BODY_BYTES", 3)
     runtime = VirtualRuntime()
     services: Any = SimpleNamespace(
         controller=SimpleNamespace(is_active=True, image=SimpleNamespace(offset=1)),

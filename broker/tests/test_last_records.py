@@ -7,14 +7,15 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from barnabas.broker.last_records import LastRecords
-from barnabas.broker.settled_records import SettledRecords
-from barnabas.storage.errors import StorageError
-from barnabas.storage.transaction_marker import build_marker
-from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, RecordBatchError, assemble_batch, build_batch, read_header
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from barnabas.broker.coordinator.committed_records import SettledRecords
+from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.storage.errors import StorageError
+from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, RecordBatchError, assemble_batch, build_batch, read_header
 
 Pair = tuple[bytes | None, bytes | None]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.isr_replica import RemoteReplica
-from barnabas.broker.partition import Partition
+
+from barnabas.broker.partitions.isr_replica import RemoteReplica
+from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E

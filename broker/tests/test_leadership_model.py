@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.broker.tests.leader import Call, Leader
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 FOLLOWERS = (2, 3)
 LATE_S = 50.0  # replica.lag.time.max.ms, and half of it until somebody looks, and some

@@ -6,18 +6,17 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from barnabas.broker.lifecycle import BROKER_HEARTBEAT, BROKER_REGISTRATION, BrokerLifecycle
-from barnabas.controller.controller import Controller
-from barnabas.controller.decision import Decision
-from barnabas.controller.local_log import LocalMetadataLog
-from barnabas.storage.directory import encode_uuid
+from barnabas.broker.cluster.broker_lifecycle import BROKER_HEARTBEAT, BROKER_REGISTRATION, BrokerLifecycle
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.local_log import LocalMetadataLog
+from barnabas.storage.manager.directory import encode_uuid
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import BrokerRegistrationResponse
 from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 INTERVAL_S = 2.0
 SESSION_S = 9.0

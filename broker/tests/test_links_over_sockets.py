@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.tls_contexts import client_context, server_context
+
+from barnabas.broker.network.tls_contexts import client_context, server_context
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
 from barnabas.controller.link.refusals import LinkRefused
 from barnabas.controller.link.settings import LinkSettings
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
 SECRET = b"a secret that all nodes have"
 

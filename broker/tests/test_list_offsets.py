@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.context import RequestContext
-from barnabas.broker.controller_requests import RawResponse
+
+from barnabas.broker.cluster.controller_server import RawResponse
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.registry import REGISTRATIONS, Outcome
-from barnabas.broker.services import LOOKUPS_AT_ONCE
-from barnabas.storage import timestamps
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.broker.requests.services import LOOKUPS_AT_ONCE
+from barnabas.storage.log import timestamps
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import record_heads
 from barnabas.wire.registry import response_type
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 LIST_OFFSETS, CREATE_TOPICS = 2, 19
 MAX_TIMESTAMP = -3

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from barnabas.broker.config import BrokerConfig
+
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.work_queue import WorkQueue
-from barnabas.controller.decision import Decision
-from barnabas.controller.image import PartitionState
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.image import PartitionState
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
-from barnabas.wire.messages.metadata_records import PartitionChangeRecord
-
+from barnabas.runtime.work_queue import WorkQueue
 from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
 BROKER_RESOURCE, SET = 4, 0
 BYTES_PER_PARTITION_MAX = 4096

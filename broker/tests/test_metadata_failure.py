@@ -6,8 +6,9 @@ import errno
 import os
 
 import pytest
-from barnabas.broker.metadata_failure import why_it_ends
-from barnabas.controller.errors import MetadataError
+
+from barnabas.broker.cluster.metadata_failure import why_it_ends
+from barnabas.controller.metadata.errors import MetadataError
 
 
 @pytest.mark.parametrize(

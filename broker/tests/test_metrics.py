@@ -7,15 +7,16 @@ import math
 from collections.abc import Iterator
 
 import pytest
-from barnabas.broker import metrics_http
-from barnabas.broker.asyncio_runtime import AsyncioRuntime
-from barnabas.broker.listener_config import parse_address
-from barnabas.broker.metrics import COUNTER, GAUGE, Family, exposition
-from barnabas.broker.metrics_http import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsListener, make_page
-from barnabas.controller.config_validators import ConfigError
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+
+from barnabas.broker.config.listeners import parse_address
+from barnabas.broker.metrics import http as metrics_http
+from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, exposition
+from barnabas.broker.metrics.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsListener, make_page
+from barnabas.controller.config.validators import ConfigError
+from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
 LABELS = st.dictionaries(st.sampled_from(["topic", "mode", "connection"]), st.text(max_size=20))
 VALUES = st.one_of(st.integers(-(2**53), 2**53), st.floats(), st.booleans())

@@ -6,6 +6,9 @@ import struct
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.broker.tests.leader import TOPIC_ID, Leader, batch
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
@@ -14,8 +17,6 @@ from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.registry import request_type, response_type
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PRODUCE, LIST_OFFSETS = 0, 2
 VERSIONS = {PRODUCE: 12, LIST_OFFSETS: 10, API_VERSIONS: 3}

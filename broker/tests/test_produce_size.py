@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.produce_size import names_more_than
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.fastpath.produce_size import names_more_than
 from barnabas.wire.messages.produce import (
     PRODUCE_REQUEST,
     PartitionProduceData,
@@ -11,8 +14,6 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.primitives import uvarint
-from hypothesis import given
-from hypothesis import strategies as st
 
 VERSIONS = (3, 8, 9, 12, 13)
 partitions = st.builds(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barnabas.broker.producer_ids import ProducerIdAllocator
-from barnabas.wire.errors import ErrorCode
 from hypothesis import given
 from hypothesis import strategies as st
+
+from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
+from barnabas.wire.errors import ErrorCode
 
 BLOCK = 10
 

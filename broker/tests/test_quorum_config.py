@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.controller.config_validators import ConfigError
+
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.controller.config.validators import ConfigError
 
 CLUSTER_LISTENERS = {"listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"}
 

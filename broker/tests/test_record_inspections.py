@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from barnabas.broker.api import produce as produce_api
-from barnabas.broker.registry import CLOSE_CONNECTION, NO_RESPONSE
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, NO_RESPONSE
 from barnabas.broker.tests.leader import TIME, TOPIC_ID, Call, Leader
 from barnabas.broker.tests.test_produce_line import Client
-from barnabas.controller.image import PartitionState
-from barnabas.storage import validation
-from barnabas.storage.log_config import LogConfig
+from barnabas.controller.metadata.image import PartitionState
+from barnabas.storage.log import validation
+from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode as E

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.broker.context import RequestContext
-from barnabas.broker.controller_requests import RawResponse
-from barnabas.broker.registry import REGISTRATIONS
+
+from barnabas.broker.cluster.controller_server import RawResponse
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.tests.one_of_several import Reply
 from barnabas.broker.tests.virtual_cluster import VirtualCluster
 from barnabas.wire.errors import ErrorCode

@@ -7,10 +7,11 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from barnabas.broker.replica_fetch_state import Status
-from barnabas.broker.replica_fetcher import TURN_BATCHES
+
+from barnabas.broker.replica_fetcher.fetcher import TURN_BATCHES
+from barnabas.broker.replica_fetcher.state import Status
 from barnabas.broker.tests.replicas import NO_LEADER, Replicas
-from barnabas.storage.log_replica import FollowerAppend, ReplicaLog
+from barnabas.storage.log.follower_append import FollowerAppend, ReplicaLog
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.config_warnings import warnings_about
-from barnabas.broker.replica_selector import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.warnings import warnings_about
+from barnabas.broker.fetch.replica_selector import (
     NO_PREFERENCE,
     ReplicaView,
     preferred_read_replica,
     rack_aware,
     selector_of,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 RACKS = st.sampled_from([None, "", "a", "b"])
 VIEWS = st.lists(

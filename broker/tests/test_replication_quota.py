@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.replication_quota import NO_LIMIT, ReplicationQuota, throttled_partitions
-from barnabas.broker.tests.replicas import Replicas
 
+from barnabas.broker.partitions.replication_quota import NO_LIMIT, ReplicationQuota, throttled_partitions
+from barnabas.broker.tests.replicas import Replicas
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

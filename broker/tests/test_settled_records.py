@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from barnabas.broker.settled_records import SettledRecords
-from barnabas.storage.transaction_marker import build_marker
-from barnabas.wire.record_batch import Record, build_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from barnabas.broker.coordinator.committed_records import SettledRecords
+from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.wire.record_batch import Record, build_batch
 
 Step = tuple[str, int, int]  # what, producer (0: none), key
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
-from barnabas.broker.context import RequestContext
-from barnabas.broker.controller_requests import LocalReply, RawResponse
+
+from barnabas.broker.cluster.controller_server import LocalReply, RawResponse
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.node import Node
-from barnabas.broker.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
-from barnabas.broker.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
-from barnabas.broker.sliced_handler import sliced
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
+from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.controller.operations.topics import TOO_MANY_PARTITIONS
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import alter_configs as ac
 from barnabas.wire.messages import alter_partition_reassignments as ap
@@ -42,8 +44,6 @@ from barnabas.wire.messages import offset_fetch as of
 from barnabas.wire.messages import offset_for_leader_epoch as ofe
 from barnabas.wire.messages import update_features as uf
 from barnabas.wire.registry import response_type
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 TOPIC = 2
 TICK_S = 0.0001  # so that a slice of 2 ms ends after 20 parts

@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.context import RequestContext
+
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.refused_transactions import MOST_NAMED
-from barnabas.broker.registry import REGISTRATIONS, Outcome
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.refused_transactions import MOST_NAMED
+from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_partition_reassignments as pr
 from barnabas.wire.messages import create_partitions as cp
@@ -30,8 +32,6 @@ from barnabas.wire.messages import incremental_alter_configs as iac
 from barnabas.wire.messages import init_producer_id as ipi
 from barnabas.wire.messages import metadata as md
 from barnabas.wire.registry import request_type, response_type
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 UNKNOWN_ID = bytes(range(16))
 
@@ -363,7 +363,7 @@ def test_metadata_creates_no_more_topics_than_a_request_may(asker: Asker) -> Non
 
 
 def test_many_resources_are_altered_some_at_a_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.broker.config_changes.CHANGES_PER_TURN", 2)
+    monkeypatch.setattr("barnabas.broker.config.changes.CHANGES_PER_TURN", 2)
     asker.create("t")
     controller = asker.node.services.controller
     decisions: list[int] = []
@@ -394,7 +394,7 @@ def test_many_resources_are_altered_some_at_a_time(asker: Asker, monkeypatch: py
 def test_more_partitions_than_there_are_are_not_gone_through(
     asker: Asker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("barnabas.broker.repetitions.PARTITIONS_NAMED_MAX", 2)
+    monkeypatch.setattr("barnabas.broker.requests.repetitions.PARTITIONS_NAMED_MAX", 2)
     asker.create("a", 4)
     for count, error in ((4, ErrorCode.NONE), (5, ErrorCode.INVALID_REQUEST)):
         wanted = fe.FetchTopic("a", partitions=[fe.FetchPartition(0)] * count)

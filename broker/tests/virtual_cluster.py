@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.storage.memory_disk import MemoryDisk
-
 from barnabas.testing.virtual_network import VirtualNetwork
 from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.testing.virtual_world import VirtualWorld

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from barnabas.broker.nats.records.batch_builder import BatchBuilder
-from barnabas.broker.nats.records.encoder import Encoder
-from barnabas.broker.nats.records.keys import compile_key
-from barnabas.broker.nats.records.partitioners import compile_partitioner
+from barnabas.nats.records.batch_builder import BatchBuilder
+from barnabas.nats.records.encoder import Encoder
+from barnabas.nats.records.keys import compile_key
+from barnabas.nats.records.partitioners import compile_partitioner
 
 MESSAGES = 100_000
 SUBJECTS = 1000

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from barnabas.wire.messages.list_offsets import (
@@ -15,9 +18,6 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-
-from barnabas.testing.raw_client import RawClient
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.fixture_types import ClusterFactory

@@ -12,7 +12,6 @@ from typing import Any
 
 from barnabas.wire import registry
 from barnabas.wire.headers import request_header_version, response_header_version
-
 from compat_tests.conform.apis import APIS
 
 CLIENT_ID = "conform"

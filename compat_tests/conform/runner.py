@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
-
 from compat_tests.conform.allowed import INTERNAL_ERROR, Difference, reason_for
 from compat_tests.conform.case import Case
 from compat_tests.conform.client import Connection

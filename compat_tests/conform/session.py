@@ -14,7 +14,6 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicC
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-
 from compat_tests.conform.apis import APIS
 from compat_tests.conform.batches import batch
 from compat_tests.conform.client import BadAnswer, Connection, ConnectionClosed, NoAnswer, api_key_of

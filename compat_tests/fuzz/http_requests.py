@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 from barnabas.wire.tests.mutations import damage
-
 from compat_tests.fuzz.case import Case, Pace
 from compat_tests.fuzz.requests import World
 

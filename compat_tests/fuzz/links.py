@@ -13,14 +13,14 @@ import struct
 from typing import Any
 
 import msgspec
-from barnabas.broker import inter_broker_authentication as inter_broker
-from barnabas.broker.registry import AUTHENTICATE_BROKER
+
+from barnabas.broker.cluster import inter_broker_authentication as inter_broker
+from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
 from barnabas.controller.link import messages
 from barnabas.controller.link.auth import INTER_BROKER_LISTENER, seals
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello
 from barnabas.wire.tests.mutations import damage
-
 from compat_tests.fuzz.case import Case, Pace, framed
 from compat_tests.fuzz.requests import World, request_body
 from compat_tests.harness import raw

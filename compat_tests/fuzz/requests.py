@@ -28,7 +28,6 @@ from barnabas.wire.tests.message_tokens import (
     walk,
 )
 from barnabas.wire.tests.mutations import damage, mutate, repeat
-
 from compat_tests.fuzz.case import Case, Pace, framed
 from compat_tests.harness import raw
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from barnabas.broker.api_index import SERVED
-from barnabas.controller.link.messages import BROKER, Identity
 from confluent_kafka.admin import AdminClient
 
+from barnabas.broker.requests.api_index import SERVED
+from barnabas.controller.link.messages import BROKER, Identity
 from compat_tests.fuzz.case import Case, Pace
 from compat_tests.fuzz.hostile_client import HostileClient
 from compat_tests.fuzz.judge import Judge, Verdict

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from barnabas.wire.compression import Codec
 from barnabas.wire.tests.lying_batches import NOW_MS, batch, bomb, many_records, wide_batch, zstd_bomb
-
 from compat_tests.fuzz.case import Case, Pace, framed
 from compat_tests.harness.raw import array, request, string, varint
 

@@ -18,10 +18,10 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from barnabas.controller.broker_configs import BROKER_CONFIGS
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import (
     AlterConfigOpType,

@@ -2,7 +2,7 @@
 
 Shown completely elsewhere, and so not repeated here:
 
-- a record that can't be published stops its partition, it is not skipped: broker/nats/tests/test_nats_reverse.py,
+- a record that can't be published stops its partition, it is not skipped: barnabas/nats/tests/test_nats_reverse.py,
   test_a_message_that_is_too_large_stops_the_partition, test_what_the_server_refuses_is_not_taken_for_published,
   test_a_stream_that_is_full_loses_nothing_of_what_comes
 - plain messages get a key, keep their headers and are acknowledged when they ask for it: test_nats_core.py,

@@ -28,7 +28,6 @@ from barnabas.wire.messages.delete_records import (
 )
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
-
 from compat_tests.simulation.history import History, Topic, Violation, name
 from compat_tests.simulation.wire_client import Client, Gone
 

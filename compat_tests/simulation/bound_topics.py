@@ -22,7 +22,6 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from barnabas.wire.record_batch import iterate_records
-
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import REASSIGN, TIMEOUT_MS, Admin
 from compat_tests.simulation.history import Violation

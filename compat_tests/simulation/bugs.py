@@ -10,21 +10,21 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from barnabas.broker import fetch_read
 from barnabas.broker.api import fetch
-from barnabas.broker.isr import Leadership
-from barnabas.broker.isr_replica import RemoteReplica
-from barnabas.broker.lifecycle import BrokerLifecycle
-from barnabas.broker.partition import Partition
-from barnabas.broker.partitions import PartitionManager
-from barnabas.controller import broker_sessions
-from barnabas.controller.image import MetadataImage
+from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
+from barnabas.broker.fetch import reader as fetch_read
+from barnabas.broker.partitions.isr_replica import RemoteReplica
+from barnabas.broker.partitions.leadership import Leadership
+from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations import brokers
 from barnabas.controller.raft import transport
 from barnabas.controller.raft.append_guard import Fitted
 from barnabas.controller.raft.messages import Append, Chunk, Progress
 from barnabas.controller.raft.transport import GuardedTransport
-from barnabas.storage.log_replica import ANY_EPOCH, ReplicaLog
+from barnabas.controller.sessions import broker_sessions
+from barnabas.storage.log.follower_append import ANY_EPOCH, ReplicaLog
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from barnabas.controller.image import MetadataImage, PartitionState
+from barnabas.controller.metadata.image import MetadataImage, PartitionState
 from barnabas.wire.record_batch import BatchHeader, iterate_headers, iterate_records, verify_crc
-
 from compat_tests.simulation.consumers import Consumer
 from compat_tests.simulation.groups import Member, Refused
 from compat_tests.simulation.history import Batch, History, Partition, Violation, name

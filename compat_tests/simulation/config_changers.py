@@ -14,7 +14,6 @@ from barnabas.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-
 from compat_tests.simulation.history import ConfigChange, History, Topic, Violation
 from compat_tests.simulation.wire_client import Client, Gone
 

@@ -12,7 +12,6 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.record_batch import iterate_records, read_header, verify_crc
-
 from compat_tests.simulation.history import History, Partition, Violation, name
 from compat_tests.simulation.wire_client import Address, Client, Gone
 

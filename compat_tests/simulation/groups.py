@@ -26,7 +26,6 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-
 from compat_tests.simulation.history import Commit, History, Partition, Violation, name
 from compat_tests.simulation.wire_client import Address, Client, Gone
 

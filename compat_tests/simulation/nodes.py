@@ -10,14 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
-from barnabas.broker.config import BrokerConfig
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.services import Services
-from barnabas.controller.errors import MetadataError
+from barnabas.broker.requests.services import Services
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.storage.errors import LogDirectoryError
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
-
 from barnabas.testing.virtual_network import VirtualNetwork
 from barnabas.testing.virtual_runtime import VirtualRuntime
 

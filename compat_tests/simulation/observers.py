@@ -15,7 +15,6 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-
 from compat_tests.simulation.consumers import LATEST, LIST_OFFSETS, LIST_OFFSETS_VERSION
 from compat_tests.simulation.groups import OFFSET_FETCH, VERSIONS, check_committed
 from compat_tests.simulation.history import History, Partition, Topic, Violation, name

@@ -18,7 +18,6 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.record_batch import Record, build_batch
-
 from compat_tests.simulation.history import Batch, History, Partition, Violation, name
 from compat_tests.simulation.wire_client import Client, Gone
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-
 from compat_tests.simulation.history import History, Topic, Violation
 from compat_tests.simulation.wire_client import Client, Gone
 

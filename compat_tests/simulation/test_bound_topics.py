@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from unittest import mock
 
 import pytest
-from barnabas.broker.nats.core.standbys import Standbys
-from barnabas.broker.nats.ingest.ingest import Ingest
 
+from barnabas.nats.core.standbys import Standbys
+from barnabas.nats.ingest.ingest import Ingest
 from compat_tests.simulation.bound_topics import BoundTopicSimulation
 from compat_tests.simulation.history import Violation
 

@@ -12,14 +12,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from barnabas.controller.controller import Controller
-from barnabas.controller.image import INTERNAL_TOPICS, MetadataImage, PartitionState
 from barnabas.controller.link.tunnels import Tunnels
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.image import INTERNAL_TOPICS, MetadataImage, PartitionState
+from barnabas.controller.metadata.records import encode_record
 from barnabas.controller.raft.messages import Chunk
 from barnabas.controller.raft.transport import GuardedTransport
-from barnabas.controller.records import encode_record
-from barnabas.storage.log import Log
-
+from barnabas.storage.log.log import Log
 from compat_tests.simulation.history import History, name
 
 CUT_TO = Log.cut_to

@@ -14,11 +14,11 @@ from typing import Any
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from barnabas.wire.record_batch import read_header
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from barnabas.testing import Broker
+from barnabas.wire.record_batch import read_header
 from compat_tests.harness.java_tools import JavaTools
 
 pytestmark = pytest.mark.barnabas_only

@@ -18,7 +18,7 @@ from barnabas.controller.link.messages import (
     Identity,
 )
 from barnabas.controller.link.refusals import LinkRefused
-from barnabas.storage.directory import encode_uuid
+from barnabas.storage.manager.directory import encode_uuid
 
 
 def check_hello(own: Hello, peer: Hello) -> None:

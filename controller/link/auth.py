@@ -5,7 +5,7 @@ each direction, and seals every later frame: HMAC-SHA256, cut to 16 bytes, over 
 header and its payload. The first sealed frame of a side is its proof; a frame that was recorded on another
 link, or comes twice, out of order, from the other direction or changed, does not fit. The content itself is not hidden: TLS does that.
 
-The inter-broker listener asks for the same proof (broker/inter_broker_authentication.py), with keys of its own: what is
+The inter-broker listener asks for the same proof (broker/cluster/inter_broker_authentication.py), with keys of its own: what is
 sealed on one kind of listener does not fit on the other.
 
 Sources: RFC 2104 (HMAC), RFC 5869 (extract and expand).

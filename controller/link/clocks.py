@@ -13,7 +13,7 @@ from barnabas.controller.link.messages import CLOCKS_SINCE, Clock, decode, encod
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
     from barnabas.controller.link.peer import Peer
-    from barnabas.storage.runtime import Timer
+    from barnabas.runtime.interface import Timer
     from barnabas.storage.wall_clock import WallClock
 
 CLOCK_S: Final = 5.0

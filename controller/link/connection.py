@@ -15,7 +15,7 @@ from barnabas.controller.link.auth import Seal
 from barnabas.controller.link.framing import PAYLOAD_BYTES_MAX, PREFACE, FrameReader, encode_frame
 from barnabas.controller.link.kafka_caller import KafkaCaller
 from barnabas.controller.link.messages import MalformedMessage
-from barnabas.storage.runtime import Runtime
+from barnabas.runtime.interface import Runtime
 
 
 class Connection:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
     from barnabas.controller.link.peer import Peer
     from barnabas.controller.link.tunnels import Tunnels
-    from barnabas.storage.runtime import Timer
+    from barnabas.runtime.interface import Timer
 
 LOOK_S: Final = 0.25
 

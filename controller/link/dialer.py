@@ -15,7 +15,7 @@ from barnabas.controller.link.refusals import LinkRefused
 if TYPE_CHECKING:
     import ssl
 
-    from barnabas.storage.runtime import Connecting, Timer
+    from barnabas.runtime.interface import Connecting, Timer
 
 
 class DialerHost(Host, Protocol):

@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from barnabas.controller.errors import NotController
-from barnabas.controller.journal_format import decode_snapshot
 from barnabas.controller.link import messages
 from barnabas.controller.link.messages import MalformedMessage, encode
 from barnabas.controller.link.metadata_messages import (
@@ -23,11 +21,13 @@ from barnabas.controller.link.metadata_messages import (
     Taken,
     decode_metadata,
 )
+from barnabas.controller.metadata.errors import NotController
+from barnabas.controller.metadata.journal_format import decode_snapshot
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
     from barnabas.controller.link.peer import Peer
-    from barnabas.controller.metadata_log import Apply, Done, Replace
+    from barnabas.controller.metadata.metadata_log import Apply, Done, Replace
 
 log = logging.getLogger("barnabas.metadata")
 

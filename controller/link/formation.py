@@ -27,7 +27,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from barnabas.controller.errors import MetadataError
 from barnabas.controller.link import messages
 from barnabas.controller.link.formation_messages import (
     PART_BYTES,
@@ -64,14 +63,15 @@ from barnabas.controller.link.quorum_state import (
     write_quorum_state,
 )
 from barnabas.controller.link.waiting import REMIND_FIRST_S, REMIND_S, unanswered
-from barnabas.storage.directory import encode_uuid, random_uuid
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.storage.manager.directory import encode_uuid, random_uuid
 from barnabas.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
     from barnabas.controller.link.peer import Peer
-    from barnabas.storage.disk import Disk
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.disk.disk import Disk
 
 log = logging.getLogger("barnabas.link")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+
 from barnabas.controller.link.messages import MalformedMessage, Voter
 
 PART_BYTES: Final = 512 * 1024

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from barnabas.controller.journal_format import Snapshot, decode_snapshot, encode_snapshot, read_journal
-from barnabas.controller.local_log import JOURNAL, SNAPSHOT
+from barnabas.controller.metadata.journal_format import (
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+    read_journal,
+)
+from barnabas.controller.metadata.local_log import JOURNAL, SNAPSHOT
 from barnabas.controller.raft.files import RaftFiles
-from barnabas.storage.disk import Disk
+from barnabas.storage.disk.disk import Disk
 from barnabas.wire.checksum import crc32c
 
 

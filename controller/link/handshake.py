@@ -40,7 +40,7 @@ from barnabas.controller.link.refusals import LinkRefused, busy
 
 if TYPE_CHECKING:
     from barnabas.controller.link.settings import LinkSettings
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.runtime.interface import Runtime, Timer
 
 HELD_FRAMES_MAX: Final = 4096
 HELD_BYTES_MAX: Final = 1024 * 1024

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
 from barnabas.controller.link import messages, refusals
 from barnabas.controller.link.admission import other_addresses
 from barnabas.controller.link.detours import Detours
@@ -29,14 +30,14 @@ from barnabas.controller.link.probing import Probes
 from barnabas.controller.link.refusals import LinkRefused, busy
 from barnabas.controller.link.settings import LinkSettings
 from barnabas.controller.link.tunnels import Tunnels
-from barnabas.storage.repeated_warnings import RepeatedWarnings
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     import ssl
 
     from barnabas.controller.link.connection import Connection
     from barnabas.controller.raft.peers import RaftReceiver
-    from barnabas.storage.runtime import Runtime, Server
+    from barnabas.runtime.interface import Runtime, Server
 
 Handler = Callable[[Peer, bytes], object]
 Serve = Callable[[int, bytes, Callable[[bytes | None], object]], object]

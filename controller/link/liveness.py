@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from barnabas.controller.link.peer import Peer
     from barnabas.controller.link.settings import LinkSettings
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.runtime.interface import Runtime, Timer
 
 
 class Liveness:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from barnabas.controller.journal_format import Snapshot, encode_snapshot
 from barnabas.controller.link import messages
 from barnabas.controller.link.messages import encode
 from barnabas.controller.link.metadata_messages import (
@@ -22,6 +21,7 @@ from barnabas.controller.link.metadata_messages import (
     Taken,
     decode_metadata,
 )
+from barnabas.controller.metadata.journal_format import Snapshot, encode_snapshot
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+
 from barnabas.controller.link.messages import MalformedMessage
 
 WINDOW_BYTES: Final = 2 * 1024 * 1024  # on the way to one broker

@@ -12,7 +12,7 @@ from barnabas.controller.link.refusals import LinkRefused, busy
 if TYPE_CHECKING:
     from barnabas.controller.link.handshake import Handshake
     from barnabas.controller.link.peer import Peer
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
 
 _TOKEN_BYTES = 8
 

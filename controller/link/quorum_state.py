@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from barnabas.controller.errors import MetadataError
+
 from barnabas.controller.link.messages import Voter
-from barnabas.storage.directory import decode_uuid, encode_uuid
-from barnabas.storage.disk import Disk
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.manager.directory import decode_uuid, encode_uuid
 from barnabas.wire.checksum import crc32c
 
 QUORUM_STATE: Final = "quorum.state"

@@ -22,7 +22,7 @@ from barnabas.controller.link.tunnel_messages import (
 if TYPE_CHECKING:
     from barnabas.controller.link.connection import Connection
     from barnabas.controller.link.peer import Peer
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
 
 
 class TunnelEnd:

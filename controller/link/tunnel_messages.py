@@ -14,6 +14,7 @@ import struct
 from typing import Final
 
 import msgspec
+
 from barnabas.controller.link.messages import MalformedMessage
 
 WINDOW_BYTES: Final = 256 * 1024

@@ -10,7 +10,7 @@ from barnabas.controller.link.refusals import LinkRefused
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
-    from barnabas.storage.runtime import Runtime
+    from barnabas.runtime.interface import Runtime
 
 REMIND_FIRST_S: Final = 5.0  # then who is missing is named, and
 REMIND_S: Final = 10.0  # again as often

@@ -12,13 +12,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.nats.binding_checks import check_binding
 from barnabas.controller.nats.bound import CORE, JETSTREAM, KV, Binding
 from barnabas.controller.nats.keys import parse_key, parse_partitioner, parse_start
 from barnabas.controller.nats.subjects import pattern_problem
 from barnabas.controller.nats.templates import parse_publish_template, parse_topic_template
-from barnabas.controller.topic_configs import TOPIC_CONFIGS
 
 __all__ = ["CORE", "JETSTREAM", "KV", "Binding", "read_binding"]
 

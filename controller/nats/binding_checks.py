@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.nats.bound import CORE, IN_STREAMS, JETSTREAM, KV, Binding
 from barnabas.controller.nats.keys import SUBJECT_KEY, StartSpec
 from barnabas.controller.nats.subjects import REST, covers

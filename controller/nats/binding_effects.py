@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.nats.bound import CORE, JETSTREAM, KV, Binding
 from barnabas.controller.nats.subjects import covers_together
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+
 from barnabas.controller.nats.keys import SUBJECT_KEY, KeySpec, PartitionerSpec, StartSpec
 from barnabas.controller.nats.subjects import ONE, REST, covers, overlap, without_covered
 from barnabas.controller.nats.templates import PublishTemplate, TopicTemplate

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.nats.bound import KV, Binding
 
 _INTAKE: Final = ">"  # before a topic's name: what comes in for it, which may go to other topics

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import msgspec
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
+
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
 from barnabas.controller.nats.binding import (
     KV,
     PREFIX,

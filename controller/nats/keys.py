@@ -13,7 +13,8 @@ import re
 from typing import Final
 
 import msgspec
-from barnabas.controller.config_validators import ConfigError
+
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.nats.regexes import regex_problem
 
 TOKEN_MAX: Final = 512  # a subject of 1024 bytes has no more

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from barnabas.controller.config_validators import ConfigError
+
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.nats.keys import TOKEN_MAX, header_name
 from barnabas.controller.nats.subjects import is_valid_subject, pattern_problem
 from barnabas.controller.nats.topic_escapes import escape_topic

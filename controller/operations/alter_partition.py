@@ -5,16 +5,16 @@ registered broker that serves, in the very epoch in which the leader has seen it
 again since then has perhaps lost what it fetched. The texts and the order of the checks are Kafka's.
 
 Beyond Kafka: a member of the ISR that is not the leader and proposes the ISR as it is asks to lead. A follower does so that
-holds messages which its leader has missed (broker/nats/core/refill.py); the epochs see to it that one of several does.
+holds messages which its leader has missed (barnabas/nats/core/refill.py); the epochs see to it that one of several does.
 """
 
 from __future__ import annotations
 
 import logging
 
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import MetadataImage, PartitionState, TopicImage, changed_state
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage, changed_state
 from barnabas.controller.operations.cluster_view import Rules, leadership_test
 from barnabas.controller.operations.epochs import check_broker_epoch
 from barnabas.controller.operations.partition_change import (

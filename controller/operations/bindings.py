@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
-from barnabas.controller.image import MetadataImage
+from barnabas.controller.metadata.image import MetadataImage
 
 if TYPE_CHECKING:
     from barnabas.controller.nats.decisions import BindingDecisions

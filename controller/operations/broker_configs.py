@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from barnabas.controller.broker_configs import BROKER_CONFIGS, BROKER_TABLE, DYNAMIC_ONLY_TABLE, OWN_TABLE
-from barnabas.controller.broker_nats_configs import NATS_TABLE, named_connection_key
-from barnabas.controller.broker_security_configs import SECURITY_TABLE
-from barnabas.controller.config_def import PER_BROKER, READ_ONLY, ConfigDef
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.image import MetadataImage
-from barnabas.controller.refused import Refused
+from barnabas.controller.config.broker_configs import (
+    BROKER_CONFIGS,
+    BROKER_TABLE,
+    DYNAMIC_ONLY_TABLE,
+    OWN_TABLE,
+)
+from barnabas.controller.config.broker_nats_configs import NATS_TABLE, named_connection_key
+from barnabas.controller.config.broker_security_configs import SECURITY_TABLE
+from barnabas.controller.config.config_def import PER_BROKER, READ_ONLY, ConfigDef
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.image import MetadataImage
+from barnabas.controller.metadata.refused import Refused
 from barnabas.wire.errors import ErrorCode
 
 # Everything that AlterConfigs of a broker may name; names that are not here are stored and mean nothing.

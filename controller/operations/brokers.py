@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import BrokerRegistration, MetadataImage
+
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.features import (
     METADATA_VERSION,
     METADATA_VERSION_LEVEL,
@@ -24,7 +25,7 @@ from barnabas.controller.operations.features import (
 )
 from barnabas.controller.operations.leadership import broker_forgot, broker_gone, broker_removed, broker_there
 from barnabas.controller.operations.settings import ControllerSettings
-from barnabas.storage.directory import encode_uuid
+from barnabas.storage.manager.directory import encode_uuid
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest
 from barnabas.wire.messages.metadata_records import (

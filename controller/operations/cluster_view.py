@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from barnabas.controller.image import (
+from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
     BrokerRegistration,

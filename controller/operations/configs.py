@@ -13,28 +13,29 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
-from barnabas.controller.config_def import ConfigDef
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.decision import Decision
-from barnabas.controller.group_configs import (
+
+from barnabas.controller.config.config_def import ConfigDef
+from barnabas.controller.config.group_configs import (
     CLIENT_METRICS_CONFIGS,
     GROUP_CONFIGS,
     validate_client_metrics,
     validate_group,
 )
-from barnabas.controller.image import (
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, validate_topic_configs
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     MetadataImage,
 )
+from barnabas.controller.metadata.refused import Refused
 from barnabas.controller.operations.bindings import BindingCheck
 from barnabas.controller.operations.broker_configs import UPDATABLE, check_broker_change
 from barnabas.controller.operations.features import MIN_ISR, with_elr
 from barnabas.controller.operations.topic_names import invalid_topic_name
-from barnabas.controller.refused import Refused
-from barnabas.controller.topic_configs import TOPIC_CONFIGS, validate_topic_configs
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 

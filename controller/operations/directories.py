@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
+
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import (
     LOST,
     MIGRATING,

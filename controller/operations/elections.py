@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import MetadataImage, PartitionState, TopicImage
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import Rules, leadership_test, partitions, without_leader
 from barnabas.controller.operations.partition_change import NO_LEADER, Election, Wanted, change_partition
 from barnabas.controller.operations.settings import ControllerSettings

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import BrokerRegistration, MetadataImage
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.wire.errors import ErrorCode
 
 

@@ -8,9 +8,10 @@ controller's sessions say: `may_go`.
 from __future__ import annotations
 
 import msgspec
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import BrokerRegistration, MetadataImage
+
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.brokers import fence, leave, unfence
 from barnabas.controller.operations.cluster_view import leads_any
 from barnabas.controller.operations.directories import cordon, fail_directories

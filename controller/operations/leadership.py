@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from barnabas.controller.image import BrokerRegistration, MetadataImage, PartitionState
+from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState
 from barnabas.controller.operations.cluster_view import (
     Place,
     Rules,

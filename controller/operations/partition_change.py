@@ -21,7 +21,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
-from barnabas.controller.image import PartitionState
+
+from barnabas.controller.metadata.image import PartitionState
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 from barnabas.wire.primitives import ZERO_UUID
 

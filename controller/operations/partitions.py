@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import MetadataImage, TopicImage, partition_record
+
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import MetadataImage, TopicImage, partition_record
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX
 from barnabas.wire.errors import ErrorCode

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import BrokerRegistration, MetadataImage, PartitionState
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState
 from barnabas.controller.operations.cluster_view import default_directory
 from barnabas.wire.errors import ErrorCode
 

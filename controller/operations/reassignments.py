@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import MetadataImage, PartitionState, TopicImage
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import Rules, default_directory, leadership_test
 from barnabas.controller.operations.partition_change import Election, Wanted, change_partition
 from barnabas.controller.operations.placement import check_assignment

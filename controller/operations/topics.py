@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import (
+
+from barnabas.controller.config.topic_configs import validate_topic_configs
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
     MetadataImage,
     PartitionState,
@@ -27,7 +29,6 @@ from barnabas.controller.operations.topic_names import (
     CollidingTopics,
     invalid_topic_name,
 )
-from barnabas.controller.topic_configs import validate_topic_configs
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 from barnabas.wire.primitives import ZERO_UUID

@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
-from barnabas.controller.errors import MetadataError
+
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.messages import Number
 
 VERSION: Final = 1

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.image import MetadataDelta, MetadataImage
-from barnabas.controller.journal_files import journal_end_offset, replace_journal
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
+from barnabas.controller.metadata.journal_files import journal_end_offset, replace_journal
+from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.raft.commands import Barrier, CommittedState, NoCommand, decode_command
 from barnabas.controller.raft.files import RaftFiles
-from barnabas.controller.records import decode_record, encode_record
 
 if TYPE_CHECKING:
-    from barnabas.storage.disk import Disk
+    from barnabas.storage.disk.disk import Disk
 
 OURS = 0  # the kind of entry that holds a command; the library's own say nothing
 

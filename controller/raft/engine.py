@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from barnabas.controller.errors import MetadataError
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.append_guard import Contradiction
 from barnabas.controller.raft.election import Election
 from barnabas.controller.raft.files import Loaded, RaftFiles, Written
@@ -50,7 +50,7 @@ from barnabas.controller.raft.outbox import Outbox
 from barnabas.controller.raft.peers import RaftPeers
 from barnabas.controller.raft.snapshots import RaftSnapshots
 from barnabas.controller.raft.transport import GuardedTransport
-from barnabas.storage.runtime import Runtime, Timer
+from barnabas.runtime.interface import Runtime, Timer
 
 ATTENTION_S: Final = 0.05
 LOOK_S: Final = 0.04  # how often a follower looks at the clock

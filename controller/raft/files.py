@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from barnabas.controller.errors import MetadataError
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.journal import Changes
 from barnabas.controller.raft.journal_bytes import (
     NOBODY,
@@ -26,7 +26,7 @@ from barnabas.controller.raft.journal_bytes import (
     encode_snapshot,
 )
 from barnabas.controller.raft.messages import Entry
-from barnabas.storage.disk import Disk, File, write_rest
+from barnabas.storage.disk.disk import Disk, File, write_rest
 
 JOURNAL: Final = "raft.journal"
 SNAPSHOT: Final = "raft.snapshot"

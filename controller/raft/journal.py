@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, overload
 
+from pysyncobj.journal import Journal
+
 from barnabas.controller.raft.journal_bytes import NOBODY, Frame, JournalContent, Snapshot
 from barnabas.controller.raft.messages import Entry
-from pysyncobj.journal import Journal
 
 LibraryEntry = tuple[bytes, int, int]  # (command, index, term), as the library has it
 

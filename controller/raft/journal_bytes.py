@@ -17,7 +17,8 @@ from itertools import pairwise
 from typing import Final
 
 import msgspec
-from barnabas.controller.errors import MetadataError
+
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.messages import BadMessage, Entry, Number, check_command
 from barnabas.wire.checksum import crc32c
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final
 
-from barnabas.controller.raft.journal import RaftJournal
-from barnabas.controller.raft.snapshots import RaftSnapshots
 from pysyncobj import syncobj as module
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj, replicated
 from pysyncobj.transport import Transport
+
+from barnabas.controller.raft.journal import RaftJournal
+from barnabas.controller.raft.snapshots import RaftSnapshots
 
 # Without a word from the leader. A leader that dies breaks its connections, which tells sooner (election.py): these
 # are for one that is silent, and long enough for one whose loop or machine is busy.

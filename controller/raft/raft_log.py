@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from barnabas.controller.errors import MetadataError, NotController
-from barnabas.controller.metadata_log import Apply, Done, Replace
+from barnabas.controller.metadata.errors import MetadataError, NotController
+from barnabas.controller.metadata.metadata_log import Apply, Done, Replace
 from barnabas.controller.raft.commands import (
     Barrier,
     CommittedState,
@@ -35,8 +35,8 @@ from barnabas.controller.raft.library import COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import Entry
 from barnabas.controller.raft.peers import RaftPeers
 from barnabas.controller.raft.quorum_view import QuorumView, VoterProgress
-from barnabas.storage.disk import Disk
-from barnabas.storage.runtime import Runtime
+from barnabas.runtime.interface import Runtime
+from barnabas.storage.disk.disk import Disk
 
 COMMIT_TIMEOUT_S: Final = 5.0
 HAND_OVER_S: Final = 0.3  # to wait for the follower that was asked to take over

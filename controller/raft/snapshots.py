@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from barnabas.controller.errors import MetadataError
+from pysyncobj.config import SERIALIZER_STATE
+
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
 from barnabas.controller.raft.journal_bytes import Snapshot, decode_snapshot
 from barnabas.controller.raft.messages import Chunk, Entry
-from pysyncobj.config import SERIALIZER_STATE
 
 CHUNK_BYTES: Final = 1 << 20
 KEPT_ENTRIES: Final = 2000

@@ -17,7 +17,9 @@ import logging
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.controller.errors import MetadataError
+from pysyncobj.transport import Transport
+
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.append_guard import fit_append
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal, to_library
 from barnabas.controller.raft.journal_bytes import Snapshot
@@ -33,11 +35,11 @@ from barnabas.controller.raft.messages import (
     Vote,
 )
 from barnabas.controller.raft.snapshots import Outgoing, RaftSnapshots
-from pysyncobj.transport import Transport
 
 if TYPE_CHECKING:
-    from barnabas.controller.raft.library import RaftLibrary
     from pysyncobj.node import Node
+
+    from barnabas.controller.raft.library import RaftLibrary
 
 log = logging.getLogger("barnabas.raft")
 

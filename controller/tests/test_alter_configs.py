@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.controller.broker_configs import BROKER_CONFIGS
-from barnabas.controller.image import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, topic_default
+from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
@@ -21,11 +25,8 @@ from barnabas.controller.operations.configs import (
     ResourceResult,
     alter_configs,
 )
-from barnabas.controller.topic_configs import TOPIC_CONFIGS, topic_default
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import FeatureLevelRecord, PartitionRecord, TopicRecord
-from hypothesis import given
-from hypothesis import strategies as st
 
 Changes = list[tuple[str, int, str | None]]
 

@@ -6,13 +6,15 @@ import errno
 from collections.abc import Callable
 
 import pytest
-from barnabas.controller.broker_sessions import RETRY_S, BrokerSessions
-from barnabas.controller.controller import Controller
-from barnabas.controller.decision import Decision
-from barnabas.controller.image import MetadataImage
-from barnabas.controller.local_log import LocalMetadataLog
+
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.image import MetadataImage
+from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.topics import NewTopic, create_topics
+from barnabas.controller.sessions.broker_sessions import RETRY_S, BrokerSessions
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import (
@@ -22,8 +24,6 @@ from barnabas.wire.messages.broker_registration import (
     Listener,
 )
 from barnabas.wire.messages.metadata_records import ClearElrRecord, FeatureLevelRecord
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 
 class Settings:

@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from barnabas.controller.decision import Decision
-from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState
+from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.controller.operations.brokers import fence, register, unregister
 from barnabas.controller.operations.elections import balance_leaders, elect_leaders, elect_where_none_leads
@@ -21,7 +25,6 @@ from barnabas.controller.operations.features import ELR_VERSION
 from barnabas.controller.operations.heartbeats import heartbeat
 from barnabas.controller.operations.reassignments import alter_reassignments
 from barnabas.controller.operations.topics import NewTopic, create_topics
-from barnabas.controller.records import decode_record, encode_record
 from barnabas.wire.messages.alter_partition import (
     AlterPartitionRequest,
     BrokerState,
@@ -37,8 +40,6 @@ from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest, Feature
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
 from barnabas.wire.messages.metadata_records import FeatureLevelRecord
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 BROKERS = (1, 2, 3, 4)
 PARTITIONS = (0, 1)

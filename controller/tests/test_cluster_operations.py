@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import MetadataDelta, MetadataImage, PartitionState, partition_record
+
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.controller.operations.brokers import register, unregister
 from barnabas.controller.operations.configs import DELETE, SET, ConfigChange, ResourceChange, alter_configs

@@ -5,23 +5,24 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from barnabas.controller.broker_configs import BROKER_CONFIGS
-from barnabas.controller.config_def import ConfigDef
-from barnabas.controller.config_validators import ConfigError, java_text
-from barnabas.controller.group_configs import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config.config_def import ConfigDef
+from barnabas.controller.config.group_configs import (
     CLIENT_METRICS_CONFIGS,
     GROUP_CONFIGS,
     GROUP_SYNONYMS,
     validate_group,
 )
-from barnabas.controller.topic_configs import (
+from barnabas.controller.config.topic_configs import (
     TOPIC_CONFIGS,
     TOPIC_SYNONYMS,
     topic_default,
     validate_topic_configs,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from barnabas.controller.config.validators import ConfigError, java_text
 
 THROTTLED = (
     "Invalid value [x] for configuration leader.replication.throttled.replicas: leader.replication.throttled.replicas "

@@ -10,26 +10,26 @@ from typing import Any
 
 import msgspec
 import pytest
-from barnabas.controller.controller import Controller
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
-from barnabas.controller.local_log import LocalMetadataLog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
+from barnabas.controller.metadata.local_log import LocalMetadataLog
+from barnabas.controller.metadata.single_node import start_alone
 from barnabas.controller.operations.brokers import register_broker
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
 from barnabas.controller.operations.producer_ids import BLOCK_SIZE, allocate_block
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.controller.single_node import start_alone
-from barnabas.controller.topic_configs import TOPIC_CONFIGS
 from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from barnabas.wire.primitives import ZERO_UUID
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 
 @dataclass

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from barnabas.controller.image import (
+
+from barnabas.controller.metadata.image import (
     BrokerRegistration,
     MetadataDelta,
     MetadataImage,

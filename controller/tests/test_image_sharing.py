@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.controller.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
+from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from barnabas.wire.messages.metadata_records import (
     ConfigRecord,
     FeatureLevelRecord,

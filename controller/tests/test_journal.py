@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.local_log import JOURNAL, SNAPSHOT, LocalMetadataLog
-from barnabas.storage.memory_disk import MemoryDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.local_log import JOURNAL, SNAPSHOT, LocalMetadataLog
+from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 DIRECTORY = "/metadata"

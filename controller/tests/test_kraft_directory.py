@@ -9,24 +9,24 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from barnabas.controller.controller import Controller
-from barnabas.controller.decision import Decision
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.image import MetadataImage
-from barnabas.controller.kraft_directory import FENCE, KraftDirectory
-from barnabas.controller.kraft_import import import_image
-from barnabas.controller.kraft_log import read_kraft_log
-from barnabas.controller.local_log import LocalMetadataLog
-from barnabas.controller.records import encode_record
-from barnabas.controller.single_node import start_alone
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
-from barnabas.wire.messages import metadata_records as wire
-from barnabas.wire.record_batch import Record, build_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.controller.kraft_files.directory import FENCE, KraftDirectory
+from barnabas.controller.kraft_files.importer import import_image
+from barnabas.controller.kraft_files.log import read_kraft_log
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.image import MetadataImage
+from barnabas.controller.metadata.local_log import LocalMetadataLog
+from barnabas.controller.metadata.records import encode_record
+from barnabas.controller.metadata.single_node import start_alone
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.memory_file import ProcessKilled
 from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.wire.messages import metadata_records as wire
+from barnabas.wire.record_batch import Record, build_batch
 
 LOGS = "/logs"
 KRAFT = f"{LOGS}/__cluster_metadata-0"

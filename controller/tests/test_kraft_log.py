@@ -12,20 +12,21 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from barnabas.controller.carried import describe
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.image import MetadataDelta, MetadataImage
-from barnabas.controller.kraft_export import kafka_records
-from barnabas.controller.kraft_format import Voter, encode_checkpoint, read_batch
-from barnabas.controller.kraft_import import import_image, replay_from_kafka
-from barnabas.controller.kraft_log import KraftLog, read_kraft_log
-from barnabas.controller.records import decode_record, encode_record
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.controller.kraft_files.exporter import kafka_records
+from barnabas.controller.kraft_files.format import Voter, encode_checkpoint, read_batch
+from barnabas.controller.kraft_files.importer import import_image, replay_from_kafka
+from barnabas.controller.kraft_files.log import KraftLog, read_kraft_log
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
+from barnabas.controller.metadata.records import decode_record, encode_record
+from barnabas.controller.metadata.unsupported_records import describe
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.messages import metadata_records as wire
 from barnabas.wire.messages.control_records import KRaftVersionRecord, SnapshotHeaderRecord, VotersRecord
 from barnabas.wire.record_batch import Record, build_batch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 GOLDEN = Path(__file__).parent / "kafka_metadata"
 KRAFT = "/logs/__cluster_metadata-0"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from barnabas.controller.controller import Controller
-from barnabas.controller.decision import Decision
-from barnabas.controller.image import PartitionState, partition_record
-from barnabas.controller.leader_upkeep import LeaderUpkeep
-from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.image import PartitionState, partition_record
+from barnabas.controller.metadata.local_log import LocalMetadataLog
+from barnabas.controller.sessions.leader_balancer import LeaderUpkeep
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord, TopicRecord
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord, TopicRecord
 
 TOPIC = b"t" * 16
 

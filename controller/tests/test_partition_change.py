@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from barnabas.controller.image import PartitionState, changed_state
+
+from barnabas.controller.metadata.image import PartitionState, changed_state
 from barnabas.controller.operations.partition_change import Election, TopicRules, Wanted, change_partition
 
 TOPIC = b"t" * 16

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Collection
 
 import pytest
-from barnabas.controller.errors import Refusal
-from barnabas.controller.image import MetadataDelta, MetadataImage
-from barnabas.controller.operations.placement import place
-from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from hypothesis import given
 from hypothesis import strategies as st
+
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
+from barnabas.controller.operations.placement import place
+from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 
 
 def image(racks: dict[int, str | None], fenced: Collection[int] = ()) -> MetadataImage:

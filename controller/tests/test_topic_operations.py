@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from barnabas.controller.image import MetadataDelta, MetadataImage
+
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
+from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
 from barnabas.controller.operations.topic_names import CollidingTopics
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
-from barnabas.controller.records import decode_record, encode_record
-from barnabas.controller.topic_configs import TOPIC_CONFIGS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import RegisterBrokerRecord, TopicRecord
 from barnabas.wire.primitives import ZERO_UUID

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from barnabas.storage.compaction.cleaned_transactions import CleanedTransactions
 from barnabas.storage.compaction.offset_map import OffsetMap
 from barnabas.storage.compaction.record_walk import Spans, encode_spans, latest_spans, live_spans

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
-from barnabas.storage.disk import Disk
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LONG_MAX
-from barnabas.storage.segment import Segment
+
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LONG_MAX
+from barnabas.storage.segment.segment import Segment
 
 
 class LogToClean(msgspec.Struct, frozen=True):

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from barnabas.storage.disk import Disk, write_rest
-from barnabas.storage.leftovers import CLEANED_SUFFIX
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.segment import Segment
-from barnabas.storage.transaction_index import AbortedTransaction, encode_transactions, transaction_index_path
+from barnabas.storage.disk.disk import Disk, write_rest
+from barnabas.storage.log.leftovers import CLEANED_SUFFIX
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.segment.segment import Segment
+from barnabas.storage.segment.transaction_index import (
+    AbortedTransaction,
+    encode_transactions,
+    transaction_index_path,
+)
 from barnabas.wire.compression import Bytes
 from barnabas.wire.record_batch import BatchHeader
 

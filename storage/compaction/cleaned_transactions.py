@@ -10,8 +10,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable
 
-from barnabas.storage.transaction_index import AbortedTransaction
-from barnabas.storage.transaction_marker import ABORT, COMMIT
+from barnabas.storage.segment.transaction_index import AbortedTransaction
+from barnabas.storage.segment.transaction_marker import ABORT, COMMIT
 from barnabas.wire.record_batch import BatchHeader
 
 

@@ -15,16 +15,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from barnabas.storage.background import in_slices
+
+from barnabas.runtime.interface import Runtime, Timer
+from barnabas.runtime.slices import in_slices
 from barnabas.storage.compaction import choice as choosing
 from barnabas.storage.compaction.checkpoint import CleanerCheckpoint
 from barnabas.storage.compaction.choice import LogToClean
-from barnabas.storage.disk import Disk
+from barnabas.storage.disk.disk import Disk
 from barnabas.storage.errors import StorageError, is_passing
-from barnabas.storage.log import Log
-from barnabas.storage.manager import LogManager
-from barnabas.storage.runtime import Runtime, Timer
-from barnabas.storage.segment import Segment
+from barnabas.storage.log.log import Log
+from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.segment.segment import Segment
 from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:

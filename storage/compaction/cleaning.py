@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 
 import msgspec
+
 from barnabas.storage.compaction.batch_filter import BatchFilter, FilterSettings, LastRecords, control_type
 from barnabas.storage.compaction.cleaned_segment import CleanedSegmentWriter
 from barnabas.storage.compaction.cleaned_transactions import CleanedTransactions
 from barnabas.storage.compaction.offset_map import OffsetMap
 from barnabas.storage.compaction.record_walk import put_keys
-from barnabas.storage.disk import Disk, File
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.segment import MAX_RELATIVE_OFFSET, Segment
-from barnabas.storage.transaction_index import AbortedTransaction
+from barnabas.storage.disk.disk import Disk, File
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
+from barnabas.storage.segment.transaction_index import AbortedTransaction
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
     BatchHeader,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
+
+from barnabas.runtime.interface import Runtime, Timer
 from barnabas.storage.compaction.cleaning import Cleaning, Slice, clean
 from barnabas.storage.compaction.segment_swap import SegmentSwap
-from barnabas.storage.disk import Disk
-from barnabas.storage.log import Log
-from barnabas.storage.runtime import Runtime, Timer
-from barnabas.storage.segment import Segment
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.log import Log
+from barnabas.storage.segment.segment import Segment
 
 
 class Outcome(msgspec.Struct, frozen=True):

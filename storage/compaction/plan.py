@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from barnabas.storage.compaction.choice import LogToClean
 from barnabas.storage.compaction.cleaning import Cleaning, Source
-from barnabas.storage.disk import Disk
+from barnabas.storage.disk.disk import Disk
 
 
 def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_factor: float) -> Cleaning:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+
 from barnabas.storage.compaction.offset_map import RAW_KEY_MAX, OffsetMap, map_key
 from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import NO_TIMESTAMP, BatchHeader, InvalidBatch

@@ -14,11 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from barnabas.storage.disk import Disk
-from barnabas.storage.leftovers import SWAP_SUFFIX
-from barnabas.storage.log import Log
-from barnabas.storage.runtime import Runtime
-from barnabas.storage.segment import Segment
+from barnabas.runtime.interface import Runtime
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.leftovers import SWAP_SUFFIX
+from barnabas.storage.log.log import Log
+from barnabas.storage.segment.segment import Segment
 
 logger = logging.getLogger("barnabas.storage")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from barnabas.storage.transaction_marker import find_marker
+from barnabas.storage.segment.transaction_marker import find_marker
 from barnabas.wire.record_batch import Record, iterate_records, read_header
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
+
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, read_header

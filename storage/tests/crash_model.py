@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log import AppendResult, Log
+from barnabas.storage.log.log import AppendResult, Log
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import BatchHeader, read_header
 

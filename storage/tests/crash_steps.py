@@ -6,7 +6,7 @@ import errno
 from collections.abc import Callable
 
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log import Log
+from barnabas.storage.log.log import Log
 from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.tests.crash_model import Batch, Model, check, check_duplicates
 from barnabas.storage.tests.crash_world import PRODUCERS, TOPICS, World

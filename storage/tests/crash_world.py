@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from barnabas.storage.checkpoints import read_offsets
-from barnabas.storage.directory import RECOVERY_POINT_FILE
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.checkpoints import read_offsets
+from barnabas.storage.manager.directory import RECOVERY_POINT_FILE
+from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.tests.crash_model import Model, tree
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 DATA = "/var/data"

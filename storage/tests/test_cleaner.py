@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from barnabas.storage.compaction.checkpoint import CLEANER_OFFSET_FILE
-from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
-from barnabas.wire import records as wire_records
-from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records, read_header
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.storage.compaction.checkpoint import CLEANER_OFFSET_FILE
+from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.memory_file import ProcessKilled
 from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.wire import records as wire_records
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records, read_header
 
 BACKOFF_S = 15
 COMPACT = frozenset({"compact"})

@@ -6,14 +6,15 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-from barnabas.storage.log import Log
-from barnabas.storage.memory_file import ProcessKilled
-from barnabas.storage.tests.test_cleaner import House, batches
-from barnabas.storage.transaction_marker import build_marker, find_marker
-from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch, iterate_records, read_header
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.log.log import Log
+from barnabas.storage.memory_file import ProcessKilled
+from barnabas.storage.segment.transaction_marker import build_marker, find_marker
+from barnabas.storage.tests.test_cleaner import House, batches
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, build_batch, iterate_records, read_header
 
 CONFIGS: dict[str, Any] = {
     "segment_bytes": 1500,

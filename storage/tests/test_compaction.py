@@ -7,17 +7,18 @@ import struct
 from typing import Any
 
 import pytest
-from barnabas.storage.compaction.cleaning import Cleaning, Source, clean, group_sources
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.segment import Segment
-from barnabas.storage.tests import compaction_model as model
-from barnabas.storage.transaction_index import AbortedTransaction, TransactionIndex
-from barnabas.storage.transaction_marker import build_marker
-from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import CorruptBatch, Record, build_batch, iterate_headers, read_header
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.compaction.cleaning import Cleaning, Source, clean, group_sources
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.segment.segment import Segment
+from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
+from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.storage.tests import compaction_model as model
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import CorruptBatch, Record, build_batch, iterate_headers, read_header
 
 NOW = 1_700_000_000_000
 RETENTION = 1000

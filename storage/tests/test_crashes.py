@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.tests.crash_model import check_duplicates
 from barnabas.storage.tests.crash_steps import step

@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from barnabas.storage.errors import StorageError
-from barnabas.wire.errors import ErrorCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
 
 TOLD = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR)
 

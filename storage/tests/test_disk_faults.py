@@ -11,11 +11,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from barnabas.storage.disk import FileRegion, RealDisk
-from barnabas.storage.errors import StorageError
-from barnabas.wire.errors import ErrorCode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.disk.disk import FileRegion, RealDisk
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
 
 
 def refused(log: Any, batch: bytes) -> None:
@@ -154,7 +155,7 @@ def test_a_lock_keeps_other_processes_out(tmp_path: Any) -> None:
     path = str(tmp_path / ".lock")
     lock = RealDisk().lock(path)
     script = f"""
-from barnabas.storage.disk import RealDisk
+from barnabas.storage.disk.disk import RealDisk
 try:
     RealDisk().lock({path!r})
 except BlockingIOError:

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from barnabas.storage.disk import RealDisk
+
+from barnabas.storage.disk.disk import RealDisk
 
 _AS_JAVA_DOES = """
 import fcntl, sys

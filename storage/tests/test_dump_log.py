@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.storage.disk import RealDisk
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
-from barnabas.storage.transaction_marker import build_marker
+
+from barnabas.storage.disk.disk import RealDisk
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.compression import Codec
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "kafka-4.3.1" / "lib"

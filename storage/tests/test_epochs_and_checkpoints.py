@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from barnabas.storage.checkpoints import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.storage.manager.checkpoints import (
     CheckpointError,
     format_checkpoint,
     parse_checkpoint,
@@ -13,8 +16,6 @@ from barnabas.storage.checkpoints import (
     write_offsets,
 )
 from barnabas.storage.memory_disk import MemoryDisk
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def test_the_file_is_kafkas(workshop: Any) -> None:

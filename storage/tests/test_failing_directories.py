@@ -7,21 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.storage.checkpointer import CheckpointFile
-from barnabas.storage.checkpoints import read_offsets
-from barnabas.storage.directory import (
+
+from barnabas.storage.errors import LogDirectoryError, StorageError
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.checkpointer import CheckpointFile
+from barnabas.storage.manager.checkpoints import read_offsets
+from barnabas.storage.manager.directory import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
 )
-from barnabas.storage.errors import LogDirectoryError, StorageError
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager, LogManagerSettings
+from barnabas.storage.manager.manager import LogManager, LogManagerSettings
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.wire.errors import ErrorCode
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.wire.errors import ErrorCode
 
 TOPIC_ID = bytes(range(1, 17))
 CONFIG = LogConfig(segment_bytes=300, retention_ms=-1)

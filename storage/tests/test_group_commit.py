@@ -7,12 +7,12 @@ import random
 from typing import Any
 
 import pytest
-from barnabas.storage.errors import StorageError
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
 
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

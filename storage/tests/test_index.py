@@ -8,10 +8,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 import pytest
-from barnabas.storage.index import OFFSET_ENTRY, TAIL_BYTES_MAX, TIME_ENTRY, SparseIndex
-from barnabas.storage.memory_disk import MemoryDisk
 from hypothesis import given
 from hypothesis import strategies as st
+
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.segment.index import OFFSET_ENTRY, TAIL_BYTES_MAX, TIME_ENTRY, SparseIndex
 
 _STEM = "/logs/t-0/00000000000000000000"
 _IN_MEMORY = TAIL_BYTES_MAX // TIME_ENTRY.size

@@ -7,10 +7,11 @@ import zlib
 from typing import Any
 
 import pytest
-from barnabas.storage.legacy_format import read_legacy_header
-from barnabas.wire.record_batch import CorruptBatch
 from hypothesis import given
 from hypothesis import strategies as st
+
+from barnabas.storage.segment.legacy_format import read_legacy_header
+from barnabas.wire.record_batch import CorruptBatch
 
 
 def message(magic: int, offset: int, value: bytes, timestamp: int = -1) -> bytes:

@@ -6,8 +6,9 @@ import struct
 from typing import Any
 
 import pytest
+
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log_config import LogConfig
+from barnabas.storage.log.log_config import LogConfig
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (

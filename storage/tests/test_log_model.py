@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.storage.errors import OffsetOutOfRange
-from barnabas.wire.record_batch import read_header
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.errors import OffsetOutOfRange
+from barnabas.wire.record_batch import read_header
 
 RELAXED = settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

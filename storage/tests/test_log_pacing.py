@@ -6,13 +6,13 @@ import errno
 from typing import Any
 
 import pytest
-from barnabas.storage.errors import StorageError
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.log_pacing import BACKLOG_BYTES, LARGE_APPEND_BYTES
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.write_pressure import SLOW_WRITE_S, WritePressure
 
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.log.pacing import BACKLOG_BYTES, LARGE_APPEND_BYTES
+from barnabas.storage.log.write_pressure import SLOW_WRITE_S, WritePressure
+from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 LARGE = 1 << 20

@@ -8,16 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.storage.errors import StorageError
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.log_replica import UnexpectedAppendOffset
-from barnabas.storage.tests.crash_model import check_indexes, read_all
-from barnabas.storage.transaction_marker import build_marker
-from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import iterate_headers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log.follower_append import UnexpectedAppendOffset
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.storage.tests.crash_model import check_indexes, read_all
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import iterate_headers
 
 RELAXED = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

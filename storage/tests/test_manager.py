@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.storage.directory import decode_uuid, encode_uuid
-from barnabas.storage.disk import RealDisk
-from barnabas.storage.errors import LogDirectoryError, StorageError
-from barnabas.storage.log_config import LONG_MAX, LogConfig
-from barnabas.storage.manager import LogManager, LogManagerSettings, parse_directory_name
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.wire.errors import ErrorCode
 
+from barnabas.storage.disk.disk import RealDisk
+from barnabas.storage.errors import LogDirectoryError, StorageError
+from barnabas.storage.log.log_config import LONG_MAX, LogConfig
+from barnabas.storage.manager.directory import decode_uuid, encode_uuid
+from barnabas.storage.manager.manager import LogManager, LogManagerSettings, parse_directory_name
+from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.testing.virtual_runtime import VirtualRuntime
+from barnabas.wire.errors import ErrorCode
 
 TOPIC_ID = bytes(range(1, 17))
 
@@ -171,7 +171,7 @@ def test_two_managers_can_not_share_a_directory(workshop: Any, tmp_path: Path) -
 
 
 def test_a_killed_process_leaves_no_lock(workshop: Any, tmp_path: Path) -> None:
-    script = "import sys, time\nfrom barnabas.storage.disk import RealDisk\n"
+    script = "import sys, time\nfrom barnabas.storage.disk.disk import RealDisk\n"
     script += "RealDisk().lock(sys.argv[1] + '/.lock'); hold = RealDisk().lock\n"
     script = script.replace("RealDisk().lock(sys.argv[1]", "lock = RealDisk().lock(sys.argv[1]")
     script += "print('locked', flush=True); time.sleep(60)\n"

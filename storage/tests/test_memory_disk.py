@@ -8,7 +8,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from barnabas.storage.disk import Disk, RealDisk
+
+from barnabas.storage.disk.disk import Disk, RealDisk
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
 

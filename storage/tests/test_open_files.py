@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from barnabas.storage.disk import RealDisk
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.open_files import OpenFiles
+from barnabas.storage.disk.disk import RealDisk
+from barnabas.storage.disk.open_files import OpenFiles
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
 
 LIMIT = 8
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.storage.log import Log
-from barnabas.storage.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
-from barnabas.storage.producers import ProducerEntry
-from barnabas.storage.transaction_marker import build_marker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.producers import ProducerEntry
+from barnabas.storage.segment.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
+from barnabas.storage.segment.transaction_marker import build_marker
 
 DIRECTORY = "/logs/t-0"
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 200}

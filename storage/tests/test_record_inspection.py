@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from barnabas.storage import validation
-from barnabas.storage.background import StepQueue, Steps, TooManySteps, run_through
+
+from barnabas.runtime.slices import StepQueue, Steps, TooManySteps, run_through
 from barnabas.storage.errors import StorageError
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.validation import Inspected, RecordsUnread
+from barnabas.storage.log import validation
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.log.validation import Inspected, RecordsUnread
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -22,8 +24,6 @@ from barnabas.wire.record_batch import (
     read_header,
 )
 from barnabas.wire.records import record_heads
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 COMPACT: dict[str, Any] = {"cleanup_policy": frozenset({"compact"})}
 READS_ALL: list[dict[str, Any]] = [

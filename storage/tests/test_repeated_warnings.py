@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 import pytest
-from barnabas.storage.repeated_warnings import INTERVAL_S, PEERS_MAX, REASONS_MAX, RepeatedWarnings
 
+from barnabas.runtime.repeated_warnings import INTERVAL_S, PEERS_MAX, REASONS_MAX, RepeatedWarnings
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

@@ -7,17 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from barnabas.storage.directory import LOG_START_OFFSET_FILE
-from barnabas.storage.errors import OffsetOutOfRange
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager, LogManagerSettings
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.retention import SEGMENTS_PER_STEP, RetentionPass, enforce_retention
-from barnabas.storage.wall_clock import WallClock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from barnabas.storage.errors import OffsetOutOfRange
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.directory import LOG_START_OFFSET_FILE
+from barnabas.storage.manager.manager import LogManager, LogManagerSettings
+from barnabas.storage.manager.retention import SEGMENTS_PER_STEP, RetentionPass, enforce_retention
+from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.storage.wall_clock import WallClock
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 HOUR = 3_600_000

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from barnabas.storage.disk import File
-from barnabas.storage.log import Log
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from barnabas.storage.disk.disk import File
+from barnabas.storage.log.log import Log
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import MemoryFile
 from barnabas.wire.record_batch import HEADER_SIZE
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 SETTINGS = {"index_interval_bytes": 500}
 

@@ -7,8 +7,9 @@ from mmap import mmap
 from typing import Any
 
 import pytest
-from barnabas.storage import timestamps
-from barnabas.storage.background import StepQueue
+
+from barnabas.runtime.slices import StepQueue
+from barnabas.storage.log import timestamps
 from barnabas.storage.tests.test_record_inspection import TickingRuntime
 from barnabas.wire import codecs
 from barnabas.wire import records as wire_records

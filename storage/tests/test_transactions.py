@@ -10,18 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.storage.disk import RealDisk
-from barnabas.storage.errors import StorageError
-from barnabas.storage.log import Log
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.producer_snapshot import decode_snapshot
-from barnabas.storage.producers import ProducerEntry
-from barnabas.storage.transaction_index import decode_transactions
-from barnabas.storage.transaction_marker import build_marker, find_marker
-from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import assemble_batch, iterate_records, read_header
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from barnabas.storage.disk.disk import RealDisk
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.log.producers import ProducerEntry
+from barnabas.storage.segment.producer_snapshot import decode_snapshot
+from barnabas.storage.segment.transaction_index import decode_transactions
+from barnabas.storage.segment.transaction_marker import build_marker, find_marker
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import assemble_batch, iterate_records, read_header
 
 # A partition of Apache Kafka 4.3.1 after a clean stop: an idempotent producer and three transactional ones, whose
 # transactions overlap and reach over three segments; one is still open. A read_committed consumer was told

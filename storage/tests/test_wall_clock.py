@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from barnabas.storage.log_config import LogConfig
-from barnabas.storage.manager import LogManager, LogManagerSettings
+
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.manager import LogManager, LogManagerSettings
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.wall_clock import TOLERANCE_MS, WallClock
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 DAY_MS = 86_400_000

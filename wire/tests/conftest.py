@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.schema_parser import Field, Message, Struct, parse_file
 

@@ -10,6 +10,7 @@ import random
 import struct
 
 import cramjam
+
 from barnabas.wire.checksum import crc32c
 from barnabas.wire.compression import Codec, compress
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from barnabas.wire import compiler
 from barnabas.wire.schema_parser import SchemaError, Versions, parse_file
 

@@ -9,6 +9,9 @@ import tracemalloc
 import cramjam
 import pytest
 import zstandard as zstd
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.wire import codecs
 from barnabas.wire.compression import (
     CODEC_NAMES,
@@ -18,8 +21,6 @@ from barnabas.wire.compression import (
     compress,
     decompress,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PACKED = [codec for codec in Codec if codec != Codec.NONE]
 

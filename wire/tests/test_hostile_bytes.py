@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from barnabas.wire.compression import Codec, CompressionError, decompress
 from barnabas.wire.headers import decode_request_header, decode_response_header
 from barnabas.wire.message_type import MessageType

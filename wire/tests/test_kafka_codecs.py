@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.primitives import uuid_to_string
 from barnabas.wire.schema_parser import Field, Message, Struct, parse_file

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages.fetch import FETCH_RESPONSE, FetchResponse
 from barnabas.wire.messages.metadata import METADATA_REQUEST, MetadataRequest, MetadataRequestTopic

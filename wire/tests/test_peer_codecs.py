@@ -18,14 +18,15 @@ from typing import Any
 
 import kafka.protocol
 import msgspec
-from barnabas.wire.message_type import MessageType
-from barnabas.wire.primitives import ZERO_UUID
-from barnabas.wire.schema_parser import Field, Message, Struct, parse_file
 from kafka.protocol.api_message import ApiMessage
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 from msgspec.structs import force_setattr
+
+from barnabas.wire.message_type import MessageType
+from barnabas.wire.primitives import ZERO_UUID
+from barnabas.wire.schema_parser import Field, Message, Struct, parse_file
 
 SCHEMAS = sorted((Path(__file__).resolve().parents[1] / "schema").glob("*.txt"))
 SAMPLES_PER_VERSION = 3

@@ -7,6 +7,13 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
+from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
+from kio.serial import entity_reader
+
 from barnabas.wire import primitives
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import (
@@ -20,12 +27,6 @@ from barnabas.wire.headers import (
 )
 from barnabas.wire.primitives import DecodeError, uuid_from_string, uuid_to_string
 from barnabas.wire.registry import API_NAMES, request_type, response_type
-from hypothesis import given
-from hypothesis import strategies as st
-from kio.schema.errors import ErrorCode as KioErrorCode
-from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
-from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
-from kio.serial import entity_reader
 
 
 @given(st.integers(0, 2**31 - 1), st.binary(max_size=3))

@@ -9,6 +9,9 @@ from typing import Any
 import aiokafka.record.default_records as aiokafka_records
 import kafka.record.default_records as kafka_python_records
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import (
     HEADER_SIZE,
@@ -25,8 +28,6 @@ from barnabas.wire.record_batch import (
     read_header,
     verify_crc,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 optional_bytes = st.none() | st.binary(max_size=60)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from barnabas.wire.schema_parser import Field, Message, Struct, Versions, parse_file
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from barnabas.controller.config_validators import ConfigError
+from barnabas.controller.config.validators import ConfigError
 from barnabas.testing.contents import NoLeader
 from barnabas.testing.control.http import HttpError, Request
 from barnabas.testing.operations import RequestFailed

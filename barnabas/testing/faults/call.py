@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from barnabas.broker.registry import AUTHENTICATE_BROKER
-from barnabas.storage.disk import FileRegion
+from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.storage.disk.disk import FileRegion
 from barnabas.testing.faults.shapes import groups, targets
 from barnabas.wire.headers import API_VERSIONS, decode_request_header, decode_response_header
 from barnabas.wire.primitives import DecodeError
@@ -18,11 +18,11 @@ from barnabas.wire.registry import API_NAMES, request_type, response_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.context import RequestContext
-    from barnabas.broker.dispatch import Answer
-    from barnabas.broker.inter_broker_authentication import Handshake
-    from barnabas.broker.registry import Outcome
-    from barnabas.broker.services import Services
+    from barnabas.broker.cluster.inter_broker_authentication import Handshake
+    from barnabas.broker.requests.context import RequestContext
+    from barnabas.broker.requests.dispatch import Answer
+    from barnabas.broker.requests.registry import Outcome
+    from barnabas.broker.requests.services import Services
     from barnabas.testing.faults.connection import ClientConnection
     from barnabas.testing.faults.requests import Recorded
     from barnabas.testing.faults.rules import Rule

@@ -9,20 +9,20 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from barnabas.broker.context import Requester
+from barnabas.broker.requests.context import Requester
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.dispatch import Answer
-    from barnabas.storage.runtime import Runtime, Timer
+    from barnabas.broker.requests.dispatch import Answer
+    from barnabas.runtime.interface import Runtime, Timer
 
 ANSWERS_MAX: Final = 10_000  # that may wait of one connection, then it is closed
 NEVER: Final = math.inf
 
 
 class ClientConnection(Requester, Protocol):
-    """What the broker gives for a connection (barnabas.broker.connection)."""
+    """What the broker gives for a connection (barnabas.broker.network.connection)."""
 
     def send(self, answer: Answer) -> None: ...
 

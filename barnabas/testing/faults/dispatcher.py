@@ -10,9 +10,9 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.context import RequestContext
-from barnabas.broker.dispatch import Dispatcher
-from barnabas.broker.registry import Outcome
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.dispatch import Dispatcher
+from barnabas.broker.requests.registry import Outcome
 from barnabas.testing.faults.call import Call, Encoded, name_of, size_of, whole
 from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
 from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
@@ -23,8 +23,8 @@ from barnabas.wire.primitives import DecodeError
 if TYPE_CHECKING:
     import msgspec
 
-    from barnabas.broker.dispatch import Answer
-    from barnabas.broker.services import Services
+    from barnabas.broker.requests.dispatch import Answer
+    from barnabas.broker.requests.services import Services
     from barnabas.testing.faults.engine import Faults
     from barnabas.testing.faults.rules import Rule
     from barnabas.testing.faults.shapes import Topic

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from barnabas.controller.decision import Decision
+from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.operations.partition_change import NO_LEADER
 from barnabas.testing.contents import UnknownTopic, awake_services_of, image_of, services_of
 from barnabas.testing.operations import RequestFailed, when, when_there_is_a_controller
@@ -18,8 +18,8 @@ from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barnabas.broker.services import Services
-    from barnabas.controller.image import PartitionState
+    from barnabas.broker.requests.services import Services
+    from barnabas.controller.metadata.image import PartitionState
     from barnabas.testing.broker_node import BrokerNode
     from barnabas.testing.operations import Done
     from barnabas.wire.errors import ErrorCode

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barnabas.storage.compaction.job import Outcome
-    from barnabas.storage.log import Log
+    from barnabas.storage.log.log import Log
     from barnabas.testing.broker_node import BrokerNode
     from barnabas.testing.operations import Done
 

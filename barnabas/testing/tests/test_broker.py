@@ -17,7 +17,15 @@ from typing import Any
 
 import pytest
 import uvloop
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.broker.groups.coordinator import partition_for
+from barnabas.testing import Broker
+from barnabas.testing.contents import StoredRecord, UnknownTopic
+from barnabas.testing.operations import RequestFailed, when
+from barnabas.testing.raw_client import RawClient
+from barnabas.testing.seeding import partition_for_key
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
@@ -29,14 +37,6 @@ from barnabas.wire.messages.offset_commit import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from barnabas.testing import Broker
-from barnabas.testing.contents import StoredRecord, UnknownTopic
-from barnabas.testing.operations import RequestFailed, when
-from barnabas.testing.raw_client import RawClient
-from barnabas.testing.seeding import partition_for_key
 
 FRESH_BROKERS = int(os.environ.get("BARNABAS_FRESH_BROKERS", "60"))
 METADATA, PRODUCE, FETCH, OFFSET_COMMIT, FIND_COORDINATOR, INIT_PRODUCER_ID = 3, 0, 1, 8, 10, 22

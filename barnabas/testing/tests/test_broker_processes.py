@@ -12,11 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from barnabas.wire.messages.metadata import MetadataRequest
 
 from barnabas.testing import Broker, BrokerFailed, BrokerProcesses
 from barnabas.testing.raw_client import RawClient
 from barnabas.testing.steering.nodes import UnknownNode
+from barnabas.wire.messages.metadata import MetadataRequest
 
 PATIENCE_S = 60.0
 METADATA = 3

@@ -7,10 +7,10 @@ import tempfile
 from collections.abc import Callable
 
 import pytest
-from barnabas.storage.disk import Disk, RealDisk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.storage.disk.disk import Disk, RealDisk
 from barnabas.testing.memory_store import MemoryStore
 
 NAMES = st.sampled_from(["a", "b", "d/a", "d/b", "d/e/a", "missing/a"])

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import uvloop
-from barnabas.wire.messages.metadata import MetadataRequest
 
 from barnabas.testing import Broker, BrokerFailed, watchdog
 from barnabas.testing.faults.engine import Faults
 from barnabas.testing.raw_client import RawClient
+from barnabas.wire.messages.metadata import MetadataRequest
 
 METADATA = 3
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -6,12 +6,12 @@ import unittest
 from collections.abc import Iterator
 
 import pytest
-from barnabas.wire.errors import ErrorCode
 
 from barnabas.testing import Broker
 from barnabas.testing.contents import UnknownTopic
 from barnabas.testing.operations import RequestFailed
 from barnabas.testing.remote_kafka import RemoteKafka
+from barnabas.wire.errors import ErrorCode
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from barnabas.broker.groups import classic, usage
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker.config import BrokerConfig
-from barnabas.broker.context import RequestContext
+
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.refused_transactions import MESSAGE
-from barnabas.broker.registry import PENDING, REGISTRATIONS
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.refused_transactions import MESSAGE
+from barnabas.broker.requests.registry import PENDING, REGISTRATIONS
+from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -45,8 +47,6 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.registry import request_type, response_type
-
-from barnabas.testing.virtual_runtime import VirtualRuntime
 
 KEYS = {
     "ApiVersions": 18,

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from barnabas.broker import last_records
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.broker.coordinator import compacted_records as last_records
 from barnabas.broker.tests.one_of_several import View, state
-from barnabas.controller.decision import Decision
-from barnabas.storage import background
+from barnabas.controller.metadata.decision import Decision
+from barnabas.runtime import slices as background
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 from barnabas.wire.messages.offset_commit import (
@@ -24,8 +27,6 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PARTITIONS = 20  # of the topic that the group commits for: a load takes more turns than that
 

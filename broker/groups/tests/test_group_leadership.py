@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from barnabas.broker.tests.one_of_several import TOPIC_ID, View, state
-from barnabas.controller.image import partition_record
+from barnabas.controller.metadata.image import partition_record
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest

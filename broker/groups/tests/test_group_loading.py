@@ -6,6 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -15,11 +18,9 @@ from barnabas.broker.groups.records import (
     encode_batch,
     encode_record,
 )
-from barnabas.storage.transaction_marker import build_marker
+from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.messages.consumer_offsets import GroupMetadataValue, MemberMetadata
 from barnabas.wire.record_batch import Record, build_batch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 MEMBERS = [MemberMetadata("m", None, "c", "/h", 6000, 6000, b"", b"part")]
 LATER_VALUE = (99).to_bytes(2, "big") + b"of a later version"

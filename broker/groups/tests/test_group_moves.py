@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.broker.coordinator_loading import Replay
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.broker.coordinator.loading import Replay
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
 from barnabas.wire.errors import ErrorCode as E
@@ -18,8 +21,6 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 class ReplicatedLog:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from barnabas.broker.groups.offset_requests import DeletedTopic
 from barnabas.broker.groups.offsets import CommittedOffset, OffsetStore
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode as E
-from hypothesis import given
-from hypothesis import strategies as st
 
 MINUTE = 60_000
 RETENTION = GroupSettings(offsets_retention_ms=10 * MINUTE)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode as E
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 @dataclass

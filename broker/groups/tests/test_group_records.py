@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from barnabas.broker.groups.coordinator import java_string_hash, partition_for
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.records import (
@@ -20,8 +23,6 @@ from barnabas.broker.groups.records import (
 from barnabas.broker.groups.subscription import MalformedSubscription, subscribed_topics
 from barnabas.wire.messages.consumer_offsets import GroupMetadataValue, MemberMetadata
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
-from hypothesis import given
-from hypothesis import strategies as st
 
 MEMBER = "i1-d8c4b114-0a97-43a3-84e4-44462200ed27"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
-
 from compat_tests.conform.case import case
 from compat_tests.conform.session import Session
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
-
 from compat_tests.conform.case import case
 from compat_tests.conform.client import Connection, decode_response
 from compat_tests.conform.session import Session

@@ -18,7 +18,6 @@ from barnabas.wire.messages.list_partition_reassignments import (
 )
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
 from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-
 from compat_tests.conform.case import case
 from compat_tests.conform.session import Session
 

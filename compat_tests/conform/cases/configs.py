@@ -9,7 +9,6 @@ from barnabas.wire.messages.alter_configs import AlterConfigsRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest
-
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.topics import BAD_CONFIGS
 from compat_tests.conform.session import Session

@@ -8,7 +8,6 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.shared import fetch_request

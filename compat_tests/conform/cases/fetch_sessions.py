@@ -14,7 +14,6 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case
 from compat_tests.conform.session import Session, Topic, made_up_id

@@ -4,7 +4,6 @@ they ask, this broker for who asks (allowed.py)."""
 from __future__ import annotations
 
 from barnabas.wire.messages.fetch import FetchRequest, ReplicaState
-
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.fetch import filled
 from compat_tests.conform.cases.shared import fetch_request

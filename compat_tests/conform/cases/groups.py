@@ -13,7 +13,6 @@ from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequest
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-
 from compat_tests.conform.case import case
 from compat_tests.conform.session import Session, SetupFailed
 

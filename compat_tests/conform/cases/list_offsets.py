@@ -13,7 +13,6 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-
 from compat_tests.conform.batches import TIME, batch
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.fetch import filled

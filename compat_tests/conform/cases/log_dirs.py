@@ -8,7 +8,6 @@ from barnabas.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
-
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.fetch import filled
 from compat_tests.conform.session import Session

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
-
 from compat_tests.conform.apis import APIS
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case

@@ -11,7 +11,6 @@ from barnabas.wire.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
-
 from compat_tests.conform.case import case
 from compat_tests.conform.session import Session, made_up_id
 

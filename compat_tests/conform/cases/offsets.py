@@ -20,7 +20,6 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.groups import coordinated, joined
 from compat_tests.conform.session import Session, Topic, made_up_id

@@ -7,7 +7,6 @@ from typing import Any
 
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-
 from compat_tests.conform.batches import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, batch, message_set, record
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.groups import coordinated

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
-
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.groups import coordinated
 from compat_tests.conform.session import Session

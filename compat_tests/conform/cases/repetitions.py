@@ -29,7 +29,6 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.groups import coordinated, join_request, joined

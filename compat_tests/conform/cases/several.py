@@ -20,7 +20,6 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.configs import DELETE, SET, SUBTRACT, TOPIC, alter, change, describe
 from compat_tests.conform.cases.fetch import filled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-
 from compat_tests.conform.apis import APIS
 from compat_tests.conform.session import Session, Topic
 

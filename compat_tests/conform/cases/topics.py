@@ -22,7 +22,6 @@ from barnabas.wire.messages.delete_records import (
 )
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.fetch import filled

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barnabas.controller.journal_format import Entry, encode_entry, journal_header
 from barnabas.controller.link.formation import Formation
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
 from barnabas.controller.link.quorum_state import QuorumState
 from barnabas.controller.link.tests.link_nodes import PORT, directory_of
-from barnabas.controller.local_log import JOURNAL
+from barnabas.controller.metadata.journal_format import Entry, encode_entry, journal_header
+from barnabas.controller.metadata.local_log import JOURNAL
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.storage.memory_disk import MemoryDisk
-
 from barnabas.testing.virtual_network import VirtualNetwork
 from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.testing.virtual_world import VirtualWorld

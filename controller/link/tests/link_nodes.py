@@ -10,7 +10,6 @@ from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Vote
 from barnabas.controller.link.peer import Peer
 from barnabas.controller.link.refusals import LinkRefused
 from barnabas.controller.link.settings import LinkSettings
-
 from barnabas.testing.virtual_network import VirtualNetwork
 from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.testing.virtual_world import VirtualWorld

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+
 from barnabas.controller.link import messages
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello, encode

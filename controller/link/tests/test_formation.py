@@ -6,7 +6,7 @@ import random
 from functools import partial
 
 import pytest
-from barnabas.controller.errors import MetadataError
+
 from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.messages import Voter as VoterRecord
 from barnabas.controller.link.quorum_state import (
@@ -21,6 +21,7 @@ from barnabas.controller.link.quorum_state import (
 )
 from barnabas.controller.link.tests.forming_voters import DIRECTORY, Voters, give_metadata
 from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, directory_of
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
 

@@ -7,6 +7,9 @@ import tracemalloc
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.controller.link import messages
 from barnabas.controller.link.auth import SEAL_BYTES, Seal, seals
 from barnabas.controller.link.foreign import describe_foreign
@@ -14,8 +17,6 @@ from barnabas.controller.link.formation_messages import decode_formation
 from barnabas.controller.link.framing import PREFACE, ForgedFrame, FrameReader, encode_frame
 from barnabas.controller.link.messages import Hello, Identity, Leader, MalformedMessage, Refused, decode
 from barnabas.controller.link.metadata_messages import decode_metadata
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 Frame = tuple[int, bytes]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import Voter
 from barnabas.controller.link.settings import LinkSettings

@@ -7,14 +7,14 @@ import struct
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.controller.link import messages
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello, encode
 from barnabas.controller.link.settings import LinkSettings
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld, directory_of, journalled
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld
 from barnabas.controller.link.waiting import ControllerWatch, has_lost_majority
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

@@ -10,8 +10,12 @@ from collections.abc import Mapping
 
 import msgspec
 import pytest
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller.config.topic_configs import NATS_TABLE, TOPIC_CONFIGS
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from barnabas.controller.nats.binding import Binding, read_binding
 from barnabas.controller.nats.cycles import check_cycles
 from barnabas.controller.nats.decisions import bindings_of
@@ -19,11 +23,8 @@ from barnabas.controller.nats.keys import KeySpec
 from barnabas.controller.nats.subjects import covers_together, matches
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics
-from barnabas.controller.topic_configs import NATS_TABLE, TOPIC_CONFIGS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord
-from hypothesis import given
-from hypothesis import strategies as st
 
 ORDERS = {"nats.subjects": "orders.>,x.*"}
 

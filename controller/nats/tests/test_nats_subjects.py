@@ -8,6 +8,9 @@ import socket
 from collections.abc import Iterator, Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from barnabas.controller.nats.subjects import (
     PATTERN_BYTES_MAX,
     compile_filter,
@@ -20,9 +23,6 @@ from barnabas.controller.nats.subjects import (
     overlap,
     without_covered,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from barnabas.testing.nats_server import NatsServer, installed_executables
 
 # Two ordinary tokens, and in subjects a third one that no pattern names: enough for every case there is.

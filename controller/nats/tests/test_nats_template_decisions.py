@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.controller.config_validators import ConfigError
-from barnabas.controller.image import TOPIC_RESOURCE, MetadataImage
+
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage
 from barnabas.controller.nats.binding import TEMPLATE_OF
 from barnabas.controller.nats.decisions import BindingDecisions
 

@@ -6,7 +6,10 @@ import re
 import time
 
 import pytest
-from barnabas.controller.config_validators import ConfigError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.nats.keys import (
     KeySpec,
     PartitionerSpec,
@@ -24,8 +27,6 @@ from barnabas.controller.nats.templates import (
 )
 from barnabas.controller.nats.topic_escapes import escape_topic, unescape_topic
 from barnabas.controller.operations.topic_names import CollidingTopics, invalid_topic_name
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SUBJECTS = (st.binary(min_size=1, max_size=8) | st.text("a5F_-.", min_size=1, max_size=10).map(str.encode)).filter(
     is_valid_subject

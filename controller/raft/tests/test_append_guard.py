@@ -5,12 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from barnabas.controller.raft.append_guard import Contradiction, Fitted, fit_append
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
 from barnabas.controller.raft.journal_bytes import JournalContent
 from barnabas.controller.raft.messages import Append, Entry
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def journal_of(terms: list[int], first: int = 1) -> RaftJournal:

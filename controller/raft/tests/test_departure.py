@@ -6,15 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from barnabas.controller.controller import Controller
-from barnabas.controller.errors import MetadataError
+
 from barnabas.controller.link.quorum_state import QUORUM_STATE
-from barnabas.controller.local_log import LocalMetadataLog
+from barnabas.controller.metadata.controller import Controller
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.local_log import LocalMetadataLog
+from barnabas.controller.metadata.records import encode_record
 from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
 from barnabas.controller.raft.files import JOURNAL, SNAPSHOT
-from barnabas.controller.records import encode_record
-from barnabas.storage.disk import RealDisk
-
+from barnabas.storage.disk.disk import RealDisk
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

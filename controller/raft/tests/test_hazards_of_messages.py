@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from barnabas.controller.errors import MetadataError, NotController
+
+from barnabas.controller.metadata.errors import MetadataError, NotController
 from barnabas.controller.raft import snapshots
 from barnabas.controller.raft.journal_bytes import Snapshot, encode_snapshot
 from barnabas.controller.raft.library import CANDIDATE, COMMAND_BYTES_MAX, LEADER

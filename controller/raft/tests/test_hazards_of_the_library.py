@@ -14,12 +14,6 @@ from typing import Any, NoReturn
 
 import pysyncobj.pickle as library_pickle
 import pytest
-from barnabas.controller.errors import MetadataError
-from barnabas.controller.raft.commands import Barrier, Group, encode_command
-from barnabas.controller.raft.messages import Append, Entry, encode_message
-from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
-from barnabas.controller.raft.tests.unguarded import Net
-from barnabas.storage.memory_file import ProcessKilled
 from pysyncobj import journal as library_journal
 from pysyncobj.config import SyncObjConf
 from pysyncobj.journal import FileJournal
@@ -28,6 +22,13 @@ from pysyncobj.poller import SelectPoller
 from pysyncobj.syncobj import SyncObj, replicated
 from pysyncobj.tcp_connection import TcpConnection
 from pysyncobj.transport import Transport
+
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.raft.commands import Barrier, Group, encode_command
+from barnabas.controller.raft.messages import Append, Entry, encode_message
+from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
+from barnabas.controller.raft.tests.unguarded import Net
+from barnabas.storage.memory_file import ProcessKilled
 
 
 def engine_of(voter: Voter) -> Any:

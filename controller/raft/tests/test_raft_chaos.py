@@ -6,6 +6,7 @@ import os
 from collections import Counter
 
 import pytest
+
 from barnabas.controller.raft.tests.chaos_world import run_seed
 
 DEFAULT_SEEDS = "0:30"

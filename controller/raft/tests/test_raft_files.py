@@ -6,15 +6,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from barnabas.controller.errors import MetadataError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
 from barnabas.controller.raft.journal_bytes import Snapshot, decode_journal
 from barnabas.controller.raft.messages import Entry
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
-from hypothesis import given
-from hypothesis import strategies as st
 
 State = tuple[int, int | None, list[LibraryEntry]]
 DIRECTORY = "/meta"

@@ -7,14 +7,14 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from barnabas.controller.errors import MetadataError, NotController
+from pysyncobj import syncobj
+
+from barnabas.controller.metadata.errors import MetadataError, NotController
 from barnabas.controller.raft import library, snapshots, transport
 from barnabas.controller.raft.messages import Chunk
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld, kind_of
 from barnabas.storage.memory_disk import MemoryDisk
-from pysyncobj import syncobj
-
 from barnabas.testing.virtual_runtime import VirtualRuntime
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 
 import pytest
-from barnabas.controller.errors import NotController
+
+from barnabas.controller.metadata.errors import NotController
 from barnabas.controller.raft.raft_log import COMMIT_TIMEOUT_S
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
 

@@ -12,10 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from barnabas.wire.messages.heartbeat import HeartbeatRequest
-from barnabas.wire.messages.metadata import MetadataRequest
-from barnabas.wire.record_batch import iterate_records
 
 from barnabas.testing import Broker
 from barnabas.testing.control.control import Control
@@ -23,6 +19,10 @@ from barnabas.testing.control.http import READING_MAX
 from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
 from barnabas.testing.raw_client import RawClient
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.metadata import MetadataRequest
+from barnabas.wire.record_batch import iterate_records
 
 FETCH, METADATA, HEARTBEAT = 1, 3, 12
 

@@ -7,6 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer
+
+from barnabas.testing import Broker
+from barnabas.testing.control.json_answers import answering
+from barnabas.testing.raw_client import RawClient
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.offset_fetch import (
@@ -17,11 +22,6 @@ from barnabas.wire.messages.offset_fetch import (
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
 from barnabas.wire.registry import API_NAMES
-from kafka import KafkaConsumer
-
-from barnabas.testing import Broker
-from barnabas.testing.control.json_answers import answering
-from barnabas.testing.raw_client import RawClient
 
 PRODUCE, FETCH, METADATA, OFFSET_FETCH = 0, 1, 3, 9
 

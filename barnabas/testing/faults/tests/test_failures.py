@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import barnabas.broker.api  # noqa: F401 - registers the handlers
 import pytest
-from barnabas.broker.registry import REGISTRATIONS
+
+import barnabas.broker.api  # noqa: F401 - registers the handlers
+from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.testing import Broker
+from barnabas.testing.faults.failures import NoSuchError, depth_of, failed, merged, without
+from barnabas.testing.faults.shapes import error_field, levels, list_fields, targets
+from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -18,11 +23,6 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.primitives import EncodeError
 from barnabas.wire.registry import request_type, response_type
-
-from barnabas.testing import Broker
-from barnabas.testing.faults.failures import NoSuchError, depth_of, failed, merged, without
-from barnabas.testing.faults.shapes import error_field, levels, list_fields, targets
-from barnabas.testing.raw_client import RawClient
 
 PRODUCE, METADATA = 0, 3
 DESCRIBE_LOG_DIRS = 35  # its answer lists what no request names: such an error needs the broker's own answer

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from barnabas.wire.messages.heartbeat import HeartbeatRequest
 
 from barnabas.testing import Broker
 from barnabas.testing.faults import requests
 from barnabas.testing.raw_client import RawClient
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
 
 HEARTBEAT, FETCH = 12, 1
 

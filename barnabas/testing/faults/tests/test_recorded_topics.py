@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+
+from barnabas.testing import Broker
+from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.primitives import uuid_to_string
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing import Broker
-from barnabas.testing.raw_client import RawClient
 
 
 def test_a_topic_is_found_by_its_name_where_its_id_was_asked_for() -> None:

@@ -7,8 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from barnabas.broker.registry import REGISTRATIONS
-from barnabas.controller.topic_configs import TOPIC_CONFIGS
+
+from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
+from barnabas.testing import Broker
+from barnabas.testing.faults.release_errors import BEFORE, CONFIGS_SINCE, LAST_CODES, translate
+from barnabas.testing.faults.releases import RELEASES
+from barnabas.testing.faults.shapes import error_field, list_fields
+from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -22,12 +28,6 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch, read_header, seal_batch
 from barnabas.wire.registry import response_type
-
-from barnabas.testing import Broker
-from barnabas.testing.faults.release_errors import BEFORE, CONFIGS_SINCE, LAST_CODES, translate
-from barnabas.testing.faults.releases import RELEASES
-from barnabas.testing.faults.shapes import error_field, list_fields
-from barnabas.testing.raw_client import RawClient
 
 PRODUCE, METADATA, CREATE_TOPICS, ALTER_CONFIGS, ELECT_LEADERS, INCREMENTAL = 0, 3, 19, 33, 43, 44
 TOPIC = 2

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from barnabas.broker.registry import REGISTRATIONS
+from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
+
+from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.testing import Broker
+from barnabas.testing.faults.releases import RELEASES, maxima, release_named
+from barnabas.testing.raw_client import RawClient
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.fetch import FetchRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.registry import response_type
-from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
-
-from barnabas.testing import Broker
-from barnabas.testing.faults.releases import RELEASES, maxima, release_named
-from barnabas.testing.raw_client import RawClient
 
 FETCH, METADATA, API_VERSIONS = 1, 3, 18
 

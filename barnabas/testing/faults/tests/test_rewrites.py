@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
-
 from barnabas.testing import Broker
 from barnabas.testing.faults.call import Call
 from barnabas.testing.raw_client import RawClient
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 METADATA = 3
 

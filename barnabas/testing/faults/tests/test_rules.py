@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from barnabas.testing import Broker
+from barnabas.testing.faults.engine import Faults
+from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -19,10 +23,6 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing import Broker
-from barnabas.testing.faults.engine import Faults
-from barnabas.testing.raw_client import RawClient
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 3, 12, 18, 19
 OFFSET_FOR_LEADER_EPOCH = 23

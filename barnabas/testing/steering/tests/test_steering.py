@@ -8,6 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+
+from barnabas.testing import Broker
+from barnabas.testing.contents import UnknownTopic
+from barnabas.testing.raw_client import RawClient
+from barnabas.testing.steering.groups import UnknownGroup
+from barnabas.testing.steering.nodes import UnknownNode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
@@ -17,12 +23,6 @@ from barnabas.wire.messages.offset_fetch import OffsetFetchRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.record_batch import Record, build_batch
-
-from barnabas.testing import Broker
-from barnabas.testing.contents import UnknownTopic
-from barnabas.testing.raw_client import RawClient
-from barnabas.testing.steering.groups import UnknownGroup
-from barnabas.testing.steering.nodes import UnknownNode
 
 PRODUCE, METADATA, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 0, 3, 9, 10, 11, 12, 14
 BATCH = build_batch([Record(0, 0, None, b"v")])

@@ -1,0 +1,358 @@
+"""A client of a NATS system: one connection at a time, made again whenever it ends, with the subscriptions kept.
+
+Nothing here raises because a server is down: `publish` says NotConnected, callbacks get errors, and the listeners are
+told why a connection ended (client/errors.py) and that the next one is there. What was published in between by others is lost,
+as in core NATS; whoever needs to know when that was writes down the two calls.
+
+Everything runs on the loop's thread. Messages go from the parser to the sinks with nothing in between; `on_read` is
+called after each piece of data that was read, so that what came together can be dealt with together.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from barnabas.nats.client.connection import NatsConnection
+from barnabas.nats.client.errors import (
+    AUTHORIZATION,
+    LAME_DUCK,
+    STOPPED,
+    Cause,
+    NatsError,
+    NotConnected,
+    cause_of,
+)
+from barnabas.nats.client.greeting import connect_options, login_advice, tls_context
+from barnabas.nats.client.lines import connect_line, pub
+from barnabas.nats.client.listener import ClientListener, ClientStats
+from barnabas.nats.client.protocol import NatsParser
+from barnabas.nats.client.reconnect import FailureLog, Reconnect
+from barnabas.nats.client.requests import Message, Requests
+from barnabas.nats.client.server_info import ServerInfo
+from barnabas.nats.client.subscriptions import Subscription, Subscriptions
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
+    from barnabas.nats.client.protocol import Sink
+    from barnabas.runtime.interface import Runtime
+
+__all__ = ["ClientListener", "ClientStats", "Message", "NatsClient", "Subscription"]
+
+log = logging.getLogger("barnabas.nats")
+
+SINK_ERRORS_EVERY_S: Final = 10.0  # one of them is told of
+ERROR_CHARACTERS_MAX: Final = 1000  # of what a server says
+LAME_DUCK_LEAVE_S: Final = 2.0  # at the latest, when there is another server
+
+
+class NatsClient:
+    """See the module. `name` is shown in logs and to the server."""
+
+    def __init__(self, runtime: Runtime, settings: ConnectionSettings, name: str) -> None:
+        self.name = name
+        self.settings = settings
+        self.parser = NatsParser(self)
+        self.on_read: Callable[[], object] = _nothing
+        self.listeners: list[ClientListener] = []
+        self.last_cause: Cause | None = None  # why there is no connection, or was none
+        self._runtime = runtime
+        self._stats = ClientStats()
+        self._reconnect = Reconnect(runtime, settings, self._new_connection, self._has_failed)
+        self._failures = FailureLog(name, runtime)
+        self._refusals = FailureLog(name, runtime)
+        self._subscriptions = Subscriptions(self, runtime)
+        self._requests: Requests | None = None
+        self._connection: NatsConnection | None = None
+        self._is_running = False
+        self._is_paused = False
+        self._is_pool_behind = False  # servers were told of, and the pool hears of them in the next turn
+        self._tell_sink_errors_at_s = 0.0
+
+    # -- state
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None and self._connection.is_ready
+
+    @property
+    def info(self) -> ServerInfo | None:
+        """Of the server we are connected to."""
+        return self._connection.info if self._connection is not None and self._connection.is_ready else None
+
+    @property
+    def server(self) -> str:
+        """host:port of the server we are connected to, or ""."""
+        return str(self._connection.server) if self._connection is not None and self.is_connected else ""
+
+    @property
+    def greeted(self) -> NatsConnection | None:
+        """The connection, once the server has been told of the subscriptions."""
+        connection = self._connection
+        return connection if connection is not None and connection.is_greeted else None
+
+    @property
+    def stats(self) -> ClientStats:
+        self._stats.messages_in = self.parser.messages
+        return self._stats
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it is told to read nothing."""
+        return self._is_paused
+
+    @property
+    def output_bytes(self) -> int:
+        """What waits to be written."""
+        return self._connection.output.waiting_bytes if self._connection is not None else 0
+
+    def start(self) -> None:
+        """Have a connection made, and made again whenever it ends, until `stop`."""
+        if not self._is_running:
+            self._is_running = True
+            self._reconnect.attempt()
+
+    def stop(self) -> None:
+        """End it; what was published is still written. Subscriptions are kept for another start."""
+        self._is_running = False
+        self._reconnect.cancel()
+        if self._connection is not None:
+            self._connection.finish(Cause(STOPPED))
+
+    # -- messages
+
+    def subscribe(self, subject: str, sink: Sink, *, queue: str = "") -> Subscription:
+        """Have `sink` called with the messages of a subject pattern, from now on or from when there is a connection.
+        ValueError for a subject or queue group with blanks."""
+        return self._subscriptions.add(subject, queue, sink)
+
+    def publish(self, subject: bytes, payload: bytes, *, reply: bytes = b"", headers: bytes = b"") -> None:
+        """Send a message. NotConnected; OutputFull when too much waits to be written; ValueError for a subject that is
+        none. The server may still refuse it (ClientListener.refused)."""
+        connection = self._connection
+        if connection is None or not connection.is_ready:
+            raise NotConnected(f"{self.name} has no connection: {self.last_cause or 'not yet'}")
+        data = pub(subject, payload, reply, headers)
+        connection.output.send(data)
+        stats = self._stats
+        stats.messages_out += 1
+        stats.bytes_out += len(data)
+
+    def publish_encoded(self, data: bytes, count: int) -> None:
+        """Send `count` messages that are encoded already (`lines.pub`), all or none: NotConnected, OutputFull."""
+        connection = self._connection
+        if connection is None or not connection.is_ready:
+            raise NotConnected(f"{self.name} has no connection: {self.last_cause or 'not yet'}")
+        connection.output.send(data)
+        stats = self._stats
+        stats.messages_out += count
+        stats.bytes_out += len(data)
+
+    def request(
+        self,
+        subject: bytes,
+        payload: bytes,
+        *,
+        headers: bytes = b"",
+        timeout_s: float,
+        done: Callable[[Message | None, NatsError | None], object],
+    ) -> None:
+        """Send a message and have `done(reply, None)` called, or `done(None, error)`: NotConnected (also when the
+        connection ends meanwhile), OutputFull, NoResponders, RequestTimedOut. Never called before this returns."""
+        requests = self._requests
+        if requests is None:
+            requests = self._requests = Requests(self._runtime, self.new_inbox() + b".")
+            self.subscribe((requests.prefix + b"*").decode(), requests.take)
+        inbox = requests.add(timeout_s, done)
+        try:
+            self.publish(subject, payload, reply=inbox, headers=headers)
+        except NatsError as error:
+            failure = error
+            self._runtime.call_soon(lambda: requests.fail(inbox, failure))
+
+    def new_inbox(self) -> bytes:
+        """A subject for replies that nobody else has."""
+        return b"%b.%b" % (self.settings.inbox_prefix.encode(), self._runtime.random_bytes(12).hex().encode())
+
+    def flush(self, done: Callable[[NatsError | None], object]) -> None:
+        """`done(None)` when the server has dealt with all that was sent so far; `done(NotConnected)` if it never will."""
+        if self._connection is not None and self._connection.is_ready:
+            self._connection.ping(done)
+        else:
+            self._runtime.call_soon(lambda: done(NotConnected(f"{self.name} has no connection")))
+
+    def pause(self) -> None:
+        """Read no more until `resume`. What has been read already is still handed to the sinks."""
+        self._is_paused = True
+        if self._connection is not None and self._connection.is_ready:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        if self._connection is not None:
+            self._connection.resume()
+
+    # -- making the connection
+
+    def _new_connection(self, server: ServerAddress) -> NatsConnection:
+        return NatsConnection(self, self._runtime, self.settings, server)
+
+    def _has_failed(self, cause: Cause) -> None:
+        self.last_cause = cause
+        if not self._is_running:
+            return
+        self._failures.write(str(cause))
+        self._reconnect.pool.failed()
+        self._reconnect.attempt()
+        self._tell(lambda listener: listener.unreachable(cause))
+
+    def _tell(self, call: Callable[[ClientListener], object]) -> None:
+        for listener in tuple(self.listeners):
+            try:
+                call(listener)
+            except Exception:
+                log.exception("%s: a listener has failed", self.name)
+
+    # -- called by the connection
+
+    def made(self, connection: NatsConnection) -> bool:
+        """It is there; False when nobody wants it any more."""
+        self._reconnect.made()
+        if not self._is_running or self._connection is not None:
+            return False
+        self._connection = connection
+        return True
+
+    def tls_for(self, connection: NatsConnection, info: ServerInfo | None) -> ssl.SSLContext | None:
+        """NatsSettingsError when it can't be had as it should."""
+        return tls_context(self.settings, connection.server, info)
+
+    def greeting(self, connection: NatsConnection, info: ServerInfo) -> bytes:
+        """CONNECT and all subscriptions."""
+        options = connect_options(self.settings, connection.server, info, self.name)
+        return connect_line(options) + self._subscriptions.lines()
+
+    def ready(self, connection: NatsConnection) -> None:
+        stats = self._stats
+        stats.connects += 1
+        stats.reconnects = stats.connects - 1
+        self._failures.clear()
+        info = connection.info
+        self._pool_hears(connection)
+        log.info("%s: connected to %s, nats-server %s", self.name, connection.server, info.version)
+        if self._is_paused:
+            connection.pause()
+        self._tell(lambda listener: listener.connected(info))
+
+    def has_read(self, byte_count: int) -> None:
+        self._stats.bytes_in += byte_count
+        try:
+            self.on_read()
+        except Exception:
+            log.exception("%s: what was read could not be dealt with", self.name)
+
+    def drained(self) -> None:
+        self._tell(lambda listener: listener.drained())
+
+    def slow(self, paused_s: float) -> None:
+        log.warning(
+            "%s: nothing has been read for %.0f s; the server cuts slow readers off", self.name, paused_s
+        )
+        self._tell(lambda listener: listener.slow(paused_s))
+
+    def ended(self, connection: NatsConnection, cause: Cause) -> None:
+        if self._connection is not connection:
+            return
+        self._connection = None
+        self.last_cause = cause
+        ready_at = connection.ready_at
+        if ready_at is None:
+            self._has_failed(cause)
+        else:
+            if cause.kind == STOPPED:
+                log.info("%s: %s", self.name, cause)
+            else:
+                self._failures.write(f"the connection has ended: {cause}")
+            self._reconnect.pool.ended(self._runtime.monotonic() - ready_at)
+            if self._is_running:
+                self._reconnect.attempt()
+        if self._requests is not None:
+            self._requests.fail_all(NotConnected(str(cause)))
+        if ready_at is not None:
+            self._tell(lambda listener: listener.disconnected(cause))
+
+    # -- called by the parser
+
+    def on_info(self, info: ServerInfo) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        connection.info = info
+        self.parser.size_max = info.size_max
+        if info.connect_urls and not self._is_pool_behind:  # once a turn, however many lines it brings
+            self._is_pool_behind = True
+            self._runtime.call_soon(self._catch_up_pool)
+        if info.ldm and connection.expected_end is None:
+            connection.expected_end = Cause(LAME_DUCK, f"{connection.server} shuts down")
+            if len(self._reconnect.pool) > 1:
+                delay_s = self._runtime.random.uniform(0, LAME_DUCK_LEAVE_S)
+                self._runtime.call_later(delay_s, lambda: self._leave(connection))
+
+    def _leave(self, connection: NatsConnection) -> None:
+        if connection is self._connection and connection.expected_end is not None:
+            connection.finish(connection.expected_end)
+
+    def _catch_up_pool(self) -> None:
+        self._is_pool_behind = False
+        if self._connection is not None:
+            self._pool_hears(self._connection)
+
+    def _pool_hears(self, connection: NatsConnection) -> None:
+        if connection.info.connect_urls:
+            self._reconnect.pool.discovered(connection.info.connect_urls, connection.server)
+
+    def on_ping(self) -> None:
+        if self._connection is not None:
+            self._connection.output.send_line(b"PONG\r\n")
+
+    def on_pong(self) -> None:
+        if self._connection is not None:
+            self._connection.pong()
+
+    def on_ok(self) -> None:
+        """Nobody asks for it (verbose is off)."""
+
+    def on_error(self, text: str) -> None:
+        text = text[:ERROR_CHARACTERS_MAX]
+        cause = cause_of(text)
+        connection = self._connection
+        if cause is not None:
+            if connection is not None:
+                detail = f"{connection.server}: {cause.detail}"
+                if cause.kind == AUTHORIZATION:
+                    detail += f"; {login_advice(self.settings, connection.server)}"
+                connection.end(Cause(cause.kind, detail))
+            return
+        is_subscription = (
+            "subscription" in text.lower()
+        )  # of messages there may be many, each with its subject
+        what = text if is_subscription else text.partition('"')[0]
+        self._refusals.write(f"the server has refused something: {text}", what)
+        self._subscriptions.refused(text)
+        self._tell(lambda listener: listener.refused(text))
+
+    def on_sink_error(self, subject: bytes, error: Exception) -> None:
+        stats = self._stats
+        stats.sink_errors += 1
+        now_s = self._runtime.monotonic()
+        if now_s >= self._tell_sink_errors_at_s:  # what one message does, a hundred thousand a second may do
+            self._tell_sink_errors_at_s = now_s + SINK_ERRORS_EVERY_S
+            text = "%s: a message on %r could not be dealt with (%d so far)"
+            log.error(text, self.name, subject[:200], stats.sink_errors, exc_info=error)
+
+
+def _nothing() -> None:
+    """Until somebody cares what is read."""

@@ -1,0 +1,171 @@
+"""Positions of consumer groups, read and written as any consumer without membership does it.
+
+What publishes a topic's records to subjects keeps its place in an ordinary group, so that every tool of Kafka shows
+how far behind it is and can move it. The group has no members (generation -1, no member id): it is Empty, which is what
+admins need to reset it. Its coordinator may be this broker or another one; either way it is asked in OffsetFetch and
+OffsetCommit, versions 10, which know topics by id: a topic that is deleted and made anew has no position.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from barnabas.broker.cluster.controller_server import LocalReply
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import PENDING, REGISTRATIONS, Outcome
+from barnabas.nats.cluster.peers import Answered, Peers, PeerTerms
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from barnabas.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from barnabas.broker.requests.services import Services
+
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
+VERSION: Final = 10  # of both
+TIMEOUT_S: Final = 10.0
+WITHOUT_MEMBERSHIP: Final = -1
+_TERMS: Final = PeerTerms(
+    purpose="nats-positions",
+    patience_s=TIMEOUT_S,
+    timeout_s=TIMEOUT_S,
+    late=ErrorCode.REQUEST_TIMED_OUT,
+    lost=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    is_strict=True,
+)
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Everything below `offset` is dealt with. `leader_epoch` is of the record in front of it, -1 when unknown."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+Fetched: TypeAlias = "Callable[[ErrorCode, dict[int, Position]], object]"
+
+
+class Positions:
+    """Asks the coordinators of groups. One serves all bindings of a broker; all calls on the loop's thread.
+
+    Nothing is tried twice here: who asks hears the error (COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
+    COORDINATOR_LOAD_IN_PROGRESS, ...) and asks again later.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._peers = Peers(services, _TERMS)
+
+    def fetch(self, group: str, topic_id: bytes, partitions: Iterable[int], fetched: Fetched) -> None:
+        """`fetched(NONE, positions by partition)`, where a partition without a position is left out, or
+        `fetched(error, {})`. What is on its way into the group's log is waited for."""
+        topic = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=sorted(partitions))
+        request = OffsetFetchRequest(
+            groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic])], require_stable=True
+        )
+        self._ask(group, OFFSET_FETCH, request, partial(_read_positions, fetched))
+
+    def commit(
+        self,
+        group: str,
+        topic_id: bytes,
+        positions: Mapping[int, Position],
+        committed: Callable[[ErrorCode], object],
+    ) -> None:
+        """`committed(NONE)` once they are safe. UNKNOWN_MEMBER_ID: the group has members, who alone may commit."""
+        topic = OffsetCommitRequestTopic(
+            topic_id=topic_id,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=index,
+                    committed_offset=position.offset,
+                    committed_leader_epoch=position.leader_epoch,
+                    committed_metadata=position.metadata,
+                )
+                for index, position in sorted(positions.items())
+            ],
+        )
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=WITHOUT_MEMBERSHIP,
+            member_id="",
+            topics=[topic],
+        )
+        self._ask(group, OFFSET_COMMIT, request, partial(_read_commit, committed))
+
+    def close(self) -> None:
+        """Whoever waits for another broker gets no answer any more."""
+        self._peers.close()
+
+    # -- the coordinator
+
+    def _ask(self, group: str, api_key: int, request: msgspec.Struct, answered: Answered) -> None:
+        def found(error: ErrorCode, node_id: int) -> None:
+            if error:
+                answered(None, error)
+            elif node_id == self._services.node_id:
+                self._ask_here(api_key, request, answered)
+            else:
+                self._peers.ask(node_id, api_key, VERSION, request, answered)
+
+        self._services.groups.find(group, found)
+
+    def _ask_here(self, api_key: int, request: msgspec.Struct, answered: Answered) -> None:
+        reply = LocalReply(
+            lambda response: answered(response, ErrorCode.NONE),
+            lambda: answered(None, ErrorCode.UNKNOWN_SERVER_ERROR),
+        )
+        node = str(self._services.node_id)
+        context = RequestContext(self._services, reply, api_key, VERSION, 0, None, "", node)
+        response: msgspec.Struct | Outcome = REGISTRATIONS[api_key].handler(context, request)
+        if response is not PENDING:
+            context.complete(response)
+
+
+def _read_positions(fetched: Fetched, response: Any, error: ErrorCode) -> None:
+    if response is None:
+        fetched(error, {})
+        return
+    (group,) = response.groups if len(response.groups) == 1 else (None,)
+    partitions = [] if group is None else [each for topic in group.topics for each in topic.partitions]
+    code = (
+        ErrorCode.UNKNOWN_SERVER_ERROR
+        if group is None
+        else next((each.error_code for each in (group, *partitions) if each.error_code), ErrorCode.NONE)
+    )
+    if code:
+        fetched(ErrorCode.of(code), {})
+        return
+    fetched(
+        ErrorCode.NONE,
+        {
+            each.partition_index: Position(
+                each.committed_offset, each.committed_leader_epoch, each.metadata or ""
+            )
+            for each in partitions
+            if each.committed_offset >= 0
+        },
+    )
+
+
+def _read_commit(committed: Callable[[ErrorCode], object], response: Any, error: ErrorCode) -> None:
+    if response is None:
+        committed(error)
+        return
+    codes = [each.error_code for topic in response.topics for each in topic.partitions]
+    committed(ErrorCode.of(next((code for code in codes if code), ErrorCode.NONE)))

@@ -1,0 +1,58 @@
+"""What this broker is to the partitions of a topic that messages come in for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.requests.services import Services
+    from barnabas.controller.metadata.image import TopicImage
+
+
+_NOTHING: Final[Mapping[int, Partition]] = {}
+
+
+class Roles(NamedTuple):
+    """Partitions by index, ascending."""
+
+    leading: Mapping[int, Partition]
+    following: Mapping[int, Partition]  # in sync: it may have to lead them at any time
+    coming: frozenset[int] = frozenset()  # this broker is a replica, and their logs are about to be opened
+    joining: Mapping[int, Partition] = _NOTHING  # followed, and not in sync yet
+
+    @property
+    def are_none(self) -> bool:
+        return not (self.leading or self.following or self.coming or self.joining)
+
+
+NO_ROLES: Final = Roles({}, {})
+
+
+def roles_of(services: Services, topic: TopicImage, *, is_settled: bool) -> Roles:
+    """As the partitions are now. `is_settled`: what could be opened has been."""
+    node_id = services.node_id
+    hosted = services.partitions.of_topic(topic.name)
+    partitions = {
+        index: hosted[index] for index in sorted(hosted) if hosted[index].topic_id == topic.topic_id
+    }
+    leading = {index: partition for index, partition in partitions.items() if partition.is_leader}
+    following = {
+        index: partition
+        for index, partition in partitions.items()
+        if index not in leading and node_id in partition.state.isr
+    }
+    joining = {
+        index: partition
+        for index, partition in partitions.items()
+        if index not in leading and index not in following
+    }
+    if is_settled or len(partitions) == len(topic.partitions):
+        return Roles(leading, following, joining=joining)
+    coming = frozenset(
+        index
+        for index, state in topic.partitions.items()
+        if index not in partitions and node_id in state.replicas
+    )
+    return Roles(leading, following, coming, joining)

@@ -1,0 +1,107 @@
+"""Until when each core binding has had all messages, written down once a second: where a restart's gap begins.
+
+The log alone can't tell: its last message may be old because none came. The file is not synced while the broker runs, so
+it survives the process and not the machine; after a failure of the machine the log may have lost its end as well. Such a
+file is not believed (it names the boot it was written in), and the time of the log's last message counts. A clean stop
+syncs the file, and says so in it.
+
+The format is that of checkpoint files: an entry `boot ID running|stopped`, then `TOPIC-ID MILLISECONDS` each.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from barnabas.storage.manager.checkpoints import CheckpointError, format_checkpoint, parse_checkpoint
+
+if TYPE_CHECKING:
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.disk.disk import Disk
+
+log = logging.getLogger("barnabas.nats")
+
+FILE_NAME: Final = "barnabas-nats-attendance"
+LOG_AGAIN_S: Final = 60.0
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_BYTES_MAX: Final = 16 << 20
+
+
+class Attended(NamedTuple):
+    """What was written down: milliseconds since the epoch by topic id, and whether the logs still have it all."""
+
+    until_ms: Mapping[bytes, int]
+    is_believed: bool
+
+
+class Attendance:
+    """The file at `path`. All calls on the loop's thread."""
+
+    def __init__(self, disk: Disk, path: str, runtime: Runtime) -> None:
+        self._disk = disk
+        self._path = path
+        self._runtime = runtime
+        self._boot = _boot_id()
+        self._written: Mapping[bytes, int] | None = None
+        self._is_writing = False
+        self._log_again_s = 0.0
+
+    def load(self) -> Attended:
+        """What the last run of this broker has left; blocking. A file that can't be read counts as none."""
+        try:
+            if not self._disk.exists(self._path) or self._disk.size(self._path) > _BYTES_MAX:
+                return Attended({}, False)
+            (kind, boot, state), *entries = parse_checkpoint(self._disk.read_file(self._path))
+            if kind != "boot":
+                raise CheckpointError("it does not begin with the boot")
+            until_ms = {bytes.fromhex(topic_id): int(time_ms) for topic_id, time_ms in entries}
+        except (OSError, ValueError) as error:
+            log.warning("%s is of no use: %s", self._path, error)
+            return Attended({}, False)
+        return Attended(until_ms, state == "stopped" or (bool(self._boot) and boot == self._boot))
+
+    def note(self, until_ms: Mapping[bytes, int]) -> None:
+        """Write it down soon, if it is new."""
+        if self._is_writing or until_ms == self._written:
+            return
+        self._is_writing = True
+        self._written = dict(until_ms)
+        content = self._format(until_ms, "running")
+        disk, path = self._disk, self._path
+
+        def written(_result: None, error: BaseException | None) -> None:
+            self._is_writing = False
+            if error is not None:
+                self._failed(error)
+
+        self._runtime.run_in_thread(lambda: disk.write_file(path, content, sync=False), written)
+
+    def close(self, until_ms: Mapping[bytes, int]) -> None:
+        """Write it down for good, as the last thing; blocking."""
+        if not until_ms and self._written is None:
+            return
+        try:
+            self._disk.write_file(self._path, self._format(until_ms, "stopped"))
+        except OSError as error:
+            self._failed(error)
+
+    def _format(self, until_ms: Mapping[bytes, int], state: str) -> bytes:
+        entries = [(topic_id.hex(), time_ms) for topic_id, time_ms in sorted(until_ms.items())]
+        return format_checkpoint([("boot", self._boot or "-", state), *entries])
+
+    def _failed(self, error: BaseException) -> None:
+        self._written = None
+        now_s = self._runtime.monotonic()
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + LOG_AGAIN_S
+            log.warning("%s can't be written: %s", self._path, error)
+
+
+def _boot_id() -> str:
+    """What tells one run of this machine from another; "" where it does not say."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""

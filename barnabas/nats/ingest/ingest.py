@@ -1,0 +1,452 @@
+"""What comes in for the partitions of one topic that are led here: from messages to batches in the log.
+
+Subscriptions hand each message to an encoder (records/encoder.py); `close` appends what was gathered, one batch a partition,
+after each piece of data that was read. A message that asks for something, by a reply subject or a header, takes the way
+through `_special`; whether it is stored and who is told is decided in ingest/asking.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from barnabas.nats.core.shadow import Lapse, Shadow
+from barnabas.nats.ingest.asking import Asking, is_special
+from barnabas.nats.ingest.budget import Budget
+from barnabas.nats.ingest.coming import Coming
+from barnabas.nats.ingest.dedup import DedupWindow
+from barnabas.nats.ingest.entrances import Entrances
+from barnabas.nats.ingest.lane import Lane
+from barnabas.nats.ingest.pending_acks import AckStats, PartitionAcks, Send
+from barnabas.nats.ingest.unstored import Unstored
+from barnabas.nats.records.encoder import Encoder
+from barnabas.nats.records.keys import compile_key
+from barnabas.nats.records.loops import has_come_through, hop_of
+from barnabas.nats.records.partitioners import BadPartition, compile_partitioner
+
+if TYPE_CHECKING:
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.carrier import CarrierStats
+    from barnabas.nats.client.headers import Pairs
+    from barnabas.nats.core.shadow import Asked
+    from barnabas.nats.groups.acks import GroupAcks
+    from barnabas.nats.groups.lanes import GroupLanes
+    from barnabas.nats.ingest.dead_letters import DeadLetters
+    from barnabas.nats.records.routes import Take, Wanted
+    from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger("barnabas.nats")
+
+_NOTHING: Final[Mapping[int, Partition]] = {}
+_NONE: Final[frozenset[int]] = frozenset()
+_TOO_EARLY: Final = (
+    "this broker became the leader before it had caught up with what the leader before had received"
+)
+
+
+class Ingest:
+    """Of one binding. `send_acks(data, count)` sends messages that are encoded already. `on_full(bool)` is told when more
+    than the byte budget waits, and when it does no longer, unless several share a `budget`, whose owner is told. With a
+    `group` what is not this broker's alone goes there."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        binding: Binding,
+        partition_count: int,
+        stats: CarrierStats,
+        cluster_id: str,
+        send_acks: Send,
+        budget: Budget | None = None,
+        rejects: DeadLetters | None = None,
+        group: GroupLanes | None = None,
+    ) -> None:
+        self.binding = binding
+        self.stats = stats
+        self.ack_stats = AckStats() if group is None else group.ack_stats
+        self.lanes: dict[int, Lane] = {}
+        self.shadows: dict[int, Shadow] = {}
+        self.joining: dict[
+            int, Partition
+        ] = {}  # followers that are on their way into the ISR, without a shadow so far
+        # Partitions are led here from now on whose shadows lack messages.
+        self.on_lapses: Callable[[list[tuple[Partition, Lapse]]], object] = lambda _: None
+        self.is_new_binding = False  # until partitions are served for the first time
+        self._begun_ms = runtime.time_ms()
+        self._listens_since_ms = 0  # 0: messages do not come
+        self._lapsed: tuple[int, str] | None = self._begun_ms, _TOO_EARLY  # since when they do not, and why
+        self.on_full: Callable[[bool], object] = lambda _: None
+        self._runtime = runtime
+        self._send_acks = send_acks
+        self._has_letters = rejects is not None
+        self._unstored = Unstored(runtime, binding.topic, stats, rejects)
+        self._group = group
+        if group is not None:
+            group.on_held = self._held
+            if rejects is not None:
+                group.on_refused = self._unstored.refused
+        self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
+        self._hop = hop_of(cluster_id, binding.topic)
+        self._compile(partition_count)
+        self._encoders: list[Encoder] = []
+        self._takes: dict[int, Take] = {}
+        self._entrances = Entrances(runtime, self._store_asking, self._rebuilt)
+        self._coming: dict[int, Coming] = {}  # of those that are about to be opened
+
+    def _compile(self, partition_count: int) -> None:
+        binding = self.binding
+        self.partition_count = partition_count
+        self._key_of = compile_key(binding.key)
+        self._partition_of = compile_partitioner(binding.partitioner, partition_count, binding.key)
+        self._asking = Asking(self._runtime, binding, self.stats)
+
+    def rebind(self, binding: Binding, partition_count: int) -> None:
+        """From the next message on this counts, and what `encoder` makes from now on; earlier encoders are of no use any
+        more. Its partitions, what waits for them and who waits for answers stay."""
+        self.close()
+        window_ms = self.binding.dedup_window_ms
+        self.binding = binding
+        self._compile(partition_count)
+        self._encoders.clear()
+        if binding.dedup_window_ms != window_ms:
+            for index in sorted(self.lanes):
+                self._entrances.learn_ids_anew(index, self.lanes[index], binding.dedup_window_ms)
+            self._serve_encoders()
+        if self._group is not None:
+            self._serve_group(self._group, self.lanes)
+            self._serve_encoders()
+
+    def encoder(self, wanted: Wanted | None = None) -> Encoder:
+        """One for each subscription; `wanted` says of a subject whether this one takes it."""
+        encoder = Encoder(
+            self._key_of,
+            self._partition_of,
+            self.partition_count,
+            self._takes,
+            special=self._special,
+            refused=self._bad_partition,
+            wanted=wanted,
+            is_special=is_special,
+            reply_is_special=self.binding.acks == "reply",
+        )
+        self._encoders.append(encoder)
+        return encoder
+
+    def serve(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,
+        coming: frozenset[int] = _NONE,
+        joining: Mapping[int, Partition] = _NOTHING,
+    ) -> None:
+        """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
+        in sync; what is for those in `coming` waits until they are one or the other. Those in `joining` are followed, and
+        not in sync yet."""
+        if self._group is not None:
+            leading = {index: each for index, each in leading.items() if len(each.state.replicas) == 1}
+            following, coming, joining = _NOTHING, _NONE, _NOTHING
+            self._serve_group(self._group, leading)
+        for index in [
+            index
+            for index, lane in self.lanes.items()
+            if leading.get(index) is not lane.partition or lane.was_perhaps_led_elsewhere()
+        ]:
+            self._close_lane(index)
+        joined = {index: each for index, each in joining.items() if index in self.shadows}
+        self.joining = {index: each for index, each in joining.items() if index not in joined}
+        begun = [index for index in sorted(leading) if index not in self.lanes]
+        # One that is the only replica from now on has no shadow any more, and begins with what it was to keep all the same.
+        before = {index: self.shadows[index] for index in begun if index in self.shadows}
+        self._keep_shadows({**leading, **following, **joined}, leading)
+        for index in begun:
+            self.lanes[index] = self._open_lane(leading[index])
+        come = {index: self._coming.pop(index) for index in sorted(self._coming) if index not in coming}
+        for index in sorted(coming - self._coming.keys()):
+            self._coming[index] = Coming()
+        self._serve_encoders()
+        for index in begun:
+            self._take_over(index, before.get(index))
+        self._note_lapses(before)
+        if come:
+            self._let_in(come)
+        self._held()
+        if come or self._group is not None:
+            self.close()
+
+    def close(self) -> None:
+        """Append what was gathered."""
+        if self._group is not None:
+            self._group.send()
+        gathered = [lane for lane in self.lanes.values() if lane.builder.tails]
+        entrances = self._entrances
+        if not (gathered or self.shadows or entrances.by_index or self._coming):
+            return  # as mostly when there are many bindings
+        now_ms = self._runtime.time_ms()
+        now_s = self._runtime.monotonic()
+        for lane in gathered:
+            if lane.is_holding:
+                lane.count_held()
+            else:
+                lane.append(now_ms, now_s)
+        if self.shadows:
+            for shadow in self.shadows.values():
+                shadow.tick(now_s)
+        if entrances.by_index and entrances.take_away():
+            self._serve_encoders()
+        if self._coming:
+            self._held()
+
+    def end(self) -> None:
+        """For good: append what is gathered, and drop what waits."""
+        self.close()
+        if self._group is not None:
+            self._group.close()
+        for index in sorted(self.lanes):
+            self._close_lane(index)
+        self._keep_shadows({}, _NOTHING)
+        self.stats.lost_estimate += sum(len(each.waiting) for each in self._coming.values())
+        self._coming.clear()
+        self._budget.note(self, 0)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether partitions are led here, and all that came for them is in their logs."""
+        group = self._group
+        return (
+            bool(self.lanes or (group is not None and group.served))
+            and not (group is not None and group.waiting)
+            and not any(lane.is_holding or lane.builder.tails for lane in self.lanes.values())
+            and not self._entrances.size
+            and not any(coming.size for coming in self._coming.values())
+        )
+
+    def subscribed_anew(self) -> None:
+        """What was published before is not delivered any more."""
+        for shadow in self.shadows.values():
+            shadow.begin_anew()
+
+    def lapses(self, since_ms: int, cause: str) -> None:
+        """Messages may not come here from then on, till `listens`."""
+        self._listens_since_ms = 0
+        self._lapsed = since_ms, cause
+        for shadow in self.shadows.values():
+            shadow.lapses(since_ms, cause)
+
+    def listens(self, now_ms: int) -> None:
+        """All that is published from now on comes here. What the partitions led here lack is noted."""
+        self._listens_since_ms = self._listens_since_ms or now_ms
+        self._lapsed = None
+        for index, shadow in self.shadows.items():
+            if index in self.lanes:
+                shadow.lapse = None
+            else:
+                shadow.listens(now_ms)
+
+    def hold(self, partitions: Iterable[int]) -> None:
+        """What comes for these waits from now on: a follower may have what belongs before it."""
+        for index in partitions:
+            if index in self.lanes:
+                self.lanes[index].is_held = True
+
+    def let_go(self) -> None:
+        """What waits because of `hold` goes on."""
+        for lane in self.lanes.values():
+            if lane.is_held:
+                lane.let_go()
+
+    def begin_shadows(self) -> None:
+        """Of followers on their way into the ISR that have what is committed: sooner they would keep a lot for nothing."""
+        begun = [index for index, partition in self.joining.items() if partition.is_caught_up]
+        for index in begun:
+            self.shadows[index] = self._new_shadow(self.joining.pop(index), self._first_lapse(index))
+        if begun:
+            self._serve_encoders()
+
+    def end_of(self, index: int) -> int:
+        """The end of a partition that is led here, all that was received appended; -1 when something waits, or is in the
+        log and still to be received."""
+        lane = self.lanes[index]
+        entrance = self._entrances.by_index.get(index)
+        if lane.builder.tails or (entrance is not None and not entrance.is_through):
+            return -1
+        return lane.partition.log.log_end_offset
+
+    # -- roles
+
+    def _serve_group(self, group: GroupLanes, alone: Mapping[int, object]) -> None:
+        group.serve(index for index in range(self.partition_count) if index not in alone)
+
+    def _keep_shadows(self, hosted: Mapping[int, Partition], leading: Mapping[int, Partition]) -> None:
+        wanted = {
+            index: partition
+            for index, partition in hosted.items()
+            if len(partition.state.replicas) > 1 and not self.binding.queue_group
+        }
+        for index in [
+            index for index, each in self.shadows.items() if wanted.get(index) is not each.partition
+        ]:
+            self.shadows.pop(index).close()
+        for index in sorted(wanted):
+            if index not in self.shadows:
+                lapse = None if index in leading else self._first_lapse(index)
+                self.shadows[index] = self._new_shadow(wanted[index], lapse)
+        self.is_new_binding = False
+
+    def _new_shadow(self, partition: Partition, lapse: Lapse | None) -> Shadow:
+        runtime = self._runtime
+        return Shadow(partition, runtime.monotonic(), runtime.time_ms(), self.binding.buffer_bytes, lapse)
+
+    def _first_lapse(self, index: int) -> Lapse:
+        """Till it is known that nothing is lacking."""
+        if self.is_new_binding or index in self._coming:
+            return Lapse(self._begun_ms, self._listens_since_ms, _TOO_EARLY)
+        now_ms = self._runtime.time_ms()
+        return Lapse(now_ms, now_ms if self._listens_since_ms else 0, _TOO_EARLY, is_older=True)
+
+    def _note_lapses(self, begun: Mapping[int, Shadow]) -> None:
+        """Of partitions that are led here from now on."""
+        found: list[tuple[Partition, Lapse]] = []
+        for shadow in begun.values():
+            if shadow.lapse is not None:
+                found.append((shadow.partition, shadow.lapse))
+                shadow.lapse = None
+        if found:
+            self.on_lapses(found)
+
+    def _open_lane(self, partition: Partition) -> Lane:
+        acks = PartitionAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
+        dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
+        lane = Lane(partition, self._runtime, self.stats, acks, dedup)
+        lane.on_held = self._held
+        if self._has_letters:
+            lane.on_refused = self._unstored.refused
+        return lane
+
+    def _take_over(self, index: int, shadow: Shadow | None) -> None:
+        """What was received while another broker led, and is not in the log, comes first."""
+        lane = self.lanes[index]
+        entrance = self._entrances.open(index, lane, shadow.ledger.ahead if shadow is not None else None)
+        self._serve_encoders()
+        if shadow is not None:
+            missing = shadow.ledger.pending.drain()
+            for tail, asked in missing:
+                if asked is None:
+                    entrance.pass_on(tail)
+                else:
+                    entrance.pass_on_asking(tail, asked)
+            if missing:
+                log.info(
+                    "%s: %d messages were not in the log of its leader before",
+                    lane.partition.log.name,
+                    len(missing),
+                )
+        self._entrances.learn_ids(index, lane)
+        lane.append(self._runtime.time_ms(), self._runtime.monotonic())
+
+    def _let_in(self, come: Mapping[int, Coming]) -> None:
+        """What has waited for these partitions goes its way, as if it were received now."""
+        for index, coming in come.items():
+            take = self._takes.get(index)
+            if take is None:
+                continue  # they are another broker's
+            for tail, asked in coming.waiting:
+                if asked is None:
+                    take(tail)
+                else:
+                    self._take_asking(index, tail, asked)
+
+    def _rebuilt(self) -> None:
+        """The ids of a partition are known."""
+        self._held()
+        self.close()
+
+    def _close_lane(self, index: int) -> None:
+        lane = self.lanes.pop(index)
+        shadow = self.shadows.get(index)
+        waiting: list[tuple[bytes, Asked | None]] = [(tail, None) for tail in lane.builder.tails]
+        waiting += self._entrances.close(index)
+        if shadow is not None and shadow.partition is lane.partition:
+            now_s = self._runtime.monotonic()
+            for tail, asked in waiting:  # received, and in no log yet, unless others have led meanwhile
+                shadow.ledger.received(tail, now_s, asked)
+            shadow.begin_anew()
+            if self._lapsed is not None:
+                shadow.lapses(*self._lapsed)
+        elif self._group is not None and index in self._group.served:
+            self._group.lanes[index].take_over(lane.builder.tails, lane.owed)
+            lane.owed = []
+            for tail, asked in waiting[len(lane.builder.tails) :]:
+                self._take_in_group(self._group, index, tail, asked)
+        else:
+            self.stats.lost_estimate += len(waiting)
+        lane.close()
+
+    def _serve_encoders(self) -> None:
+        takes: dict[int, Take] = {index: shadow.receive for index, shadow in self.shadows.items()}
+        if self._group is not None:
+            for index in self._group.served:
+                takes[index] = self._group.lanes[index].builder.tails.append
+        for index, lane in self.lanes.items():
+            entrance = self._entrances.by_index.get(index)
+            takes[index] = lane.builder.tails.append if entrance is None else entrance.take
+        for index, coming in self._coming.items():
+            takes[index] = coming.take
+        self._takes = takes
+        for encoder in self._encoders:
+            encoder.serve(takes)
+
+    def _held(self) -> None:
+        held = sum(lane.held_bytes for lane in self.lanes.values())
+        held += self._entrances.size
+        held += sum(coming.size for coming in self._coming.values())
+        if self._group is not None:
+            held += self._group.held_bytes
+        self._budget.note(self, held)
+
+    # -- messages that ask for something
+
+    def _special(self, index: int, reply: bytes, header_block: bytes, found: Pairs, tail: bytes) -> None:
+        if found and has_come_through(header_block, self._hop):
+            self.stats.looped += 1
+            return
+        self._take_asking(index, tail, (reply, header_block, found))
+
+    def _take_asking(self, index: int, tail: bytes, asked: Asked) -> None:
+        entrance = self._entrances.by_index.get(index)
+        if entrance is not None:
+            entrance.take_asking(tail, asked)
+        elif index in self.lanes:
+            self._store_asking(index, tail, asked)
+        elif index in self._coming:
+            self._coming[index].take_asking(tail, asked)
+        elif self._group is not None:
+            self._take_in_group(self._group, index, tail, asked)
+        else:
+            self.shadows[index].receive_asking(tail, asked)
+
+    def _take_in_group(self, group: GroupLanes, index: int, tail: bytes, asked: Asked | None) -> None:
+        lane = group.lanes[index]
+        if asked is None:
+            lane.builder.tails.append(tail)
+        else:
+            lane.take_asking(tail, asked, self.binding, self._asking.level_of)
+
+    def _store_asking(self, index: int, tail: bytes, asked: Asked) -> None:
+        self._asking.store(self.lanes[index], tail, asked)
+
+    # -- messages that are not stored
+
+    def _bad_partition(
+        self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes, error: BadPartition
+    ) -> None:
+        lane = self.lanes.get(error.partition)
+        if lane is not None:
+            acks: PartitionAcks | GroupAcks | None = lane.acks
+        elif self._group is not None:
+            acks = self._group.lanes[error.partition].acks
+        else:
+            return  # its leader's matter
+        message = subject, reply, header_block, payload
+        self._unstored.bad_partition(message, error, acks, self._asking.level_of)

@@ -1,0 +1,69 @@
+"""Which carrier reads a stream into a topic: exactly once, or at least once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from barnabas.nats.cluster.dead_letter_topic import DeadLetterTopic
+from barnabas.nats.cluster.foreign import ForeignProducer
+from barnabas.nats.jetstream.at_least_once import AtLeastOnce
+from barnabas.nats.jetstream.checkpoint import Checkpoints
+from barnabas.nats.jetstream.dead_letters import StreamDeadLetters
+from barnabas.nats.jetstream.exact import ExactlyOnce
+
+if TYPE_CHECKING:
+    from barnabas.broker.requests.services import Services
+    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.cluster.positions import Positions
+    from barnabas.nats.jetstream.carrier import Source, StreamCarrier
+    from barnabas.nats.jetstream.exact import MadeAnew
+    from barnabas.nats.jetstream.intake import ValueOf
+    from barnabas.nats.records.keys import KeyFunction
+
+AT_LEAST_ONCE: Final = "at-least-once"
+
+
+def make_stream_carrier(
+    services: Services,
+    source: Source,
+    positions: Positions,
+    binding: Binding,
+    *,
+    key_of: KeyFunction | None = None,
+    value_of: ValueOf | None = None,
+    made_anew: MadeAnew | None = None,
+) -> StreamCarrier:
+    """The carrier of a binding with nats.mode=jetstream, not started yet. The last three: see `ExactlyOnce`."""
+    topic, runtime = binding.topic, services.runtime
+    controller = services.controller
+    topic_id = controller.image.topics[topic].topic_id
+
+    def partitions_of(name: str) -> int:
+        known = controller.image.topics.get(name)
+        return len(known.partitions) if known is not None else 0
+
+    dead_letters = None
+    if binding.dead_letter_topic:
+        dead_letters = StreamDeadLetters(DeadLetterTopic(services, binding.dead_letter_topic), topic)
+    if binding.delivery == AT_LEAST_ONCE:
+        return AtLeastOnce(
+            runtime,
+            source,
+            binding,
+            partition_count=lambda: max(1, partitions_of(topic)),
+            cluster_id=services.cluster_id,
+            producer=ForeignProducer(services),
+            dead_letters=dead_letters,
+        )
+    return ExactlyOnce(
+        runtime,
+        source,
+        binding,
+        partition_count=lambda: max(1, partitions_of(topic)),
+        cluster_id=services.cluster_id,
+        checkpoints=Checkpoints(runtime, positions, topic, topic_id),
+        key_of=key_of,
+        value_of=value_of,
+        dead_letters=dead_letters,
+        made_anew=made_anew,
+    )

@@ -1,0 +1,150 @@
+"""The durable consumer of a binding that takes at least once: found, or made, and fit for it.
+
+One that is there is used as it is, so an administrator may make it where brokers may not. Only its subjects follow the
+binding, and only if its name is of our making; else a consumer that does something different is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from barnabas.nats.jetstream.api import (
+    CONSUMER_NOT_FOUND,
+    FILTER_NOT_UNIQUE,
+    NANOSECONDS,
+    ONE_CONSUMER_ALLOWED,
+    ConsumerConfig,
+    ConsumerInfo,
+    JetStreamApi,
+    JetStreamError,
+    StreamInfo,
+)
+from barnabas.nats.jetstream.setup import (
+    Blocked,
+    Consumer,
+    consumer_name,
+    create,
+    make_consumer,
+    needs_filter,
+    with_filters,
+)
+from barnabas.nats.jetstream.steps import Answer, pause
+
+if TYPE_CHECKING:
+    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.client.client import NatsClient
+    from barnabas.nats.jetstream.deliveries import Deliveries
+    from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger("barnabas.nats")
+
+SETTLES_S: Final = 0.05  # acknowledgements and pulls take different ways through the server
+ACK_WAIT_S: Final = 10.0  # a broker that died is noticed, and what it had is delivered again
+ACK_PENDING_MAX: Final = 20_000
+
+
+def durable_name(binding: Binding, cluster_id: str) -> str:
+    return binding.durable or consumer_name("barnabas", cluster_id, binding.topic)
+
+
+async def open_durable(
+    api: JetStreamApi, stream: StreamInfo, binding: Binding, cluster_id: str, ack_wait_s: float = ACK_WAIT_S
+) -> Consumer:
+    """The consumer, made if it is not there. Blocked when it can't be used."""
+    name = durable_name(binding, cluster_id)
+    try:
+        known = await Answer[ConsumerInfo](lambda done: api.consumer_info(stream.config.name, name, done))
+    except JetStreamError as error:
+        if error.err_code != CONSUMER_NOT_FOUND:
+            raise
+    else:
+        return await _fit(api, stream, binding, known)
+    try:
+        return await make_consumer(api, stream, _config(binding, name, ack_wait_s), binding.patterns)
+    except JetStreamError as error:
+        if error.err_code not in (FILTER_NOT_UNIQUE, ONE_CONSUMER_ALLOWED):
+            raise
+        raise Blocked(
+            f"another consumer of the work queue {stream.config.name} takes these subjects, and each message has one taker"
+            " there: remove it, or bind other subjects"
+        ) from error
+
+
+async def wait_for_others(
+    runtime: Runtime,
+    client: NatsClient,
+    api: JetStreamApi,
+    stream: str,
+    name: str,
+    deliveries: Deliveries,
+    ack_wait_s: float,
+) -> None:
+    """Until nobody else asks for messages, and none is delivered that is not here.
+
+    The owner before may be about to finish. What it leaves, as a broker that died does, and what was lost on its
+    way here, the server delivers again when its time is up, and then first of all.
+    """
+    given_back = deliveries.give_back()
+    until = runtime.monotonic() + ack_wait_s + 4 * SETTLES_S
+    is_told = False
+    while True:
+        await Answer[bool](lambda done: client.flush(lambda error: done(error is None, error)))
+        await pause(runtime, SETTLES_S)
+        info = await Answer[ConsumerInfo](lambda done: api.consumer_info(stream, name, done))
+        lost = info.num_ack_pending - given_back - len(deliveries.open)
+        if lost <= 0 and not info.num_waiting:
+            return
+        if runtime.monotonic() >= until:
+            if info.num_waiting:
+                log.warning("stream %s: somebody else takes messages of consumer %s, too", stream, name)
+            return
+        if not is_told:
+            is_told = True
+            text = "stream %s: consumer %s has %d messages delivered that are not here; they are waited for, up to %.0f s"
+            log.info(text, stream, name, max(lost, 0), ack_wait_s)
+        await pause(runtime, 2 * SETTLES_S)
+
+
+def _config(binding: Binding, name: str, ack_wait_s: float) -> ConsumerConfig:
+    start = binding.start
+    policies = {"new": "new", "seq": "by_start_sequence", "time": "by_start_time"}
+    return ConsumerConfig(
+        name=name,
+        durable_name=name,
+        description=f"topic {binding.topic}, at least once",
+        deliver_policy=policies.get(start.kind, "all"),
+        opt_start_seq=start.sequence if start.kind == "seq" else 0,
+        opt_start_time=start.time if start.kind == "time" else "",
+        ack_policy="explicit",
+        ack_wait=int(ack_wait_s * NANOSECONDS),
+        max_deliver=-1,  # we count ourselves: the server would stop without a word
+        max_ack_pending=ACK_PENDING_MAX,
+    )
+
+
+async def _fit(api: JetStreamApi, stream: StreamInfo, binding: Binding, known: ConsumerInfo) -> Consumer:
+    config, name = known.config, known.name
+    if config.deliver_subject:
+        raise Blocked(f"the consumer {name} pushes: nats.durable must name one that is pulled from")
+    if config.ack_policy != "explicit":
+        raise Blocked(f"the consumer {name} has the ack policy {config.ack_policy}: it must be explicit")
+    patterns = binding.patterns
+    wants_all = not needs_filter(stream, patterns)
+    if not config.filters or sorted(config.filters) == sorted(patterns):
+        if not config.filters and not wants_all and stream.config.retention != "limits":
+            raise Blocked(
+                f"the consumer {name} takes, and removes, more than the binding's subjects: filter it"
+            )
+        return Consumer(known, takes_all=not config.filters)
+    if binding.durable:
+        raise Blocked(
+            f"the consumer {name} takes {', '.join(config.filters)}, the binding {', '.join(patterns)}: change one of them"
+        )
+    changed = with_filters(config, () if wants_all else patterns)
+    made = await create(api, stream.config.name, msgspec.structs.replace(changed, name=name))
+    if sorted(made.config.filters) != sorted(changed.filters):
+        raise Blocked(f"the server does not let the consumer {name} take other subjects: remove it")
+    return Consumer(made, takes_all=not made.config.filters)

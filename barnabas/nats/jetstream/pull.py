@@ -1,0 +1,214 @@
+"""Pulling: asking a consumer for messages so that some are always on their way, and never more than there is room for.
+
+A pull asks for a number of bytes. The server keeps pulls and serves them as messages come, so a few small ones that
+overlap keep the connection busy, and not asking again is all that it takes to stop: nothing is lost, nothing piles up
+here. (Measured against push with flow control: the same rate and the same work for the server.)
+
+Messages do not pass here. The consumer counts them and tells what came (`received`) after each read; what the server
+says about pulls themselves comes on the same inbox without a reply subject (`status`). A server that says nothing for
+longer than it promised, or that says that the consumer is gone, ends it: `failed(why)`, once; then somebody sets the
+consumer up anew.
+
+Source: ADR-13 (pull subscriptions): status 100 idle heartbeat, 404, 408 and 409 end a pull, 503 nobody serves it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from barnabas.nats.client.errors import NatsError
+from barnabas.nats.client.headers import MalformedHeaders, find_header, read_status
+from barnabas.nats.jetstream.api import NANOSECONDS, NextRequest, encode_next
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.nats.client.client import NatsClient
+    from barnabas.runtime.interface import Runtime, Timer
+
+PULL_BYTES_MAX: Final = 1 << 20
+PULLS: Final = 3  # that may wait at the server
+MESSAGES_MAX: Final = 100_000  # of one pull: bytes are what limits it
+EXPIRES_S: Final = 30.0
+HEARTBEAT_S: Final = 5.0
+SILENCE_MAX: Final = 2.5  # heartbeats that may be late
+
+_TOO_LARGE: Final = b"409 Message Size Exceeds MaxBytes"
+_TOO_MANY_PULLS: Final = b"409 Exceeded MaxWaiting"
+
+
+class PullLimits:
+    """What a consumer allows of one pull; 0 where it says nothing."""
+
+    def __init__(self, messages: int = 0, byte_count: int = 0, expires_ns: int = 0, waiting: int = 0) -> None:
+        self.messages = min(messages, MESSAGES_MAX) if messages > 0 else MESSAGES_MAX
+        self.bytes = byte_count
+        self.expires_ns = int(EXPIRES_S * NANOSECONDS)
+        if 0 < expires_ns < self.expires_ns:
+            self.expires_ns = expires_ns
+        self.pulls = min(PULLS, waiting) if waiting > 0 else PULLS
+
+
+class Puller:
+    """The pulls of one consumer, from its making to its end. `refill` begins it."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        client: NatsClient,
+        next_subject: bytes,
+        inbox: bytes,
+        budget_bytes: int,
+        limits: PullLimits,
+        failed: Callable[[str], object],
+    ) -> None:
+        """At most about `budget_bytes` are asked for at a time, or one message that is larger."""
+        self._runtime = runtime
+        self._client = client
+        self._next_subject = next_subject
+        self._inbox = inbox
+        self._failed = failed
+        self._limits = limits
+        self._budget = budget_bytes
+        self._pull_bytes = max(1, min(PULL_BYTES_MAX, budget_bytes // PULLS))
+        if limits.bytes > 0:
+            self._pull_bytes = min(self._pull_bytes, limits.bytes)
+        self._asked_messages = 0  # that may still come
+        self._asked_bytes = 0
+        self._pulls = 0  # that the server holds
+        self._one_at_a_time = False  # the next message is larger than all the room there is
+        self._heartbeat_s = min(HEARTBEAT_S, limits.expires_ns / NANOSECONDS / 2)
+        self._heard_at = runtime.monotonic()
+        self._is_over = False
+        self._is_held = False
+        self._watch_timer: Timer = runtime.call_later(self._heartbeat_s * SILENCE_MAX, self._watch)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the server owes nothing: every pull has ended."""
+        return self._pulls == 0
+
+    def stop(self) -> None:
+        """Ask for nothing more and say nothing more. What was asked for may still come."""
+        self._is_over = True
+        self._watch_timer.cancel()
+
+    def hold(self) -> None:
+        """Ask for nothing more until `let_go`: after a while the server owes nothing (`is_idle`)."""
+        self._is_held = True
+
+    def let_go(self) -> None:
+        self._is_held = False
+
+    def refill(self, room: int) -> None:
+        """Ask for more, as far as `room` bytes go with what has been asked for already."""
+        while (
+            not self._is_over
+            and not self._is_held
+            and self._pulls < self._limits.pulls
+            and self._asked_bytes + self._pull_bytes <= max(room, self._least(room))
+        ):
+            if not self._ask():
+                return
+
+    def _least(self, room: int) -> int:
+        """A message that is larger than the budget is taken when nothing else is here."""
+        return self._pull_bytes if room >= self._budget and self._pulls == 0 else 0
+
+    def _ask(self) -> bool:
+        limits = self._limits
+        messages = 1 if self._one_at_a_time else limits.messages
+        size = 0 if self._one_at_a_time else self._pull_bytes
+        request = NextRequest(
+            batch=messages,
+            max_bytes=size,
+            expires=limits.expires_ns,
+            idle_heartbeat=int(self._heartbeat_s * NANOSECONDS),
+        )
+        try:
+            self._client.publish(self._next_subject, encode_next(request), reply=self._inbox)
+        except NatsError as error:
+            self._fail(str(error))
+            return False
+        if self._pulls == 0:
+            self._heard_at = self._runtime.monotonic()
+        self._pulls += 1
+        self._asked_messages += messages
+        self._asked_bytes += self._pull_bytes
+        return True
+
+    def received(self, messages: int, byte_count: int) -> None:
+        """So much has come since the last call: subjects, reply subjects, headers and payloads."""
+        self._heard_at = self._runtime.monotonic()
+        self._asked_messages -= messages
+        self._asked_bytes -= byte_count
+        self._one_at_a_time = False
+        # The server serves no more than was asked for, so all pulls are used up. It says so of a pull only when the next
+        # message does not fit: one whose bytes have come to the last has ended without a word.
+        if self._asked_messages <= 0 or self._asked_bytes <= 0:
+            self._forget_pulls()
+
+    def _forget_pulls(self) -> None:
+        self._pulls = self._asked_messages = self._asked_bytes = 0
+
+    def status(self, block: bytes) -> None:
+        """The server says something about pulls: this header block, without a payload."""
+        if self._is_over:
+            return
+        self._heard_at = self._runtime.monotonic()
+        try:
+            status = read_status(block)
+        except MalformedHeaders:
+            status = b""
+        code = status[:3]
+        if code == b"100":
+            return
+        if code == b"404" or code == b"408" or status.startswith(_TOO_LARGE):
+            self._ended(block, status)
+        elif status.startswith(_TOO_MANY_PULLS):
+            self._limits.pulls = max(1, self._pulls - 1)
+            self._ended(block, status)
+        elif code == b"503":
+            self._fail("the consumer is not there")
+        else:
+            self._fail(status.decode(errors="replace") or "an answer that is none")
+
+    def _ended(self, block: bytes, status: bytes) -> None:
+        """A pull is over; what it did not bring is not asked for any more."""
+        messages, byte_count = _count(block, b"Nats-Pending-Messages"), _count(block, b"Nats-Pending-Bytes")
+        self._pulls = max(0, self._pulls - 1)
+        if status.startswith(_TOO_LARGE) and byte_count >= self._pull_bytes:
+            self._enlarge()
+        self._asked_messages -= messages if messages else self._limits.messages
+        self._asked_bytes = max(0, self._asked_bytes - byte_count)
+        if self._pulls == 0 or self._asked_messages <= 0:
+            self._forget_pulls()
+
+    def _enlarge(self) -> None:
+        """Nothing fitted into a pull: the next message is larger than that."""
+        most = min(self._budget, self._limits.bytes or self._budget)
+        if self._pull_bytes < most:
+            self._pull_bytes = min(2 * self._pull_bytes, most)
+        else:
+            self._one_at_a_time = True
+
+    def _watch(self) -> None:
+        if self._is_over:
+            return
+        silence = self._runtime.monotonic() - self._heard_at
+        allowed = self._heartbeat_s * SILENCE_MAX
+        if self._pulls and silence >= allowed:
+            self._fail(f"the server has said nothing for {silence:.0f} s")
+            return
+        left = allowed - silence if self._pulls else allowed
+        self._watch_timer = self._runtime.call_later(max(left, 0.1), self._watch)
+
+    def _fail(self, why: str) -> None:
+        if not self._is_over:
+            self.stop()
+            self._failed(why)
+
+
+def _count(block: bytes, name: bytes) -> int:
+    text = find_header(block, name)
+    return int(text) if text is not None and 0 < len(text) <= 18 and text.isdigit() else 0

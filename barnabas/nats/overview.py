@@ -1,0 +1,78 @@
+"""What a broker tells of its bindings, to whoever asks: on a subject of NATS (registry.py) and as metrics (metrics.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from barnabas.nats.carrier import CarrierStats
+from barnabas.nats.core.binding import CoreBinding
+from barnabas.nats.reverse.carrier import ReverseBinding
+
+if TYPE_CHECKING:
+    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.carrier import Carrier
+    from barnabas.nats.ingest.pending_acks import AckStats
+
+PUBLISH: Final = "publish"  # the mode that a topic's way out is shown with
+PAUSED: Final = "paused"
+REFUSED: Final = "refused"
+# What a state begins with; behind a colon it says why.
+STATES: Final = ("running", "connecting", "starting", "waiting", "paused", "blocked", "refused", "idle")
+
+
+class Way(NamedTuple):
+    """One of the ways in which a topic is bound: its messages come in (the binding's mode), or records go out."""
+
+    mode: str
+    state: str
+    stats: CarrierStats
+    acks: AckStats | None = None
+
+
+class Overview(NamedTuple):
+    """A binding on this broker. `binding` is None where it can't be read; `partitions` are those led here."""
+
+    topic: str
+    binding: Binding | None
+    partitions: Sequence[int]
+    ways: Sequence[Way]
+    warning: str = ""  # what does not work as it is configured, and what to do
+
+    @property
+    def state(self) -> str:
+        """In words: of all ways if they are alike, else of each."""
+        states = {way.state: way.mode for way in self.ways}
+        if len(states) == 1:
+            return next(iter(states))
+        return ", ".join(f"{mode}: {state}" for state, mode in states.items())
+
+
+def overview(
+    binding: Binding,
+    partitions: Sequence[int],
+    carriers: Sequence[Carrier],
+    core_stats: CarrierStats,
+    warning: str = "",
+) -> Overview:
+    """`core_stats` are shown while nothing carries the binding out: it is paused."""
+    if carriers:
+        ways = sorted((_way(binding, carrier) for carrier in carriers), key=lambda way: way.mode == PUBLISH)
+    else:
+        state = PAUSED if binding.paused else "idle"
+        modes = [binding.mode] if binding.ingests else []
+        modes += [PUBLISH] if binding.publishes else []
+        ways = [Way(mode, state, core_stats if mode == binding.mode else CarrierStats()) for mode in modes]
+    return Overview(binding.topic, binding, partitions, ways, warning)
+
+
+def refused_overview(topic: str, why: str, partitions: Sequence[int]) -> Overview:
+    return Overview(topic, None, partitions, [Way("", f"{REFUSED}: {why}", CarrierStats())])
+
+
+def _way(binding: Binding, carrier: Carrier) -> Way:
+    if isinstance(carrier, CoreBinding):
+        carrier.count()
+        return Way(binding.mode, carrier.state, carrier.stats, carrier.ingest.ack_stats)
+    mode = PUBLISH if isinstance(carrier, ReverseBinding) or not binding.ingests else binding.mode
+    return Way(mode, carrier.state, carrier.stats)

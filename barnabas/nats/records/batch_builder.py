@@ -1,0 +1,197 @@
+"""Kafka record batches (format 2) of the tails of records, for one partition.
+
+Tails (see `records/parts.py`) are collected while a piece of socket data is parsed; `finish` then makes all of them
+records at once: what stands in front of each comes from tables, one join copies every byte once, and the batch header
+is written into the joined bytes. Batches are uncompressed, CreateTime, and without a producer id; those of a stream's
+messages say whose they are, as others may write records with the same headers.
+
+The timestamp is one for all (core messages: when they were received) or each record's own (`add_at`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from barnabas.nats.records.parts import VARINT_COUNT, VARINTS
+from barnabas.wire.primitives import varint
+from barnabas.wire.record_batch import (
+    BRIDGED_FLAG,
+    HEADER_SIZE,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    BatchHeader,
+    seal_batch,
+)
+
+_ROOM: Final = bytes(HEADER_SIZE)
+# What stands between a record's length and its tail when it is the i-th and its timestamp the base: attributes 0,
+# timestamp delta 0, offset delta i.
+_HEADS: Final = tuple(b"\0\0" + delta for delta in VARINTS)
+
+
+class Batch(msgspec.Struct, gc=False):
+    """A batch to append: record number `first` of those that were collected, and the `header.record_count - 1` next.
+
+    `records` is the whole of it, writable (a log assigns offsets in place), `header` what stands at its beginning.
+    """
+
+    records: memoryview
+    header: BatchHeader
+    first: int
+
+
+class TooLarge(msgspec.Struct, gc=False):
+    """Record number `first` of those that were collected, which no batch can hold: it alone would need `size` bytes."""
+
+    first: int
+    size: int
+    tail: bytes
+
+
+class BatchBuilder:
+    """What arrived for one partition since the last `finish`.
+
+    `tails` is there to be appended to directly, which is what the encoder does; the list stays the same one. Either
+    every record has a timestamp of its own or none has.
+    """
+
+    __slots__ = ("_attributes", "tails", "timestamps")
+
+    def __init__(self, *, is_bridged: bool = False) -> None:
+        """`is_bridged`: of a stream's messages, see BatchHeader.is_bridged."""
+        self._attributes = BRIDGED_FLAG if is_bridged else 0
+        self.tails: list[bytes] = []
+        self.timestamps: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.tails)
+
+    def add(self, tail: bytes) -> int:
+        """Takes a record whose timestamp `finish` will give; returns its number, from 0 after each `finish`."""
+        self.tails.append(tail)
+        return len(self.tails) - 1
+
+    def add_at(self, tail: bytes, timestamp_ms: int) -> int:
+        """As `add`, with a timestamp of its own."""
+        self.timestamps.append(timestamp_ms)
+        self.tails.append(tail)
+        return len(self.tails) - 1
+
+    def finish(self, timestamp_ms: int, size_max: int) -> list[Batch | TooLarge]:
+        """All records as batches of at most `size_max` bytes, in their order; the builder is empty then.
+
+        `timestamp_ms` counts for records without a timestamp of their own. Mostly this is one batch.
+        """
+        tails = self.tails
+        if not tails:
+            return []
+        timestamps = self.timestamps
+        assert not timestamps or len(timestamps) == len(tails), "timestamps for some of the records only"
+        if timestamps:
+            base = timestamps[0]
+            batch = _assemble(tails, _heads_at(timestamps, base), base, max(timestamps), self._attributes)
+        else:
+            batch = _assemble(tails, _heads(len(tails)), timestamp_ms, timestamp_ms, self._attributes)
+        if len(batch.records) <= size_max:
+            finished: list[Batch | TooLarge] = [batch]
+        else:
+            finished = _split(tails, timestamps or [timestamp_ms] * len(tails), size_max, self._attributes)
+        tails.clear()
+        timestamps.clear()
+        return finished
+
+
+def _heads(count: int) -> Sequence[bytes]:
+    if count <= VARINT_COUNT:
+        return _HEADS[:count]
+    return [*_HEADS, *(_head(0, index) for index in range(VARINT_COUNT, count))]
+
+
+def _heads_at(timestamps: Sequence[int], base: int) -> Sequence[bytes]:
+    if len(timestamps) <= VARINT_COUNT and base <= min(timestamps) and max(timestamps) - base < VARINT_COUNT:
+        return [
+            head if time == base else b"\0" + VARINTS[time - base] + delta
+            for time, head, delta in zip(timestamps, _HEADS, VARINTS, strict=False)
+        ]
+    return [_head(time - base, index) for index, time in enumerate(timestamps)]
+
+
+def _head(timestamp_delta: int, offset_delta: int) -> bytes:
+    return b"\0" + varint(timestamp_delta) + varint(offset_delta)
+
+
+def _assemble(
+    tails: Sequence[bytes], heads: Sequence[bytes], base: int, timestamp_max: int, attributes: int
+) -> Batch:
+    """One batch; as many heads as tails."""
+    try:
+        sizes = [VARINTS[len(head) + len(tail)] for head, tail in zip(heads, tails, strict=True)]
+    except IndexError:  # one beyond the table
+        sizes = [varint(len(head) + len(tail)) for head, tail in zip(heads, tails, strict=True)]
+    count = len(tails)
+    pieces = [_ROOM] * (3 * count + 1)
+    pieces[1::3] = sizes
+    pieces[2::3] = heads
+    pieces[3::3] = tails
+    batch = bytearray().join(pieces)
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=2,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=count - 1,
+        base_timestamp=base,
+        max_timestamp=timestamp_max,
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_PRODUCER_EPOCH,
+        base_sequence=NO_SEQUENCE,
+        record_count=count,
+    )
+    seal_batch(batch, header)
+    return Batch(memoryview(batch), header, 0)
+
+
+def _split(
+    tails: list[bytes], timestamps: list[int], size_max: int, attributes: int
+) -> list[Batch | TooLarge]:
+    """As few batches as hold the records in their order, each filled as far as it goes."""
+    finished: list[Batch | TooLarge] = []
+    heads: list[bytes] = []
+    first = size = 0
+
+    def close(end: int) -> None:
+        if heads:
+            times = timestamps[first:end]
+            batch = _assemble(tails[first:end], heads, times[0], max(times), attributes)
+            batch.first = first
+            finished.append(batch)
+            heads.clear()
+
+    for index, tail in enumerate(tails):
+        head = _head(timestamps[index] - timestamps[first], index - first)
+        needed = _record_size(head, tail)
+        if not heads or size + needed > size_max:
+            close(index)
+            first = index
+            head = _head(0, 0)
+            needed = _record_size(head, tail)
+            size = HEADER_SIZE
+            if size + needed > size_max:
+                finished.append(TooLarge(index, size + needed, tail))
+                continue
+        heads.append(head)
+        size += needed
+    close(len(tails))
+    return finished
+
+
+def _record_size(head: bytes, tail: bytes) -> int:
+    size = len(head) + len(tail)
+    return len(varint(size)) + size

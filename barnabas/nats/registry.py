@@ -1,0 +1,182 @@
+"""What a broker tells of its bindings on the subject $BARNABAS.BINDINGS, on each of its connections.
+
+It is for people, as `nats req '$BARNABAS.BINDINGS' ''` shows it, and for publishers that wait for acknowledgements: a
+message on a subject that several topics are bound to is acknowledged by the leader of one partition of each, so a
+publisher has to know how many answers to expect. Every broker answers for the topics of which it leads partitions:
+
+    request: a subject, for the bindings of this connection that take it; or nothing, for all of them, and on the
+             connection without a name (nats.servers) for those of the others, too: an account learns of no other one
+    answer:  {"broker": 1, "cluster": "...", "bindings": [{"topic": "orders", "connection": "", "subjects": ["orders.>"],
+              "exclude": [], "mode": "core", "partitions": [0, 2], "acks": "header", "expected_acks": 1,
+              "state": "running", "ways": [{"mode": "core", "state": "running", "messages_in": 17, ..., "gaps":
+              [{"begin_ms": 1700000000000, "end_ms": 1700000001000, "cause": "...", "lost_at_most": null}]}]}]}
+
+`expected_acks` is how many answers a message that asks for one gets from this topic, from all brokers together: 1, or 0
+when the binding is paused or answers none. Whoever asks adds those of different topics and not of different brokers.
+`state` says why when it is not running, and `warning`, where there is one, which messages will be refused; a binding that can't be read has no more than a topic and that. Counters are since
+the binding was started here; the end of a gap is 0 while it lasts, and `lost_at_most` an estimate.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from barnabas.controller.nats.bound import CORE, Binding
+from barnabas.controller.nats.subjects import compile_filter, is_valid_subject
+from barnabas.nats.client.errors import NatsError
+
+if TYPE_CHECKING:
+    from barnabas.nats.carrier import Gap
+    from barnabas.nats.client.client import NatsClient
+    from barnabas.nats.overview import Overview, Way
+
+SUBJECT: Final = "$BARNABAS.BINDINGS"
+SUBJECT_BYTES_MAX: Final = 4096
+GAPS_TOLD_MAX: Final = 10  # the newest
+ANSWER_SHARE: Final = 0.9  # of what the server takes as one message
+FILTERS_KEPT_MAX: Final = 2048
+# Anybody may ask, as often as he likes: no more of the broker's time goes into answers than this.
+TIME_SHARE: Final = 0.1
+TIME_AT_ONCE_S: Final = 0.2
+
+
+def describe(
+    overviews: Iterable[Overview],
+    broker_id: int,
+    cluster_id: str,
+    subject: bytes = b"",
+    *,
+    connection: str = "",
+    bytes_max: int = 1 << 20,
+) -> bytes:
+    """The answer to a request with this payload on this connection. What is no subject to publish to matches nothing.
+    Where it would be larger than `bytes_max`, states alone are told, and then as many as fit ("truncated": true)."""
+    found = sorted(
+        (
+            each
+            for each in overviews
+            if (_takes(each.binding, connection, subject) if subject else _shows(each.binding, connection))
+        ),
+        key=lambda each: each.topic,
+    )
+    head: dict[str, object] = {"broker": broker_id, "cluster": cluster_id}
+    answer = _json({**head, "bindings": [_entry(each, is_short=False) for each in found]})
+    if len(answer) <= bytes_max:
+        return answer
+    entries: list[dict[str, object]] = []
+    size = len(_json(head)) + 50
+    for each in found:
+        entry = _entry(each, is_short=True)
+        size += len(_json(entry)) + 1
+        if size > bytes_max:
+            return _json({**head, "truncated": True, "bindings": entries})
+        entries.append(entry)
+    return _json({**head, "bindings": entries})
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _shows(binding: Binding | None, connection: str) -> bool:
+    return not connection or (binding is not None and binding.connection == connection)
+
+
+def _takes(binding: Binding | None, connection: str, subject: bytes) -> bool:
+    if binding is None or not binding.ingests or binding.connection != connection:
+        return False
+    if len(subject) > SUBJECT_BYTES_MAX or not is_valid_subject(subject):
+        return False
+    return _filter(binding.patterns, binding.unwanted)(subject)
+
+
+_filter = lru_cache(maxsize=FILTERS_KEPT_MAX)(compile_filter)
+
+
+def _entry(told: Overview, *, is_short: bool) -> dict[str, object]:
+    binding = told.binding
+    if binding is None:
+        return {"topic": told.topic, "partitions": sorted(told.partitions), "state": told.state}
+    answers = binding.ingests and binding.mode == CORE and binding.acks != "off" and not binding.paused
+    entry: dict[str, object] = {
+        "topic": told.topic,
+        "connection": binding.connection,
+        "subjects": list(binding.patterns),
+        "exclude": list(binding.excludes),
+        "mode": binding.mode,
+        "partitions": sorted(told.partitions),
+        "acks": binding.acks if binding.ingests and binding.mode == CORE else "off",
+        "expected_acks": int(answers),
+        "state": told.state,
+    }
+    if binding.publishes:
+        entry["publish"] = binding.published_pattern
+    if told.warning:
+        entry["warning"] = told.warning
+    if not is_short:
+        entry["ways"] = [_way(way) for way in told.ways]
+    return entry
+
+
+def _way(way: Way) -> dict[str, object]:
+    stats = way.stats
+    return {
+        "mode": way.mode,
+        "state": way.state,
+        "messages_in": stats.messages_in,
+        "messages_out": stats.messages_out,
+        "appended": stats.appended,
+        "duplicates": stats.duplicates,
+        "refused": stats.refused,
+        "dead_letters": stats.dead_letters,
+        "too_large": stats.too_large,
+        "looped": stats.looped,
+        "redelivered": stats.redelivered,
+        "lag": stats.lag,
+        "reconnects": stats.reconnects,
+        "lost_estimate": stats.lost_estimate,
+        "gap_count": stats.gap_count,
+        "gap_seconds": stats.gap_ms / 1000,
+        "gaps": [_gap(gap) for gap in list(stats.gaps)[-GAPS_TOLD_MAX:]],
+    }
+
+
+def _gap(gap: Gap) -> dict[str, object]:
+    return {
+        "begin_ms": gap.begin_ms,
+        "end_ms": gap.end_ms,
+        "cause": gap.cause,
+        "lost_at_most": gap.lost_at_most if gap.lost_at_most >= 0 else None,
+    }
+
+
+class BindingsService:
+    """Answers the requests that come in on one connection. `tell(payload, bytes_max)` makes the answer. Who asks while
+    there is no time left (`now`, in seconds, tells it) asks again."""
+
+    def __init__(
+        self, client: NatsClient, tell: Callable[[bytes, int], bytes], now: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._tell = tell
+        self._now = now
+        self._left_s = TIME_AT_ONCE_S
+        self._answered_at_s = now()
+        client.subscribe(SUBJECT, self._asked)
+
+    def _asked(self, _subject: bytes, reply: bytes, _header_block: bytes, payload: bytes) -> None:
+        if not reply or reply.startswith(b"$"):  # who may not publish to the server is not to have us do it
+            return
+        begun_s = self._now()
+        self._left_s = min(TIME_AT_ONCE_S, self._left_s + TIME_SHARE * (begun_s - self._answered_at_s))
+        if self._left_s > 0:
+            info = self._client.info
+            bytes_max = int((info.max_payload if info is not None else 1 << 20) * ANSWER_SHARE)
+            with suppress(NatsError, ValueError):  # who asked asks again
+                self._client.publish(reply, self._tell(payload, bytes_max))
+        self._answered_at_s = self._now()
+        self._left_s -= self._answered_at_s - begun_s

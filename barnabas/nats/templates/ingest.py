@@ -1,0 +1,340 @@
+"""What comes in for the topics that a template makes of subjects (nats.topic.template).
+
+Every broker of the cluster listens, whichever partitions it has, because any of them may come to lead one of a topic
+that does not exist yet. A topic of the template is one that says so: its config nats.template.of names the bound topic.
+For each there is an ingest, as if it were bound itself: the leaders of its partitions append, followers in sync keep
+ledgers, and others drop what comes.
+
+A subject whose topic is not there yet has it created; its messages wait in their order, at every broker, until this
+broker knows the topic and what it is to it. Which topics there may be, the controller alone decides (at most
+nats.topic.max), so that all brokers do the same with a message. One that has no topic is a dead letter of the leader of
+the bound topic's partition that the subject's hash gives.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from barnabas.controller.metadata.image import TOPIC_RESOURCE
+from barnabas.controller.nats.binding import TEMPLATE_OF
+from barnabas.nats.client.errors import NatsError
+from barnabas.nats.client.headers import find_header
+from barnabas.nats.client.lines import pub
+from barnabas.nats.cluster.roles import roles_of
+from barnabas.nats.cluster.turns import Turns, turn_of
+from barnabas.nats.core.alignment import Alignment
+from barnabas.nats.ingest.acks import KAFKA_ACK, NO_ACK, PubAckBytes, ack_level
+from barnabas.nats.ingest.dead_letters import DeadLetters, record_of_message
+from barnabas.nats.ingest.ingest import Ingest
+from barnabas.nats.ingest.pending_acks import AckStats
+from barnabas.nats.records.partitioners import positive_murmur2
+from barnabas.nats.records.routes import Wanted
+from barnabas.nats.templates.routes import Derived, Router, Sink
+from barnabas.nats.templates.topics import Coming, TopicMaker, is_of_template
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.requests.services import Services
+    from barnabas.controller.metadata.image import TopicImage
+    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.carrier import CarrierStats
+    from barnabas.nats.client.client import NatsClient
+    from barnabas.nats.core.shadow import Lapse, Shadow
+    from barnabas.nats.ingest.budget import Budget
+    from barnabas.nats.ingest.lane import Lane
+
+log = logging.getLogger("barnabas.nats")
+
+LOOK_EVERY_S: Final = 1.0  # at ingests that nothing comes for
+_NOTHING: Final[Mapping[int, Partition]] = {}
+_NONE: Final[frozenset[int]] = frozenset()
+
+
+class TemplateIngest:
+    """Of one binding with a template; used as an `Ingest` is, where "its partitions" are those of the bound topic."""
+
+    def __init__(
+        self,
+        services: Services,
+        client: NatsClient,
+        binding: Binding,
+        partition_count: int,
+        stats: CarrierStats,
+        budget: Budget,
+        rejects: DeadLetters,
+    ) -> None:
+        self.binding = binding
+        self.partition_count = partition_count
+        self.stats = stats
+        self.ack_stats = AckStats()
+        self.touched: dict[Ingest, None] = {}  # since `close`
+        self.is_new_binding = False
+        self.shadows: Mapping[int, Shadow] = {}  # its topics have them
+        self.joining: Mapping[int, Partition] = _NOTHING
+        self.on_lapses: Callable[[list[tuple[Partition, Lapse]]], object] = lambda _: None
+        self._listens_since_ms = 0
+        self._services = services
+        self._client = client
+        self._budget = budget
+        self._rejects = rejects
+        self._topics: dict[str, Derived] = {}
+        self._maker = TopicMaker(services, binding, budget, self._resolve)
+        self._routers: list[Router] = []
+        self._leading: frozenset[int] = _NONE
+        self._has_looked = False
+        self._look_at_s = 0.0
+
+    # -- as an ingest
+
+    @property
+    def lanes(self) -> Mapping[tuple[str, int], Lane]:
+        return {
+            (name, index): lane
+            for name, derived in self._topics.items()
+            for index, lane in derived.ingest.lanes.items()
+        }
+
+    @property
+    def problem(self) -> str:
+        """Why messages wait for topics, "" when nothing keeps them from being created."""
+        return self._maker.problem
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that came is in the logs, as far as that is this broker's matter."""
+        return self._maker.is_idle and all(
+            derived.ingest.is_whole for derived in self._topics.values() if derived.ingest.lanes
+        )
+
+    def encoder(self, wanted: Wanted | None = None) -> Router:
+        """One for each subscription; `wanted` says of a subject whether this one takes it."""
+        router = Router(self.route, wanted, self.touched)
+        self._routers.append(router)
+        return router
+
+    def rebind(self, binding: Binding, partition_count: int) -> None:
+        """As Ingest.rebind. Messages that wait for their topic go on doing so, under the name that it had when they came."""
+        self.close()
+        self.binding = binding
+        self.partition_count = partition_count
+        self._maker.binding = binding
+        self._routers.clear()
+        for name, derived in self._topics.items():
+            derived.rebind(self._binding_of(name), derived.ingest.partition_count)
+
+    def serve(
+        self,
+        leading: Mapping[int, Partition],
+        following: Mapping[int, Partition] = _NOTHING,  # noqa: ARG002
+        coming: frozenset[int] = _NONE,  # noqa: ARG002
+        joining: Mapping[int, Partition] = _NOTHING,  # noqa: ARG002
+    ) -> None:
+        """These partitions of the bound topic are led here: for messages that can't be stored."""
+        self._leading = frozenset(leading)
+        if not self._has_looked:
+            self._has_looked = True
+            self.topics_changed(_topics_of(self._services, self.binding.topic), is_settled=True)
+
+    def close(self) -> None:
+        """Append what was gathered."""
+        now_s = self._services.runtime.monotonic()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + LOOK_EVERY_S
+            for derived in self._topics.values():
+                derived.ingest.close()
+        else:
+            for ingest in self.touched:
+                ingest.close()
+        self.touched.clear()
+
+    def end(self) -> None:
+        """For good: append what is gathered, and drop what waits."""
+        self.stats.lost_estimate += self._maker.close()
+        for name in sorted(self._topics):
+            self._topics.pop(name).stop()
+
+    def subscribed_anew(self) -> None:
+        """What was published before is not delivered any more."""
+        for derived in self._topics.values():
+            derived.ingest.subscribed_anew()
+
+    def lapses(self, since_ms: int, cause: str) -> None:
+        """As Ingest.lapses."""
+        self._listens_since_ms = 0
+        for derived in self._topics.values():
+            derived.ingest.lapses(since_ms, cause)
+
+    def listens(self, now_ms: int) -> None:
+        """As Ingest.listens."""
+        self._listens_since_ms = now_ms
+        for derived in self._topics.values():
+            derived.ingest.listens(now_ms)
+
+    def may_take_over(self, topic: str, index: int, broker: int, broker_epoch: int | None) -> bool:
+        """As Alignment.may_take_over, of one of the topics."""
+        derived = self._topics.get(topic)
+        return derived is None or derived.alignment.may_take_over(index, broker, broker_epoch)
+
+    # -- topics
+
+    def names_of(self, topic_ids: Container[bytes]) -> list[str]:
+        """Those of these topics that are of the template, also when they are gone."""
+        return [name for name, derived in self._topics.items() if derived.topic_id in topic_ids]
+
+    def topics_changed(self, names: Sequence[str], *, is_settled: bool) -> None:
+        """Topics with these names have been created, changed or removed, or have other configs, or other leaders."""
+        has_changed = False
+        image = self._services.controller.image
+        for name in names:
+            topic = image.topics.get(name)
+            derived = self._topics.get(name)
+            is_ours = topic is not None and is_of_template(image, name, self.binding.topic)
+            if derived is not None and (topic is None or not is_ours or derived.topic_id != topic.topic_id):
+                self._topics.pop(name).stop()
+                self.touched.pop(derived.ingest, None)
+                derived = None
+                has_changed = True
+            if topic is not None and is_ours:
+                if derived is None:
+                    derived = self._topics[name] = self._derive(topic)
+                    has_changed = True
+                self._serve(derived, topic, is_settled)
+        if names:
+            self._maker.topics_changed()
+        if has_changed:
+            self._forget()
+        for name in names:
+            self._resolve(name)
+
+    def _derive(self, topic: TopicImage) -> Derived:
+        services, name = self._services, topic.name
+        ingest = Ingest(
+            services.runtime,
+            self._binding_of(name),
+            len(topic.partitions),
+            self.stats,
+            services.cluster_id,
+            self._client.publish_encoded,
+            self._budget,
+            self._rejects,
+        )
+        ingest.ack_stats = self.ack_stats
+        ingest.on_lapses = lambda found: self.on_lapses(found)
+        if self._listens_since_ms:
+            ingest.listens(self._listens_since_ms)
+        alignment = Alignment(
+            services.runtime,
+            self._client,
+            ingest,
+            services.cluster_id,
+            services.partitions.replication,
+            lambda: self._listens_since_ms > 0,
+        )
+        turns = Turns(services.runtime, self._client, name, services.cluster_id)
+        return Derived(topic, ingest, alignment, turns)
+
+    def _serve(self, derived: Derived, topic: TopicImage, is_settled: bool) -> None:
+        count = len(topic.partitions)
+        if derived.partition_count != count:
+            derived.partition_count = count
+
+            def grow() -> None:
+                derived.rebind(derived.ingest.binding, count)
+                self._forget()
+
+            turn = turn_of(self._services, topic, derived.ingest.binding)
+            if turn is None:
+                grow()
+            else:
+                derived.plan(turn, grow)
+        derived.serve(roles_of(self._services, topic, is_settled=is_settled))
+
+    def _binding_of(self, name: str) -> Binding:
+        return msgspec.structs.replace(self.binding, topic=name, topic_template=None)
+
+    def _forget(self) -> None:
+        for router in self._routers:
+            router.by_subject.clear()
+
+    # -- messages
+
+    def route(self, subject: bytes) -> tuple[Sink, Ingest | None]:
+        """Who takes the messages of a subject, and the ingest that this touches."""
+        template = self.binding.topic_template
+        assert template is not None
+        name = template.expand(subject)
+        if name is None:
+            why = f"{template.text} makes no topic's name of the subject"
+            return partial(self._reject, ErrorCode.INVALID_TOPIC_EXCEPTION, why), None
+        derived = self._topics.get(name)
+        if derived is not None:
+            return derived.take, derived.ingest
+        refused = self._maker.refusal(name, len(self._topics))
+        if refused is not None:
+            return partial(self._reject, *refused), None
+        return self._maker.want(name).take, None
+
+    def _resolve(self, name: str) -> None:
+        """If it is clear now what becomes of the messages that wait for this topic, let it."""
+        derived = self._topics.get(name)
+        if derived is not None:
+            coming = self._maker.take(name)
+            if coming is not None:
+                self._let_go(coming, derived.take)
+                derived.ingest.close()
+            return
+        if not self._maker.is_wanted(name):
+            return
+        refused = self._maker.refusal(name, len(self._topics))
+        if refused is not None:
+            coming = self._maker.take(name)
+            assert coming is not None
+            self._let_go(coming, partial(self._reject, *refused))
+
+    def _let_go(self, coming: Coming, sink: Sink) -> None:
+        for message in coming.waiting:
+            sink(*message)
+        coming.emptied()
+
+    def _reject(
+        self,
+        error: ErrorCode,
+        why: str,
+        subject: bytes,
+        reply: bytes,
+        header_block: bytes,
+        payload: bytes,
+    ) -> None:
+        partition = positive_murmur2(subject) % self.partition_count
+        if partition not in self._leading:
+            return  # another broker's matter
+
+        def answer(error: ErrorCode, why: str) -> None:
+            if ack_level(self.binding.acks)(reply, find_header(header_block, KAFKA_ACK)) == NO_ACK:
+                return
+            body = PubAckBytes(self.binding.topic, partition).failed(error, why)
+            try:
+                self._client.publish_encoded(pub(reply, body, b"", b""), 1)
+            except (NatsError, ValueError):
+                self.ack_stats.unsent += 1
+            else:
+                self.ack_stats.refused += 1
+
+        now_ms = self._services.runtime.time_ms()
+        record = record_of_message(subject, reply, header_block, payload, now_ms)
+        self._rejects.put(record, error, why, answer)
+
+
+def _topics_of(services: Services, bound: str) -> list[str]:
+    """The topics that are of this one's template, by name."""
+    return sorted(
+        name
+        for (kind, name), configs in services.controller.image.configs.items()
+        if kind == TOPIC_RESOURCE and configs.get(TEMPLATE_OF) == bound
+    )

@@ -1,0 +1,214 @@
+"""Topics that a template asks for: the messages that wait for them, and the controller that is asked to create them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from barnabas.broker.cluster.topic_creation import have_topics_created
+from barnabas.controller.nats.binding import PREFIX, TEMPLATE_OF
+from barnabas.controller.operations.topics import NewTopic
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.requests.services import Services
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.ingest.budget import Budget
+
+log = logging.getLogger("barnabas.nats")
+
+TOGETHER_MAX: Final = 50  # topics of one request
+RETRY_S: Final = 0.5
+RETRIED_S: Final = 30.0  # then their messages are refused
+REFUSED_S: Final = 30.0  # what the controller has refused, it is not asked again
+REFUSED_MAX: Final = 10_000
+TOPIC_BYTES: Final = 500  # that a topic which is waited for takes in memory, about
+MESSAGE_BYTES: Final = 200  # beside what is in it
+_FOR_NOW: Final = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.INVALID_REPLICATION_FACTOR,  # brokers that are away come back
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+
+Message: TypeAlias = tuple[bytes, bytes, bytes, bytes]
+Refusal: TypeAlias = tuple[ErrorCode, str]
+
+
+def is_of_template(image: MetadataImage, topic: str, bound: str) -> bool:
+    """Whether a topic that exists takes the messages of the template of `bound`."""
+    configs = image.topic_configs(topic)
+    takes_its_own = any(configs.get(f"nats.{name}") for name in ("subjects", "bucket", "stream"))
+    return configs.get(TEMPLATE_OF) == bound and topic != bound and not takes_its_own
+
+
+class Coming:
+    """A topic that is waited for, and what has come for it."""
+
+    def __init__(self, budget: Budget, until_s: float) -> None:
+        self.waiting: list[Message] = []
+        self.until_s = until_s
+        self._budget = budget
+        self._size = TOPIC_BYTES
+        budget.note(self, self._size)
+
+    def take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+        self.waiting.append((subject, reply, header_block, payload))
+        self._size += len(subject) + len(reply) + len(header_block) + len(payload) + MESSAGE_BYTES
+        self._budget.note(self, self._size)
+
+    def emptied(self) -> int:
+        """Nothing waits any more; how many did."""
+        count = len(self.waiting)
+        self.waiting = []
+        self._budget.note(self, 0)
+        return count
+
+
+class TopicMaker:
+    """For one binding. `resolve(name)` is called when the controller has answered for a topic."""
+
+    def __init__(
+        self, services: Services, binding: Binding, budget: Budget, resolve: Callable[[str], object]
+    ) -> None:
+        self.binding = binding
+        self._services = services
+        self._budget = budget
+        self._resolve = resolve
+        self._coming: dict[str, Coming] = {}
+        self._to_ask: list[str] = []
+        self._is_asking = False
+        self._refused: dict[str, tuple[float, Refusal]] = {}  # until when
+        self._is_closed = False
+        self.problem = ""  # why topics that are waited for are not there yet
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._coming
+
+    def is_wanted(self, name: str) -> bool:
+        return name in self._coming
+
+    def want(self, name: str) -> Coming:
+        """Have the topic created; its messages wait here."""
+        coming = self._coming.get(name)
+        if coming is None:
+            until_s = self._services.runtime.monotonic() + RETRIED_S
+            coming = self._coming[name] = Coming(self._budget, until_s)
+            self._to_ask.append(name)
+            if not self._is_asking:
+                self._is_asking = True
+                self._services.runtime.call_soon(self._ask)  # with what else comes at the same time
+        return coming
+
+    def take(self, name: str) -> Coming | None:
+        """It is waited for no more."""
+        return self._coming.pop(name, None)
+
+    def refusal(self, name: str, count: int) -> Refusal | None:
+        """Why this topic, which does not take the messages now, never will, as far as is known; there are `count`."""
+        bound = self.binding.topic
+        image = self._services.controller.image
+        if name == bound:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"the template leads back to the bound topic {bound}"
+        if name in image.topics:
+            if is_of_template(image, name, bound):
+                return None
+            why = f"topic {name} is not one of the template's: set {TEMPLATE_OF}={bound} on it to make it one"
+            return ErrorCode.TOPIC_ALREADY_EXISTS, why
+        if count >= self.binding.topic_max:
+            why = f"topic {name} would be one more than nats.topic.max={self.binding.topic_max} of {bound}"
+            return ErrorCode.POLICY_VIOLATION, why
+        found = self._refused.get(name)
+        if found is not None and found[0] > self._services.runtime.monotonic():
+            return found[1]
+        return None
+
+    def topics_changed(self) -> None:
+        """Other topics exist, or have other configs: what was refused may not be now."""
+        self._refused.clear()
+
+    def close(self) -> int:
+        """For good; how many messages waited."""
+        self._is_closed = True
+        coming, self._coming = self._coming, {}
+        return sum(each.emptied() for each in coming.values())
+
+    # -- asking the controller
+
+    def _ask(self) -> None:
+        image = self._services.controller.image
+        names = [name for name in self._to_ask[:TOGETHER_MAX] if name in self._coming]
+        del self._to_ask[:TOGETHER_MAX]
+        bound = image.topics.get(self.binding.topic)
+        if self._is_closed or bound is None or not names:
+            self._is_asking = False
+            self._ask_on()
+            return
+        configs = [
+            (name, value)
+            for name, value in image.topic_configs(bound.name).items()
+            if not name.startswith(PREFIX)
+        ]
+        topics = [
+            NewTopic(
+                name,
+                len(bound.partitions),
+                len(bound.partitions[0].replicas),
+                configs=[*configs, (TEMPLATE_OF, bound.name)],
+            )
+            for name in names
+        ]
+        have_topics_created(self._services.to_controller, topics, self._answered)
+
+    def _answered(self, results: dict[str, tuple[ErrorCode, str]]) -> None:
+        self._is_asking = False
+        if self._is_closed:
+            return
+        runtime = self._services.runtime
+        now_s = runtime.monotonic()
+        again: list[str] = []
+        for name, (error, message) in sorted(results.items()):
+            coming = self._coming.get(name)
+            if coming is None:
+                continue
+            if not error:
+                self.problem = ""
+                log.info("topic %s: created %s for its template", self.binding.topic, name)
+                if name not in self._services.controller.image.topics:
+                    again.append(name)  # removed already
+            elif error in _FOR_NOW and now_s < coming.until_s:
+                if not self.problem:
+                    log.warning(
+                        "topic %s: can't create %s yet: %s", self.binding.topic, name, message or error.name
+                    )
+                self.problem = f"topic {name} can't be created yet: {message or error.name}"
+                again.append(name)
+            else:
+                if len(self._refused) >= REFUSED_MAX:
+                    self._refused.clear()
+                why = f"topic {name} can't be created: {message or error.name}"
+                self._refused[name] = now_s + REFUSED_S, (error, why)
+                self.problem = ""
+            self._resolve(name)
+        if again:
+            runtime.call_later(RETRY_S, lambda: self._ask_again(again))
+        self._ask_on()
+
+    def _ask_again(self, names: list[str]) -> None:
+        self._to_ask += names
+        self._ask_on()
+
+    def _ask_on(self) -> None:
+        if self._to_ask and not self._is_asking and not self._is_closed:
+            self._is_asking = True
+            self._services.runtime.call_soon(self._ask)

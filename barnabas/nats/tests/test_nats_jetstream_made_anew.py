@@ -1,0 +1,77 @@
+"""Streams that are removed and made anew while they are taken at least once, and servers that lie about their numbers, at a
+real nats-server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from barnabas.nats.cluster.foreign import ForeignProducer
+from barnabas.nats.jetstream.at_least_once import AtLeastOnce
+from barnabas.nats.tests.stream_world import StreamWorld, binding
+from barnabas.testing.nats_server import NatsServer
+
+
+@pytest.fixture
+def world(nats_server: Callable[..., NatsServer]) -> Iterator[StreamWorld]:
+    world = StreamWorld(nats_server(jetstream=True))
+    world.until(lambda: world.client.is_connected)
+    yield world
+    world.close()
+
+
+def often(world: StreamWorld) -> AtLeastOnce:
+    """A carrier that is started."""
+    carrier = AtLeastOnce(
+        world.runtime,
+        world,
+        binding(nats_delivery="at-least-once"),
+        partition_count=lambda: world.world.count,
+        cluster_id="cluster",
+        producer=ForeignProducer(cast(Any, None)),
+        ack_wait_s=1,
+    )
+    carrier.start(world.leading)
+    return carrier
+
+
+@pytest.mark.parametrize("is_exact", [True, False])
+@pytest.mark.parametrize(
+    "numbers", ["1.6.6.%s.0" % ("9" * 25), "1.%s.6.1700000000000000000.0" % ("9" * 30), "1.6"]
+)
+def test_numbers_that_no_log_takes_cost_their_message_alone(
+    world: StreamWorld, caplog: pytest.LogCaptureFixture, is_exact: bool, numbers: str
+) -> None:
+    world.add()
+    world.publish(0, 5)
+    carrier = world.carrier() if is_exact else often(world)
+    try:
+        world.until(lambda: world.count() == 5)
+        run = carrier._run
+        assert run is not None
+        for _ in range(100):
+            carrier._take(b"a.1", run.prefix + numbers.encode(), b"", b"-1")
+        carrier.on_read()
+        world.publish(5, 15)
+        world.until(lambda: world.count() == 20)
+        assert world.values() == list(range(20))
+        assert len([each for each in caplog.records if each.levelname == "WARNING"]) <= 1
+    finally:
+        carrier.stop()
+
+
+def test_what_a_stream_holds_that_was_made_anew_is_taken(world: StreamWorld) -> None:
+    world.add()
+    world.publish(0, 20)
+    carrier = often(world)
+    try:
+        world.until(lambda: world.count() == 20)
+        world.run(world.jetstream.delete_stream("S"))
+        world.add()
+        world.publish(20, 20)
+        world.until(lambda: world.count() == 40)
+        assert world.values() == list(range(40))
+    finally:
+        carrier.stop()

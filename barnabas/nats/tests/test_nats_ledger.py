@@ -1,0 +1,86 @@
+"""The ledger against two plain lists."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.nats.core.ledger import COMPACT_FROM, Ledger
+
+TAILS = st.sampled_from([b"a", b"b", b"c", b"dd"])
+STEPS = st.lists(st.tuples(st.sampled_from(["received", "stored", "cut", "expire"]), TAILS))
+
+
+class Model:
+    """Oldest first, equal ones are found from the front."""
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[int, bytes, int]] = []
+        self.ahead: list[tuple[int, bytes]] = []
+
+    def step(self, what: str, tail: bytes, now: int) -> None:
+        if what == "expire":
+            self.pending = [entry for entry in self.pending if entry[0] >= now - 5]
+            self.ahead = [entry for entry in self.ahead if entry[0] >= now - 5]
+        elif what == "stored":
+            found = next((entry for entry in self.pending if entry[1] == tail), None)
+            if found is not None:
+                self.pending.remove(found)
+            else:
+                self.ahead.append((now, tail))
+        else:
+            early = next((entry for entry in self.ahead if entry[1] == tail), None)
+            if early is not None:
+                self.ahead.remove(early)
+            else:
+                self.pending.append((now, tail, now))
+
+
+@given(STEPS)
+def test_as_the_model(steps: list[tuple[str, bytes]]) -> None:
+    ledger: Ledger[int] = Ledger()
+    model = Model()
+    for now, (what, tail) in enumerate(steps):
+        model.step(what, tail, now)
+        if what == "expire":
+            ledger.expire(now - 5)
+        elif what == "stored":
+            ledger.stored(tail, now)
+        elif what == "cut":
+            ledger.cut(tail, now, now)
+        else:
+            ledger.received(tail, now, now)
+        assert len(ledger.pending) == len(model.pending)
+        assert len(ledger.ahead) == len(model.ahead)
+        assert ledger.pending.size == sum(len(tail) for _, tail, _ in model.pending)
+    assert ledger.pending.drain() == [(tail, extra) for _, tail, extra in model.pending]
+    assert ledger.pending.drain() == []
+
+
+def test_one_that_is_never_stored_keeps_nothing_else() -> None:
+    ledger: Ledger[None] = Ledger()
+    ledger.received(b"never", 0, None)
+    for number in range(5 * COMPACT_FROM):
+        ledger.received(b"%d" % number, 0, None)
+        ledger.stored(b"%d" % number, 0)
+        assert len(ledger.pending._entries) <= COMPACT_FROM + 3
+    assert ledger.pending.drain() == [(b"never", None)]
+
+
+def test_one_that_began_later_is_corrected_in_what_the_other_knows_better() -> None:
+    first: Ledger[str] = Ledger()
+    second: Ledger[str] = Ledger()
+    first.received(b"refused", 1, "")
+    first.received(b"before the mark", 9, "asked")
+    for ledger in (first, second):
+        ledger.received(b"both", 10, "")
+    second.received(b"in the log", 10, "")
+    second.stored(b"received", 10)
+    first.stored(b"to come", 10)
+    tails = first.differing(second, 8)
+    assert tails == {b"before the mark", b"in the log", b"received", b"to come"}
+    second.correct(tails, first, 8)
+    assert not first.differing(second, 8)
+    assert second.ahead.drain() == [(b"to come", None)]
+    assert second.pending.size == len(b"before the markboth")
+    assert second.pending.drain() == [(b"before the mark", "asked"), (b"both", "")]

@@ -1,0 +1,200 @@
+"""What followers keep, over real partitions of three replicas on a virtual network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from barnabas.broker.tests.replicas import Replicas
+from barnabas.controller.nats.bound import Binding
+from barnabas.nats.carrier import CarrierStats
+from barnabas.nats.client.client import NatsClient
+from barnabas.nats.core.alignment import SENDER_BYTES, Alignment, Mark
+from barnabas.nats.core.shadow import KEPT_S, Shadow
+from barnabas.nats.ingest.ingest import Ingest
+from barnabas.nats.records.tails import read_tails
+from barnabas.nats.tests.client_world import settings
+from barnabas.wire.compression import Codec
+from barnabas.wire.record_batch import Record, assemble_batch, build_batch, read_header
+
+CLUSTER = "c"
+
+
+class Follower:
+    """The ingest of broker 2, which follows broker 1."""
+
+    def __init__(self, **binding: Any) -> None:
+        self.replicas = Replicas(ids=(1, 2))
+        replica = self.replicas.alive[2]
+        self.runtime = replica.runtime
+        self.client = NatsClient(self.runtime, settings("nats://nobody:4222"), "in")
+        self.ingest = Ingest(
+            self.runtime,
+            Binding("t", subjects=("a.>",), **binding),
+            1,
+            CarrierStats(),
+            CLUSTER,
+            self.client.publish_encoded,
+        )
+        self.take = self.ingest.encoder().take
+        self.ingest.serve({}, {0: replica.partition})
+        replication = replica.node.services.partitions.replication
+        self.alignment = Alignment(self.runtime, self.client, self.ingest, CLUSTER, replication, lambda: True)
+        self.alignment.start()
+        self.number = 0
+
+    @property
+    def shadow(self) -> Shadow:
+        return self.ingest.shadows[0]
+
+    def replicate(self, count: int, value: bytes = b"x") -> None:
+        """The leader appends so many messages."""
+        records: list[Record] = []
+        for _ in range(count):
+            self.number += 1
+            headers: list[tuple[str, bytes | None]] = [("nats.subject", b"a.%d" % self.number)]
+            records.append(Record(len(records), 0, b"a.%d" % self.number, value, headers))
+        self.replicas.alive[1].partition.append(build_batch(records))
+        self.replicas.run(0.5)
+
+
+@pytest.fixture
+def follower() -> Follower:
+    return Follower()
+
+
+def test_who_has_no_connection_keeps_what_is_young(follower: Follower) -> None:
+    for _ in range(60):
+        follower.replicate(20)
+    assert follower.replicas.alive[2].log.log_end_offset == 1200
+    assert 0 < len(follower.shadow.ledger.ahead) <= 20 * (KEPT_S + 2) / 0.5
+
+
+def test_a_mark_that_nobody_answers_is_given_up(follower: Follower) -> None:
+    follower.shadow.mark_sent(1)
+    follower.shadow.mark_received(1)
+    for _ in range(int(2 * KEPT_S)):
+        follower.replicate(1)
+        follower.take(b"a.%d" % follower.number, b"", b"", b"x")
+    follower.replicas.run(KEPT_S)
+    assert follower.shadow._beginning is None
+    assert not follower.shadow.ledger.pending
+
+
+def test_a_mark_that_is_answered_late_takes_no_more_than_the_budget() -> None:
+    follower = Follower(buffer_bytes=10_000)
+    begun_s = follower.runtime.monotonic()
+    follower.shadow.mark_sent(1)
+    for _ in range(4):
+        follower.replicate(1, bytes(4000))
+    follower.replicas.run(1.5)
+    assert follower.shadow._beginning is None
+    assert follower.runtime.monotonic() - begun_s < KEPT_S
+
+
+def test_who_follows_nothing_is_seldom_looked_at(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower.ingest.serve({})
+    follower.replicas.run(2)
+    looks: list[float] = []
+    call_later = follower.runtime.call_later
+
+    def counted(delay_s: float, callback: Any) -> Any:
+        looks.append(delay_s)
+        return call_later(delay_s, callback)
+
+    monkeypatch.setattr(
+        follower.alignment, "_look_later", lambda after_s: counted(after_s, follower.alignment._look)
+    )
+    follower.replicas.run(10)
+    assert 9 <= len(looks) <= 11
+    follower.ingest.serve({}, {0: follower.replicas.alive[2].partition})
+    follower.replicas.run(2)
+    assert len(looks) > 18
+
+
+def test_a_failure_here_does_not_stop_replication(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("barnabas.nats.core.shadow.read_tails", fails)
+    for _ in range(3):
+        follower.replicate(2)
+    assert follower.replicas.alive[2].log.log_end_offset == 6
+    follower.shadow.cutting(follower.replicas.alive[2].log, 0)
+    assert len([each for each in caplog.records if each.exc_info]) == 1
+
+
+def test_what_is_cut_off_counts_as_received_as_far_as_there_is_room() -> None:
+    follower = Follower(buffer_bytes=3 << 20)
+    for _ in range(6):
+        follower.replicate(1, bytes(900_000))
+    shadow, log = follower.shadow, follower.replicas.alive[2].log
+    shadow.ledger.ahead.clear()
+    shadow.cutting(log, 1)
+    assert len(shadow.ledger.pending) == 3
+    shadow.ledger.pending.clear()
+    shadow.cutting(log, 5)
+    assert len(shadow.ledger.pending) == 1
+
+
+def test_what_clients_write_is_looked_into_within_bounds(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that hold more than messages could, or can't be read, hide no message behind them."""
+    sizes: list[int] = []
+
+    def noted(batch: memoryview, bytes_max: int) -> list[bytes]:
+        sizes.append(len(batch))
+        return read_tails(batch, bytes_max)
+
+    monkeypatch.setattr("barnabas.nats.core.shadow.read_tails", noted)
+    leader, log = follower.replicas.alive[1].partition, follower.replicas.alive[2].log
+    tiny = build_batch([Record(number, 0, None, None) for number in range(200_000)], codec=Codec.ZSTD)
+    bomb = build_batch([Record(0, 0, None, bytes(8 << 20))], codec=Codec.ZSTD)
+    header = read_header(bomb)
+    for batch in (tiny, bomb, assemble_batch(header, b"\xff" * 100)):
+        leader.append(batch)
+    follower.replicate(2)
+    assert log.log_end_offset == 200_004
+    assert len(follower.shadow.ledger.ahead) == 2
+    assert len(tiny) not in sizes
+
+
+@pytest.mark.parametrize(("size", "expected"), [(10, 3000), (10_000, 200)])
+def test_of_large_records_fewer_are_remembered(size: int, expected: int) -> None:
+    follower = Follower()
+    for _ in range(30):
+        follower.replicate(100, bytes(size))
+    partition = follower.replicas.alive[2].partition
+    shadow = Shadow(partition, follower.runtime.monotonic(), 0, 1 << 20)
+    assert len(shadow.ledger.ahead) == expected
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"{",
+        b'{"sender":"\xff","number":1}',
+        b"[" * 100_000,
+        msgspec.json.encode(Mark("a b", 1)),
+        msgspec.json.encode(Mark("x" * 5000, 1)),
+        msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES) + ".>", 1)),
+    ],
+)
+def test_a_mark_that_is_none_is_not_answered(follower: Follower, payload: bytes) -> None:
+    sent: list[bytes] = []
+    follower.client.publish = lambda subject, *_args, **_options: sent.append(subject)  # type: ignore[method-assign]
+    leader = follower.replicas.alive[1].partition
+    follower.ingest.serve({0: leader})
+    follower.ingest.close()
+    follower.ingest._entrances.by_index.clear()
+    follower.alignment._mark_came(b"", b"", b"", payload)
+    follower.alignment._answer_came(b"", b"", b"", payload)
+    assert not sent
+    follower.alignment._mark_came(b"", b"", b"", msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES), 1)))
+    assert len(sent) == 1

@@ -1,0 +1,1 @@
+"""Clock, timers, randomness, threads and network behind one interface; work in slices."""

@@ -1,0 +1,77 @@
+"""Warnings about peers, bounded in number: the first line at once, then one with a count per interval.
+
+Lines are told apart by the peer's address and by a reason; what a peer can vary at will (ports, numbers, names) stands in the
+line and not in the reason, or is bounded by the number of reasons that one peer has. So a stranger who sends garbage as fast
+as he can costs a few lines a minute.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from barnabas.runtime.interface import Runtime
+
+INTERVAL_S: Final = 60.0
+REASONS_MAX: Final = 10  # of one peer within an interval, before the rest is counted together
+PEERS_MAX: Final = 256  # likewise
+_OTHER: Final = "other"
+
+
+class _Repeated:
+    __slots__ = ("count", "level", "line")
+
+    def __init__(self) -> None:
+        self.count = 0  # since it was logged
+        self.line = ""  # the last one that was not
+        self.level = logging.WARNING
+
+
+class RepeatedWarnings:
+    """All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, log: logging.Logger) -> None:
+        self._runtime = runtime
+        self._log = log
+        self._peers: dict[str, dict[str, _Repeated]] = {}  # by address, then by reason
+
+    def warn(
+        self,
+        peer: str,
+        reason: str,
+        line: str,
+        *,
+        level: int = logging.WARNING,
+        error: BaseException | None = None,
+    ) -> None:
+        """Log `line`, and the traceback of `error`, unless one of the same peer (an address without its port) and reason was
+        logged within the interval: then it is counted."""
+        if not self._peers:
+            self._runtime.call_later(INTERVAL_S, self._log_counts)
+        if peer not in self._peers and len(self._peers) >= PEERS_MAX:
+            peer = _OTHER
+        reasons = self._peers.setdefault(peer, {})
+        if reason not in reasons and len(reasons) >= REASONS_MAX:
+            reason = _OTHER
+        repeated = reasons.get(reason)
+        if repeated is None:
+            reasons[reason] = _Repeated()
+            self._log.log(level, "%s", line, exc_info=error)
+        else:
+            repeated.count += 1
+            repeated.line = line
+            repeated.level = level
+
+    def _log_counts(self) -> None:
+        """The interval is over: what was counted is logged, and what has not come again is forgotten."""
+        for peer, reasons in tuple(self._peers.items()):
+            for reason, repeated in tuple(reasons.items()):
+                if not repeated.count:
+                    del reasons[reason]
+                    continue
+                self._log.log(repeated.level, "%s (%d times more since)", repeated.line, repeated.count)
+                repeated.count = 0
+            if not reasons:
+                del self._peers[peer]
+        if self._peers:
+            self._runtime.call_later(INTERVAL_S, self._log_counts)

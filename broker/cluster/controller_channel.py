@@ -1,0 +1,364 @@
+"""Requests to the active controller, from any node: this broker's own, and those of clients that it passes on.
+
+Where this node's controller is the active one, the handler is called here. Elsewhere the request goes over the link to the
+node that is, in Kafka's own encoding, with who asked. An answer carries the metadata offset that it stands on, and is
+passed on once this node's image has come so far: who has created a topic finds it here.
+
+A request that finds no active controller, or loses it on the way, is sent again until its time is up, as Kafka's
+brokers do. So what is asked may be done twice; everything that a controller does is safe in that case (KIP-590). Each request
+has an id, the same each time that it is asked: by it CreateTopics knows what it has created itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from barnabas.broker.cluster.controller_server import (
+    ControllerAnswer,
+    ControllerRequest,
+    LocalReply,
+    RawResponse,
+)
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.primitives import DecodeError, EncodeError
+from barnabas.wire.registry import request_type, response_type
+
+if TYPE_CHECKING:
+    from barnabas.broker.requests.services import Services
+    from barnabas.runtime.interface import Timer
+
+log = logging.getLogger("barnabas.controller")
+
+TIMEOUT_S = 30.0
+ATTEMPT_S = 5.0  # an answer that has not come by then is asked for again
+RETRY_S = 0.02
+CATCH_UP_S = 5.0  # an answer waits so long for this node's image
+TICK_S = 0.5
+
+Done = Callable[[Any, ErrorCode], object]
+
+
+class ControllerLinks(Protocol):
+    """The links of this node to the voters."""
+
+    def active_controller(self) -> int:
+        """Node id of the active controller as far as is known here, -1 when it is not."""
+        ...
+
+    def request(self, node_id: int, payload: bytes, done: Callable[[bytes | None], object]) -> None:
+        """`done(answer)`, once; None when there is no link or it went."""
+        ...
+
+
+class ToController:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._runtime = services.runtime
+        self.links: ControllerLinks | None = None  # set where others may be the active controller
+        self._waiting: list[_Attempt] = []  # for a controller that answers
+        self._catching_up: list[tuple[int, float, Callable[[], object]]] = []
+        self._timer: Timer | None = None
+        self._incarnation = b""  # random, once an id is needed
+        self._request_number = 0
+        services.controller.add_image_listener(lambda _: self._caught_up())
+
+    # -- this node's own requests
+
+    def send(
+        self,
+        api_key: int,
+        request: msgspec.Struct,
+        done: Done,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        settles: bool = True,
+    ) -> None:
+        """Ask the active controller, in the newest version of the API. `done(response, NONE)`, or `done(None, error)` when
+        none has answered in time; once, perhaps before this returns. `settles`: an answer waits until this node's partitions are
+        as the metadata says, which may take long where there are many new ones."""
+        version = REGISTRATIONS[api_key].max_version
+        request_id = self.new_request_id()
+
+        def answered(answer: bytes | None, error: ErrorCode) -> None:
+            if answer is None:
+                done(None, error)
+                return
+            try:
+                response, _ = response_type(api_key).decode(version, answer, 0)
+            except DecodeError as failure:
+                log.warning("the controller's answer to API %d can't be read: %s", api_key, failure)
+                done(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                done(response, ErrorCode.NONE)
+
+        def ask(after_s: float) -> None:
+            body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
+            node = str(self._services.node_id)
+            asked = ControllerRequest(api_key, version, None, "", node, body, False, request_id)
+            self._start(asked, answered, timeout_s, after_s, settles)
+
+        if self._services.controller.is_active:
+            self._call_here(api_key, version, request, request_id, done, lambda: ask(RETRY_S))
+        else:
+            ask(0)
+
+    def _call_here(
+        self,
+        api_key: int,
+        version: int,
+        request: msgspec.Struct,
+        request_id: bytes,
+        done: Done,
+        lost: Callable[[], object],
+    ) -> None:
+        """UNKNOWN_SERVER_ERROR where the handler fails, as a controller elsewhere would answer: who asks waits for it."""
+        reply = LocalReply(
+            lambda response: done(response, ErrorCode.NONE),
+            lambda: done(None, ErrorCode.UNKNOWN_SERVER_ERROR),
+            lost,
+            request_id,
+        )
+        context = RequestContext(
+            self._services, reply, api_key, version, 0, None, "", str(self._services.node_id)
+        )
+        try:
+            response = REGISTRATIONS[api_key].handler(context, request)
+        except Exception:
+            log.exception("%s of this node failed", REGISTRATIONS[api_key].name)
+            context.complete(CLOSE_CONNECTION)
+            return
+        if response is not PENDING:
+            context.complete(response)
+
+    # -- requests of clients
+
+    def pass_on(self, context: RequestContext, buffer: memoryview, start: int, end: int) -> Outcome | None:
+        """Have the active controller answer the request whose body is at buffer[start:end]; None when that is this node's."""
+        if self._services.controller.is_active:
+            return None
+        self._ask_for(context, buffer[start:end].tobytes(), self.new_request_id(), 0)
+        return Outcome.PENDING
+
+    def ask_again(self, context: RequestContext, request: msgspec.Struct, request_id: bytes) -> None:
+        """Have a request answered by whichever controller is active next: this node's has lost its term, and what it has made of
+        the request is not known."""
+        if isinstance(context.reply, LocalReply):
+            context.complete(Outcome.NOT_CONTROLLER)  # the asking node does it
+            return
+        parts = request_type(context.api_key).encode(context.api_version, request)
+        self._ask_for(context, b"".join(parts), request_id, RETRY_S)  # type: ignore[arg-type]
+
+    def request_id_of(self, context: RequestContext) -> bytes:
+        """That of a request which this node's controller serves: given by the node that asks, or new."""
+        given = context.reply.request_id if isinstance(context.reply, LocalReply) else b""
+        return given or self.new_request_id()
+
+    def new_request_id(self) -> bytes:
+        self._incarnation = self._incarnation or self._runtime.random_bytes(12)
+        self._request_number += 1
+        return self._incarnation + self._request_number.to_bytes(8, "big")
+
+    def _ask_for(self, context: RequestContext, body: bytes, request_id: bytes, after_s: float) -> None:
+        """Ask for a client, and complete its request."""
+        asked = ControllerRequest(
+            context.api_key,
+            context.api_version,
+            context.client_id,
+            context.listener,
+            context.client_host,
+            body,
+            for_client=True,
+            request_id=request_id,
+        )
+
+        def answered(answer: bytes | None, error: ErrorCode) -> None:
+            if answer is None:
+                log.warning(
+                    "no controller has answered %s of %s: %s",
+                    REGISTRATIONS[context.api_key].name,
+                    context.client_host,
+                    error.name,
+                )
+                context.complete(Outcome.CLOSE)  # the client asks again, here or elsewhere
+            else:
+                context.complete(RawResponse(answer))
+
+        self._start(asked, answered, TIMEOUT_S, after_s)
+
+    # -- on the way
+
+    def _start(
+        self,
+        asked: ControllerRequest,
+        answered: Callable[[bytes | None, ErrorCode], object],
+        timeout_s: float,
+        after_s: float,
+        settles: bool = True,
+    ) -> None:
+        attempt = _Attempt(asked, answered, self._runtime.monotonic() + timeout_s, settles)
+        self._waiting.append(attempt)
+        if after_s:
+            self._runtime.call_later(after_s, lambda: self._retry(attempt))
+        else:
+            self._try(attempt)
+        self._tick_later()
+
+    def _try(self, attempt: _Attempt) -> None:
+        """Send it, unless nobody is known who could answer; the ticks will see to that."""
+        if attempt.done:
+            return
+        if self._services.controller.is_active:
+            self._waiting.remove(attempt)
+            attempt.done = True
+            self._turned_local(attempt)
+            return
+        links = self.links
+        node_id = links.active_controller() if links is not None else -1
+        if links is None or node_id < 0 or node_id == self._services.node_id:
+            attempt.sent_to = -1
+            return
+        attempt.sent_to = node_id
+        attempt.again_at = self._runtime.monotonic() + ATTEMPT_S
+        attempt.number += 1
+        number = attempt.number
+        links.request(
+            node_id,
+            msgspec.msgpack.encode(attempt.asked),
+            lambda answer: self._answered(attempt, number, answer),
+        )
+
+    def _retry(self, attempt: _Attempt) -> None:
+        """Unless it has been sent to another node meanwhile, which may do it: its answer is the one to wait for."""
+        if attempt.sent_to < 0:
+            self._try(attempt)
+
+    def _turned_local(self, attempt: _Attempt) -> None:
+        """This node has become the active controller while the request waited."""
+        asked = attempt.asked
+
+        def done(response: Any, error: ErrorCode) -> None:
+            if response is None:
+                attempt.answered(None, error)
+                return
+            write = response_type(asked.api_key).writers[asked.api_version]
+            try:
+                parts = encode_or_server_error(asked.api_key, write, response)
+            except EncodeError as failure:
+                log.error("the response to API %d cannot be encoded: %s", asked.api_key, failure)
+                attempt.answered(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                attempt.answered(b"".join(parts), ErrorCode.NONE)  # type: ignore[arg-type]
+
+        def lost() -> None:
+            """This node's controller has lost its term again."""
+            attempt.done, attempt.sent_to = False, -1
+            self._waiting.append(attempt)
+            self._runtime.call_later(RETRY_S, lambda: self._retry(attempt))
+            self._tick_later()
+
+        try:
+            request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)
+        except DecodeError:
+            attempt.answered(None, ErrorCode.INVALID_REQUEST)
+            return
+        self._call_here(asked.api_key, asked.api_version, request, asked.request_id, done, lost)
+
+    def _answered(self, attempt: _Attempt, number: int, payload: bytes | None) -> None:
+        if attempt.done or attempt.number != number:
+            return  # it was sent again meanwhile
+        answer = None
+        if payload is not None:
+            try:
+                answer = msgspec.msgpack.decode(payload, type=ControllerAnswer)
+            except (msgspec.DecodeError, msgspec.ValidationError) as error:
+                log.warning("an answer of controller %d can't be read: %s", attempt.sent_to, error)
+        if answer is None or answer.error == ErrorCode.NOT_CONTROLLER:
+            attempt.sent_to = -1
+            self._runtime.call_later(RETRY_S, lambda: self._retry(attempt))
+            return
+        attempt.done = True
+        self._waiting.remove(attempt)
+        if answer.error:
+            attempt.answered(None, ErrorCode.of(answer.error))
+        else:
+            body = answer.body
+            when = self.when_at if attempt.settles else self._when_image_at
+            when(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
+
+    def controller_changed(self) -> None:
+        """Another node is the active controller now, or this one: ask it what the last one has not answered."""
+        for attempt in tuple(self._waiting):
+            self._try(attempt)
+
+    def _tick_later(self) -> None:
+        if self._timer is None and (self._waiting or self._catching_up):
+            self._timer = self._runtime.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        now = self._runtime.monotonic()
+        for attempt in tuple(self._waiting):
+            if now >= attempt.deadline:
+                attempt.done = True
+                self._waiting.remove(attempt)
+                attempt.answered(None, ErrorCode.REQUEST_TIMED_OUT)
+            elif attempt.sent_to < 0 or now >= attempt.again_at:
+                self._try(attempt)
+        self._caught_up()
+        self._tick_later()
+
+    # -- this node's image
+
+    def when_at(self, offset: int, call: Callable[[], object]) -> None:
+        """Call when this node's image holds the record of this offset and its partitions are as it says, or
+        after CATCH_UP_S."""
+        self._when_image_at(offset, lambda: self._services.partitions.when_settled(call))
+
+    def _when_image_at(self, offset: int, call: Callable[[], object]) -> None:
+        if self._services.controller.image.offset >= offset:
+            call()
+            return
+        self._catching_up.append((offset, self._runtime.monotonic() + CATCH_UP_S, call))
+        self._tick_later()
+
+    def _caught_up(self) -> None:
+        if not self._catching_up:
+            return
+        reached, now = self._services.controller.image.offset, self._runtime.monotonic()
+        waiting, self._catching_up = self._catching_up, []
+        for offset, deadline, call in waiting:
+            if reached >= offset or now >= deadline:
+                call()
+            else:
+                self._catching_up.append((offset, deadline, call))
+
+
+class _Attempt:
+    """A request on its way."""
+
+    __slots__ = ("again_at", "answered", "asked", "deadline", "done", "number", "sent_to", "settles")
+
+    def __init__(
+        self,
+        asked: ControllerRequest,
+        answered: Callable[[bytes | None, ErrorCode], object],
+        deadline: float,
+        settles: bool,
+    ) -> None:
+        self.asked = asked
+        self.settles = settles
+        self.answered = answered
+        self.deadline = deadline
+        self.again_at = deadline
+        self.sent_to = -1
+        self.number = 0
+        self.done = False

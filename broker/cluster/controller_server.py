@@ -1,0 +1,195 @@
+"""Requests of other nodes to this one's controller: what their brokers ask, and what they pass on for their clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from barnabas.broker.network.receive_memory import LARGE_BODY_BYTES
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.primitives import DecodeError, EncodeError
+from barnabas.wire.registry import request_type, response_type
+
+if TYPE_CHECKING:
+    from barnabas.broker.cluster.inter_broker_authentication import Handshake
+    from barnabas.broker.requests.services import Services
+
+log = logging.getLogger("barnabas.controller")
+
+
+class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
+    """One request, its body in Kafka's encoding. `for_client`: a client has asked; its name, listener and address stand
+    beside it. Otherwise a node asks for itself, and its id stands for the address. `request_id` is the same whenever it is
+    asked again, and no other request's."""
+
+    api_key: int
+    api_version: int
+    client_id: str | None
+    listener: str
+    client_host: str
+    body: bytes
+    for_client: bool
+    request_id: bytes = b""
+
+
+class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
+    """The response's body, or why there is none; and the metadata offset that it stands on."""
+
+    error: int
+    offset: int
+    body: bytes
+
+
+class RawResponse(msgspec.Struct, frozen=True):
+    """A response that another node has encoded."""
+
+    body: bytes
+
+
+class LocalReply:
+    """Takes the response of a request that came over no connection of a client."""
+
+    peer_broker_id = -1
+    peer_handshake: Handshake | None = None
+
+    def __init__(
+        self,
+        done: Callable[[msgspec.Struct], object],
+        failed: Callable[[], object],
+        lost: Callable[[], object] | None = None,
+        request_id: bytes = b"",
+    ) -> None:
+        """Exactly one of them is called, once. `failed()`: there is no response, as where a connection would be closed;
+        `lost()`: the controller has lost its term, and the request may be asked again under its id."""
+        self.request_id = request_id
+        self._done = done
+        self._failed = failed
+        self._lost = lost
+        self._is_answered = False
+
+    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+        if self._is_answered:
+            return
+        self._is_answered = True
+        if response is Outcome.NOT_CONTROLLER and self._lost is not None:
+            self._lost()
+        elif isinstance(response, Outcome):
+            log.warning("API %d of %s has no answer: %s", context.api_key, context.client_host, response.name)
+            self._failed()
+        else:
+            self._done(response)
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def when_abandoned(self, callback: Callable[[], object]) -> None:
+        """Whoever waits on the other side goes on waiting."""
+
+    def let_produces_on(self, context: RequestContext) -> None:
+        """There are none."""
+
+    def when_overtaken(self, callback: Callable[[int], object]) -> None:
+        """Nothing comes behind it."""
+
+
+class ControllerRequests:
+    """Serves them, where this node's controller is the active one."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def serve(self, node_id: int, payload: bytes, reply: Callable[[bytes], object]) -> None:
+        """Answer one request of the node; `reply` is called once, now or later. Never raises for what it was sent."""
+
+        def answer(error: ErrorCode, body: bytes = b"") -> None:
+            offset = self._services.controller.image.offset
+            reply(msgspec.msgpack.encode(ControllerAnswer(error, offset, body)))
+
+        try:
+            asked = msgspec.msgpack.decode(payload, type=ControllerRequest)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            log.warning("a request of node %d can't be read: %s", node_id, error)
+            answer(ErrorCode.INVALID_REQUEST)
+            return
+        if not self._services.controller.is_active:
+            answer(ErrorCode.NOT_CONTROLLER)
+            return
+        served = REGISTRATIONS.get(asked.api_key)
+        if (
+            served is None
+            or not (served.controller or served.shared)
+            or (served.internal and asked.for_client)
+            or not served.min_version <= asked.api_version <= served.max_version
+        ):
+            log.warning(
+                "node %d asks for API %d version %d, which no controller serves",
+                node_id,
+                asked.api_key,
+                asked.api_version,
+            )
+            answer(ErrorCode.UNSUPPORTED_VERSION)
+            return
+        kind = response_type(asked.api_key)
+
+        def done(response: msgspec.Struct) -> None:
+            try:
+                parts = encode_or_server_error(asked.api_key, kind.writers[asked.api_version], response)
+            except EncodeError as error:
+                log.error("the response to %s of node %d cannot be encoded: %s", served.name, node_id, error)
+                answer(ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                answer(ErrorCode.NONE, b"".join(parts))  # type: ignore[arg-type]
+
+        context = RequestContext(
+            self._services,
+            LocalReply(
+                done,
+                lambda: answer(ErrorCode.UNKNOWN_SERVER_ERROR),
+                lambda: answer(ErrorCode.NOT_CONTROLLER),
+                asked.request_id,
+            ),
+            asked.api_key,
+            asked.api_version,
+            0,
+            asked.client_id,
+            asked.listener,
+            asked.client_host,
+        )
+
+        def decoded(request: Any, error: BaseException | None) -> None:
+            if isinstance(error, DecodeError):
+                log.warning("a %s of node %d can't be read: %s", served.name, node_id, error)
+                answer(ErrorCode.INVALID_REQUEST)
+                return
+            try:
+                if error is not None:
+                    raise error
+                if served.internal and request.broker_id != node_id:
+                    log.warning("node %d sends a %s of broker %d", node_id, served.name, request.broker_id)
+                    answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+                    return
+                response = served.handler(context, request)
+            except Exception:
+                log.exception("%s of node %d failed", served.name, node_id)
+                context.complete(CLOSE_CONNECTION)
+                return
+            if response is not PENDING:
+                context.complete(response)
+
+        read = request_type(asked.api_key).readers[asked.api_version]
+        if len(asked.body) > LARGE_BODY_BYTES:
+            self._services.large_requests.decode(read, asked.body, decoded)
+            return
+        try:
+            request, _ = read(asked.body, 0, len(asked.body))
+        except DecodeError as error:
+            decoded(None, error)
+        else:
+            decoded(request, None)

@@ -1,0 +1,201 @@
+"""Authenticates brokers to each other on a connection to the inter-broker listener.
+
+    follower                              leader
+    AuthenticateBroker: its hello    ->
+                                     <-   its own hello
+    AuthenticateBroker: its proof    ->   the connection is that broker's from here on
+                                     <-   its own proof; requests follow
+
+A leader takes note of a Fetch with a replica id only on a connection that is authenticated as that broker, and a follower
+fetches only from a leader that has answered with a proof. The proof is that of controller links (controller/link/auth.py):
+an HMAC under keys derived from the cluster's secret and both hellos. They hold a nonce of either side, the cluster id, both
+broker ids, the broker epoch and the listener, so a recorded proof fits no other connection, broker or listener.
+
+AuthenticateBroker is an API of this broker's own, in the layout of SaslAuthenticate version 0. It is not advertised, and
+not SASL: a connection has one SASL login, which the operator chooses (sasl.mechanism.inter.broker.protocol), and CLUSTER_ACTION
+asks whether that principal may act as a broker. Neither says which broker it is.
+
+Only the beginning of a connection is authenticated. Against an attacker who can change packets on the way it needs TLS.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from barnabas.controller.link.auth import INTER_BROKER_LISTENER, NONCE_BYTES, Seal, seals
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from barnabas.wire.primitives import DecodeError
+
+if TYPE_CHECKING:
+    from barnabas.broker.requests.context import RequestContext
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.runtime.interface import Runtime
+
+TOKEN_BYTES_MAX: Final = 1024  # a hello has some 100
+_REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_MALFORMED: Final = "an AuthenticateBroker that no broker sends"
+_OTHER_SECRET: Final = "the proof does not fit: one of the two brokers has another barnabas.controller.secret.file, or is none of the cluster"
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """What each side says first. `peer_id`: the broker that it speaks to."""
+
+    cluster_id: str
+    broker_id: int
+    broker_epoch: int
+    peer_id: int
+    listener: str
+    nonce: bytes
+
+
+class AuthenticationRefused(Exception):
+    """The other side is no broker of the cluster, or addresses another broker than this one."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class Handshake:
+    """A connection after the exchange of hellos. `hello` is the other side's, not verified yet."""
+
+    __slots__ = ("_receiving", "_sending", "hello")
+
+    def __init__(self, hello: Hello, seals: tuple[Seal, Seal]) -> None:
+        self.hello = hello
+        self._sending, self._receiving = seals
+
+    def prove(self) -> bytes:
+        """This side's proof."""
+        return self._sending.next(b"", b"")
+
+    def verify(self, proof: bytes) -> None:
+        """AuthenticationRefused."""
+        if not self._receiving.verify(b"", b"", proof):
+            raise AuthenticationRefused(_REFUSED, _OTHER_SECRET)
+
+
+class InterBrokerAuthentication:
+    """Authenticates this broker and its peers. `image()` is the metadata, `broker_epoch()` is that of this broker's
+    registration."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        secret: bytes,
+        *,
+        cluster_id: str,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        listener: str,
+        image: Callable[[], MetadataImage],
+    ) -> None:
+        self._runtime = runtime
+        self._secret = secret
+        self._cluster_id = cluster_id
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._listener = listener
+        self._image = image
+        self._refusals = RepeatedWarnings(runtime, logging.getLogger("barnabas.replication"))
+
+    def hello(self, peer_id: int) -> bytes:
+        """The first token to send to a broker."""
+        hello = Hello(
+            self._cluster_id,
+            self._broker_id,
+            self._broker_epoch(),
+            peer_id,
+            self._listener,
+            self._runtime.random_bytes(NONCE_BYTES),
+        )
+        return msgspec.msgpack.encode(hello)
+
+    # -- as the broker that connects
+
+    def greeted(self, peer_id: int, own: bytes, token: bytes) -> Handshake:
+        """The broker has answered the hello `own` with `token`. DecodeError, AuthenticationRefused."""
+        hello = _decode(token)
+        self._check(hello)
+        if hello.broker_id != peer_id:
+            raise AuthenticationRefused(
+                _REFUSED, f"broker {hello.broker_id} answers where broker {peer_id} is registered"
+            )
+        return Handshake(hello, self._seals(own, token, dialed=True))
+
+    # -- as the broker that is connected to
+
+    def serve(self, context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+        """The next step of a connection. DecodeError closes it."""
+        connection = context.reply
+        if len(request.auth_bytes) > TOKEN_BYTES_MAX or connection.peer_broker_id >= 0:
+            raise DecodeError(_MALFORMED)
+        token = bytes(request.auth_bytes)  # the receive buffer's until now
+        handshake, connection.peer_handshake = connection.peer_handshake, None
+        if handshake is None:
+            hello = _decode(token)
+            own = self.hello(hello.broker_id)
+            connection.peer_handshake = Handshake(hello, self._seals(token, own, dialed=False))
+            return SaslAuthenticateResponse(auth_bytes=own)
+        try:
+            handshake.verify(token)
+            self._check(handshake.hello)
+            self._check_caller(context, handshake.hello)
+        except AuthenticationRefused as refused:
+            host = context.client_host
+            line = f"{host}: not authenticated as a broker of the cluster: {refused}"
+            self._refusals.warn(host, refused.error.name, line)
+            return SaslAuthenticateResponse(error_code=refused.error, error_message=str(refused))
+        connection.peer_broker_id = handshake.hello.broker_id
+        return SaslAuthenticateResponse(auth_bytes=handshake.prove())
+
+    # -- both
+
+    def _seals(self, dialer_hello: bytes, listener_hello: bytes, *, dialed: bool) -> tuple[Seal, Seal]:
+        return seals(self._secret, dialer_hello, listener_hello, dialed=dialed, purpose=INTER_BROKER_LISTENER)
+
+    def _check(self, hello: Hello) -> None:
+        wrong = ""
+        if hello.cluster_id != self._cluster_id:
+            wrong = f"it belongs to cluster {hello.cluster_id}, and broker {self._broker_id} to {self._cluster_id}"
+        elif hello.peer_id != self._broker_id:
+            wrong = f"it calls broker {hello.peer_id}, and this is broker {self._broker_id}"
+        elif hello.broker_id == self._broker_id:
+            wrong = f"two brokers have node.id={self._broker_id}"
+        elif hello.listener != self._listener:
+            wrong = (
+                f"its inter.broker.listener.name is {hello.listener}, and that of broker {self._broker_id} is "
+                f"{self._listener}"
+            )
+        if wrong:
+            raise AuthenticationRefused(_REFUSED, wrong)
+
+    def _check_caller(self, context: RequestContext, hello: Hello) -> None:
+        if context.listener != self._listener:
+            raise AuthenticationRefused(
+                _REFUSED, f"it calls the listener {context.listener}, and brokers use {self._listener}"
+            )
+        known = self._image().brokers.get(hello.broker_id)
+        if known is not None and hello.broker_epoch < known.broker_epoch:
+            raise AuthenticationRefused(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"broker {hello.broker_id} is registered in broker epoch {known.broker_epoch} by now, and this is "
+                f"{hello.broker_epoch}",
+            )
+
+
+def _decode(token: bytes) -> Hello:
+    """DecodeError."""
+    try:
+        hello = msgspec.msgpack.decode(token, type=Hello)
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError):
+        raise DecodeError(_MALFORMED) from None
+    if len(hello.nonce) != NONCE_BYTES or hello.broker_id < 0 or hello.broker_epoch < 0:
+        raise DecodeError(_MALFORMED)
+    return hello

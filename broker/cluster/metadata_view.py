@@ -1,0 +1,109 @@
+"""The metadata image as a client of one listener is told it: whose addresses, which partitions, what errors.
+
+A broker that is fenced or still behind tells what it knows, as Kafka's do: itself it then leaves out.
+
+Authorized operations are answered as a broker without an authorizer does: everything is allowed. The bit
+fields number Kafka's AclOperation (KIP-430).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from barnabas.controller.operations.directories import is_online
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from random import Random  # noqa: TID251 - the type only
+
+    from barnabas.broker.requests.context import RequestContext
+    from barnabas.controller.metadata.image import BrokerRegistration, PartitionState
+
+# READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS
+TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+# CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
+CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+OPERATIONS_NOT_ASKED: Final = -(1 << 31)
+
+
+class BrokerAddress(msgspec.Struct, frozen=True):
+    """A broker as clients of one listener reach it."""
+
+    broker_id: int
+    host: str
+    port: int
+    rack: str | None
+    fenced: bool
+
+
+NO_LEADER: Final = -1
+LISTENER_NOT_FOUND_FROM: Final = 6  # the first version of Metadata whose clients know it
+ALL_REPLICAS_FROM: Final = 1  # before, replicas on brokers that are not there were left out, with an error
+
+
+class MetadataView:
+    """One answer's view: the image now, and the brokers that the request's listener reaches."""
+
+    def __init__(self, context: RequestContext) -> None:
+        services = context.services
+        self.image = image = services.controller.image
+        self.brokers: list[BrokerAddress] = []  # those that have the listener, fenced ones included, by id
+        for broker_id in sorted(image.brokers):
+            broker = image.brokers[broker_id]
+            if broker_id == services.node_id:
+                # The port may have been picked when the listener opened, after the registration was written.
+                address: tuple[str, int] | None = services.advertised(context.listener)
+            else:
+                address = _registered_address(broker, context.listener)
+            if address is not None:
+                self.brokers.append(BrokerAddress(broker_id, *address, broker.rack, broker.fenced))
+        self._by_id = {broker.broker_id: broker for broker in self.brokers}
+
+    def alive(self, broker_id: int) -> BrokerAddress | None:
+        """The broker, when it has the listener and is not fenced."""
+        broker = self._by_id.get(broker_id)
+        return None if broker is None or broker.fenced else broker
+
+    def leader(self, state: PartitionState) -> int:
+        """The leader's id; -1 when there is none or this listener does not reach it."""
+        return state.leader if state.leader in self._by_id else NO_LEADER
+
+    def partition_error(self, state: PartitionState, version: int) -> ErrorCode:
+        """What a partition's entry in this version of Metadata says."""
+        if state.leader not in self._by_id:
+            if state.leader in self.image.brokers and version >= LISTENER_NOT_FOUND_FROM:
+                return ErrorCode.LISTENER_NOT_FOUND
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        if version < ALL_REPLICAS_FROM and not all(
+            self.alive(replica) for replica in (*state.replicas, *state.isr)
+        ):
+            return ErrorCode.REPLICA_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def listed(self, brokers: list[int], version: int) -> list[int]:
+        """The replicas or ISR as this version of Metadata lists them."""
+        if version >= ALL_REPLICAS_FROM:
+            return brokers
+        return [broker for broker in brokers if self.alive(broker)]
+
+    def offline_replicas(self, state: PartitionState) -> list[int]:
+        """Replicas on brokers that are not there, or in log directories that have failed."""
+        return [
+            replica
+            for replica in state.replicas
+            if replica not in self._by_id or not is_online(self.image.brokers, state, replica)
+        ]
+
+    def controller_id(self, random: Random) -> int:
+        """The id of a broker that passes requests on to the controller, which are all that are alive: any of them, so
+        that they share the work. -1 when none is."""
+        alive = self.image.usable_brokers()
+        if len(alive) < 2:
+            return alive[0] if alive else -1
+        return random.choice(alive)
+
+
+def _registered_address(broker: BrokerRegistration, listener: str) -> tuple[str, int] | None:
+    return next(((point.host, point.port) for point in broker.endpoints if point.name == listener), None)

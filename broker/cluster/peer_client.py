@@ -1,0 +1,287 @@
+"""A client connection to another broker's inter-broker listener: requests out, answers in, in their order.
+
+A connection begins with the proof of who both brokers are (inter_broker_authentication.py). After one
+(peer_connection.py) has ended the next one is tried at once, and then later and later, at
+random moments, so that a broker that comes back is not met by everybody at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.cluster.inter_broker_authentication import AuthenticationRefused
+from barnabas.broker.cluster.peer_connection import Asked, InterBrokerConnection, Usual
+from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.headers import RequestHeader, encode_request_header
+from barnabas.wire.messages.sasl_authenticate import (
+    SASL_AUTHENTICATE_REQUEST,
+    SASL_AUTHENTICATE_RESPONSE,
+    SaslAuthenticateRequest,
+)
+from barnabas.wire.primitives import DecodeError
+from barnabas.wire.registry import request_type
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    import msgspec
+
+    from barnabas.broker.cluster.inter_broker_authentication import Handshake, InterBrokerAuthentication
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.runtime.interface import Connecting, Runtime, Timer
+    from barnabas.wire.message_type import MessageType
+
+log = logging.getLogger("barnabas.replication")
+
+SMALL_ANSWER_BYTES: Final = 1024 * 1024  # more than any answer without records should have
+FIRST_BACKOFF_S: Final = 0.02
+BACKOFF_MAX_S: Final = 1.0
+_pack_size = struct.Struct(">i").pack
+
+
+class InterBrokerClient:
+    """The connection to one broker. `open` has it made, and made again whenever it ends, until `close`.
+
+    `connected()` is called each time that it is there; `lost(error)` when it has ended: what was asked on it gets no
+    answer. All calls on the loop's thread.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        client_id: str,
+        endpoint: Callable[[], tuple[str, int] | None],
+        connected: Callable[[], object],
+        lost: Callable[[str], object],
+        *,
+        authentication: InterBrokerAuthentication | None,
+        broker_id: int,
+        timeout_s: float = 30.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`endpoint()` says where the broker, `broker_id`, listens now; None when that is not known."""
+        self.client_id = client_id
+        self._runtime = runtime
+        self._endpoint = endpoint
+        self._connected = connected
+        self._lost = lost
+        self._authentication = authentication
+        self._broker_id = broker_id
+        self._timeout_s = timeout_s
+        self._tls = tls
+        self._connecting: Connecting | None = None
+        self._authenticating: InterBrokerConnection | None = None  # not used for anything else yet
+        self._connection: InterBrokerConnection | None = None
+        self._timer: Timer | None = None  # until the next attempt
+        self._target: tuple[str, int] | None = None  # of the last attempt
+        self._attempts = 0  # that have failed, or led to a connection on which nothing was answered
+        self._is_open = False
+        self._correlation_id = 0
+        self._heads: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._connection.asked) if self._connection is not None else 0
+
+    def open(self) -> None:
+        """Have it made, unless it is there or on its way."""
+        if not self._is_open:
+            self._is_open = True
+            self._attempt()
+
+    def close(self) -> None:
+        """End it; nobody is called any more, and what is asked gets no answer."""
+        self._is_open = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        for connection in (self._authenticating, self._connection):
+            if connection is not None:
+                connection.abandon()
+        self._authenticating = self._connection = None
+
+    def hurry(self) -> None:
+        """There is news of the broker: try at once instead of later, and leave the place where it does not listen any more."""
+        is_elsewhere = self._endpoint() not in (None, self._target)
+        if self._timer is not None:
+            self._timer.cancel()
+        elif is_elsewhere and self._connecting is not None:
+            self._connecting.cancel()
+        elif is_elsewhere and self._authenticating is not None:
+            self._authenticating.abandon()
+            self._authenticating = None
+        elif is_elsewhere and self._connection is not None:
+            self._connection.abandon()
+            self.ended(self._connection, "the broker listens elsewhere now", answered=True)
+            return
+        else:
+            return
+        self._attempts = 0
+        self._attempt()
+
+    def send(
+        self,
+        api_key: int,
+        version: int,
+        request: msgspec.Struct | bytes,
+        done: Callable[[Any], object],
+        *,
+        answer_max_bytes: int = SMALL_ANSWER_BYTES,
+        usual: Usual | None = None,
+    ) -> None:
+        """Send a request, or its body; `done(response)` when its answer is there, never when the connection ends before.
+        Only while it is connected. `usual(frame, start)` is asked first whether it deals with the answer as it is."""
+        connection = self._connection
+        assert connection is not None, "not connected"
+        self._send(
+            connection, api_key, version, request, done, answer_max_bytes=answer_max_bytes, usual=usual
+        )
+
+    def _send(
+        self,
+        connection: InterBrokerConnection,
+        api_key: int,
+        version: int,
+        request: msgspec.Struct | bytes,
+        done: Callable[[Any], object],
+        *,
+        answer_max_bytes: int,
+        usual: Usual | None,
+    ) -> None:
+        self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        head = self._heads.get((api_key, version))
+        if head is None:
+            header = encode_request_header(RequestHeader(api_key, version, 0, self.client_id))
+            head = self._heads[api_key, version] = header[:4], header[8:]
+        parts: list[Any] = [b"", head[0], _pack_size(correlation_id), head[1]]
+        if isinstance(request, bytes):
+            parts.append(request)
+        else:
+            message_type: MessageType[Any] = request_type(api_key)
+            message_type.writers[version](request, parts.append)
+        parts[0] = _pack_size(sum(map(len, parts)))
+        deadline = self._runtime.monotonic() + self._timeout_s
+        connection.send(
+            b"".join(parts),
+            Asked(correlation_id, api_key, version, answer_max_bytes, deadline, done, usual),
+        )
+
+    # -- making it
+
+    def _attempt(self) -> None:
+        self._timer = None
+        found = self._target = self._endpoint()
+        if found is None:
+            self._again("nobody knows where it listens")
+            return
+
+        def failed(error: OSError) -> None:
+            self._connecting = None
+            self._again(str(error))
+
+        self._connecting = self._runtime.connect(
+            *found, lambda: InterBrokerConnection(self, self._runtime, self._timeout_s), failed, tls=self._tls
+        )
+
+    def _again(self, why: str, level: int = logging.INFO) -> None:
+        """Try later."""
+        if not self._is_open:
+            return
+        longest = min(FIRST_BACKOFF_S * 2 ** min(self._attempts, 10), BACKOFF_MAX_S)
+        if self._attempts == 0 or longest < BACKOFF_MAX_S:
+            log.log(level, "%s: no connection: %s", self.client_id, why)
+        self._attempts += 1
+        self._timer = self._runtime.call_later(longest * self._runtime.random.uniform(0.5, 1), self._attempt)
+
+    def made(self, connection: InterBrokerConnection) -> None:
+        """Called by the connection."""
+        self._connecting = None
+        if not self._is_open:
+            connection.abandon()
+            return
+        if self._authentication is None:
+            self._connection = connection
+            self._connected()
+        else:
+            self._authenticating = connection
+            self._authenticate(connection, self._authentication)
+
+    def _authenticate(
+        self, connection: InterBrokerConnection, authentication: InterBrokerAuthentication
+    ) -> None:
+        hello = authentication.hello(self._broker_id)
+        handshake: Handshake | None = None
+
+        def taken(frame: memoryview, start: int) -> bool:
+            nonlocal handshake
+            response, stop = SASL_AUTHENTICATE_RESPONSE.readers[0](frame, start, len(frame))
+            if stop != len(frame):
+                raise DecodeError(f"{len(frame) - stop} bytes behind an answer")
+            token = bytes(response.auth_bytes)
+            try:
+                if response.error_code:
+                    code = ErrorCode.of(response.error_code)
+                    raise AuthenticationRefused(code, f"{code.name}: {response.error_message}")
+                if handshake is None:
+                    handshake = authentication.greeted(self._broker_id, hello, token)
+                    ask(handshake.prove())
+                    return True
+                handshake.verify(token)
+            except AuthenticationRefused as refused:
+                self._authenticating = None
+                connection.abandon()
+                self._again(str(refused), level=logging.WARNING)
+                return True
+            self._authenticating = None
+            self._connection = connection
+            self._connected()
+            return True
+
+        def ask(token: bytes) -> None:
+            body = b"".join(SASL_AUTHENTICATE_REQUEST.encode(0, SaslAuthenticateRequest(token)))  # type: ignore[arg-type]  # all bytes
+            self._send(
+                connection, AUTHENTICATE_BROKER, 0, body, lambda _: None, answer_max_bytes=2048, usual=taken
+            )
+
+        ask(hello)
+
+    def answered(self) -> None:
+        """Called by the connection: the other side is well."""
+        self._attempts = 0
+
+    def ended(self, connection: InterBrokerConnection, why: str, answered: bool) -> None:
+        """Called by the connection."""
+        if self._authenticating is connection:
+            self._authenticating = None
+            self._again(f"broker {self._broker_id} has not authenticated itself: {why}")
+            return
+        if self._connection is not connection:
+            return
+        self._connection = None
+        log.info("%s: the connection has ended: %s", self.client_id, why)
+        if answered:
+            self._attempts = 0
+            self._timer = self._runtime.call_later(0, self._attempt)
+        else:
+            self._again(why)
+        self._lost(why)
+
+
+def inter_broker_address(image: MetadataImage, node_id: int, listener: str) -> tuple[str, int] | None:
+    """Where a broker is fetched from; None while it is not registered."""
+    broker = image.brokers.get(node_id)
+    if broker is None:
+        return None
+    return next(((each.host, each.port) for each in broker.endpoints if each.name == listener), None)

@@ -1,0 +1,82 @@
+"""This broker's supply of producer ids: blocks of a thousand from the controller (KIP-730).
+
+The next block is asked for when nine tenths of one are used up, so that producers need not wait for it, and not for a
+controller that changes just then either.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
+
+if TYPE_CHECKING:
+    from barnabas.broker.requests.services import Services
+
+log = logging.getLogger("barnabas.producer_ids")
+
+Answer = Callable[[int, ErrorCode], object]
+TakeBlock = Callable[[range, ErrorCode], object]
+ALLOCATE_PRODUCER_IDS: Final = 67
+TIMEOUT_S: Final = 5.0  # a producer waits for the answer, and behind it everything else on its connection
+
+
+def ask_controller_for_block(services: Services, done: TakeBlock) -> None:
+    """`done(ids, NONE)`, or `done(range(0), error)`; perhaps before this returns."""
+
+    def answered(response: Any, error: ErrorCode) -> None:
+        if response is None or response.error_code:
+            done(range(0), error or ErrorCode.of(response.error_code))
+        else:
+            first = response.producer_id_start
+            done(range(first, first + response.producer_id_len), ErrorCode.NONE)
+
+    broker = services.controller.image.brokers.get(services.node_id)
+    epoch = -1 if broker is None else broker.broker_epoch
+    request = AllocateProducerIdsRequest(broker_id=services.node_id, broker_epoch=epoch)
+    services.to_controller.send(ALLOCATE_PRODUCER_IDS, request, answered, timeout_s=TIMEOUT_S)
+
+
+class ProducerIdAllocator:
+    """Hands out ids that nobody else gets. Producers that come while there is none wait for the next block."""
+
+    def __init__(self, ask: Callable[[TakeBlock], object]) -> None:
+        """`ask(done)` asks the controller for a block; `done(ids, NONE)`, or `done(range(0), error)`, comes later or
+        at once."""
+        self._ask = ask
+        self._blocks: deque[range] = deque()  # unused ids
+        self._asking = False
+        self._few = 0  # a tenth of the last block
+        self._waiting: list[Answer] = []
+
+    def next(self, answer: Answer) -> None:
+        """Call `answer(producer id, NONE)`, or `answer(-1, error)`, now or when the controller has answered."""
+        self._waiting.append(answer)
+        self._serve()
+
+    def _serve(self) -> None:
+        while self._waiting and self._blocks:
+            block = self._blocks.popleft()
+            if len(block) > 1:
+                self._blocks.appendleft(block[1:])
+            self._waiting.pop(0)(block[0], ErrorCode.NONE)
+        if not self._asking and (self._waiting or sum(map(len, self._blocks)) < self._few):
+            self._asking = True
+            self._ask(self._answered)
+
+    def _answered(self, block: range, error: ErrorCode) -> None:
+        self._asking = False
+        if error:
+            log.warning("the controller has given no producer ids: %s", error.name)
+            # Who needs one now tries again soon; the producers behind it ask for the block again.
+            waiting, self._waiting = self._waiting, []
+            for answer in waiting:
+                answer(-1, error)
+            return
+        self._few = len(block) // 10
+        self._blocks.append(block)
+        self._serve()

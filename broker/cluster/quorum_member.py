@@ -1,0 +1,357 @@
+"""This node's place in a cluster: its links, the quorum that it votes in or follows, and what its controller does beyond the
+metadata when it is the active one.
+
+A voter waits until the quorum has formed, and keeps its metadata in Raft's log. A broker that is no voter learns from its
+links which cluster it belongs to, and follows what the voters commit. A controller that is alone has no quorum; it opens its
+listener for brokers that follow it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from barnabas.broker.cluster.controller_server import ControllerRequests
+from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
+from barnabas.broker.cluster.metadata_failure import why_it_ends
+from barnabas.controller.link.clocks import Clocks
+from barnabas.controller.link.discovery import Discovery
+from barnabas.controller.link.followed_log import FollowedMetadataLog
+from barnabas.controller.link.formation import Formation
+from barnabas.controller.link.links import Links
+from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Voter
+from barnabas.controller.link.metadata_feed import MetadataFeed
+from barnabas.controller.link.quorum_state import (
+    QuorumState,
+    check_configuration,
+    read_quorum_state,
+)
+from barnabas.controller.link.waiting import ControllerWatch, has_lost_majority
+from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
+from barnabas.controller.operations.features import begin_cluster
+from barnabas.controller.raft.raft_log import RaftMetadataLog
+from barnabas.controller.sessions.broker_sessions import BrokerSessions
+from barnabas.controller.sessions.leader_balancer import LeaderUpkeep
+from barnabas.controller.sessions.leadership_transfer import HandOver
+from barnabas.storage.errors import LogDirectoryError
+
+if TYPE_CHECKING:
+    from barnabas.broker.cluster.kafka_metadata import KafkaMetadata
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.requests.services import Services
+    from barnabas.controller.link.peer import Peer
+    from barnabas.controller.metadata.local_log import LocalMetadataLog
+    from barnabas.controller.metadata.metadata_log import MetadataLog
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.disk.disk import Disk
+    from barnabas.storage.manager.manager import LogManager
+
+log = logging.getLogger("barnabas.member")
+
+
+class ClusterMember:
+    """See the module. All calls on the loop's thread, `start` and `serve_alone` before it runs."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        config: BrokerConfig,
+        runtime: Runtime,
+        log_manager: LogManager,
+        kafka_metadata: KafkaMetadata,
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._runtime = runtime
+        self._log_manager = log_manager
+        self._kafka_metadata = kafka_metadata
+        self._directory = kafka_metadata.journal_directory
+        self._directory_id = kafka_metadata.directory_id
+        self._links: Links | None = None
+        self._tls: ControllerTls | None = None
+        self._found: Callable[[MetadataLog], object] = lambda _: None
+        self._sessions: BrokerSessions | None = None
+        self._upkeep: LeaderUpkeep | None = None
+        self._raft: RaftMetadataLog | None = None
+        self._feed: MetadataFeed | None = None
+        self._voters: list[Voter] = []  # of the quorum that has formed
+        self.secret: bytes | None = None
+        self.first_question_s: float | None = None  # of a test's cluster, whose nodes start together
+        self.on_fatal: Callable[[str], object] = lambda _: (
+            None
+        )  # the node can't be a member and must be stopped
+
+    # -- into the cluster
+
+    def start(self, found: Callable[[MetadataLog], object]) -> None:
+        """`found(metadata_log)` when the quorum stands, or can be followed. ConfigError, MetadataError, OSError."""
+        self._found = found
+        if self._config.is_controller:
+            self._vote()
+        else:
+            self._follow()
+
+    def _vote(self) -> None:
+        config = self._config
+        state = read_quorum_state(self._disk, self._directory)
+        check_configuration(state, config.node_id, sorted(config.quorum.voters), self._directory)
+        links = self._make_links(state.voters if state is not None and state.is_formed else [])
+        self._listen(links)
+        formation = Formation(
+            self._runtime, self._disk, self._directory, links, self._formed, lambda why: self.on_fatal(why)
+        )
+        formation.start()
+        links.call(self._targets())
+
+    def _formed(self, state: QuorumState) -> None:
+        assert self._links is not None
+        if not self._belong_to(state.cluster_id):
+            return
+        raft = RaftMetadataLog(
+            self._disk, self._directory, self._runtime, self._config.node_id, state.voter_ids, self._links
+        )
+        raft.first_question_s = self.first_question_s
+        raft.on_error = lambda error: self.on_fatal(why_it_ends(error, self._directory))
+        self._raft = raft
+        ControllerWatch(self._runtime, self._links)
+        self._voters = state.voters
+        self._found(raft)
+
+    def _follow(self) -> None:
+        links = self._make_links([])
+        targets = self._targets()
+
+        def found(cluster_id: str, _voters: list[Voter]) -> None:
+            if self._belong_to(cluster_id):
+                self._found(self._followed(links))
+
+        Discovery(links, targets, found)
+        ControllerWatch(self._runtime, links)
+        links.call(targets)
+
+    def _followed(self, links: Links) -> FollowedMetadataLog:
+        followed = FollowedMetadataLog(links)
+        followed.on_error = lambda error: self.on_fatal(str(error))
+        return followed
+
+    def _belong_to(self, cluster_id: str) -> bool:
+        try:
+            self._log_manager.join_cluster(cluster_id)
+            self._kafka_metadata.join_cluster(cluster_id)
+        except (LogDirectoryError, OSError) as error:
+            self.on_fatal(str(error))
+            return False
+        return True
+
+    def serve_alone(self, services: Services, metadata_log: LocalMetadataLog) -> None:
+        """The only controller: open its listener to brokers. OSError, ConfigError."""
+        listener = self._config.controller_listeners[0]
+        own = Voter(self._config.node_id, listener.advertised_host, listener.port, self._directory_id)
+        links = self._make_links([own])
+        self._listen(links)
+        links.leader.announce(metadata_log.term, self._config.node_id)
+        self._feed = MetadataFeed(links, metadata_log, lambda: metadata_log.end_offset)
+        self.attach(services)
+
+    # -- links
+
+    def _make_links(self, journalled: list[Voter]) -> Links:
+        config = self._config
+        identity = Identity(
+            self._log_manager.cluster_id,
+            config.node_id,
+            [role for role in (BROKER, CONTROLLER) if role in config.process_roles],
+            self._directory_id,
+            self._runtime.random_bytes(16),
+            sorted(config.quorum.voters),
+            journalled,
+            bool(config.quorum.bootstrap),
+            configured=[
+                Voter(node_id, host, port) for node_id, (host, port) in sorted(config.quorum.voters.items())
+            ],
+        )
+        self._tls = None
+        if config.controller_protocol == "SSL":
+            self._tls = controller_tls(config, config.controller_listener)
+        links = Links(
+            self._runtime,
+            identity,
+            secret=self.secret,
+            tls=self._tls.client if self._tls is not None else None,
+        )
+        links.add_listener(self._connected, self._disconnected)
+        Clocks(links, self._log_manager.wall_clock)
+        self._links = links
+        return links
+
+    def _listen(self, links: Links) -> None:
+        listener = self._config.controller_listeners[0]
+        links.listen(listener.host, listener.port, self._tls.server if self._tls is not None else None)
+
+    def _targets(self) -> list[tuple[str, int, int | None]]:
+        quorum = self._config.quorum
+        named: list[tuple[str, int, int | None]] = [
+            (host, port, node_id) for node_id, (host, port) in sorted(quorum.voters.items())
+        ]
+        return named or [(host, port, None) for host, port in quorum.bootstrap]
+
+    def _connected(self, peer: Peer) -> None:
+        if self._sessions is not None:
+            self._sessions.link_opened(peer.node_id, peer.number)
+
+    def _disconnected(self, peer: Peer) -> None:
+        if self._sessions is not None:
+            self._sessions.link_closed(peer.node_id, peer.number)
+
+    # -- the controller's work
+
+    def attach(self, services: Services) -> None:
+        """The metadata is open: let Raft run, let requests through, and watch over the brokers where that is this node's
+        part."""
+        links = self._links
+        assert links is not None
+        services.to_controller.links = links
+        links.leader.on_change(lambda _: services.to_controller.controller_changed())
+        if not self._config.is_controller:
+            return
+        links.on_request = ControllerRequests(services).serve
+        controller = services.controller
+        self._sessions = BrokerSessions(
+            controller,
+            self._config,
+            self._runtime,
+            services.cluster_id,
+            self._probe,
+            is_alone=self._raft is None,
+        )
+        services.broker_sessions = self._sessions
+        for peer in links.peers():
+            self._sessions.link_opened(peer.node_id, peer.number)
+        self._upkeep = LeaderUpkeep(controller, self._config, self._runtime)
+        self._sessions.start()
+        self._upkeep.start()
+        raft = self._raft
+        if raft is None:
+            return
+        self._feed = MetadataFeed(links, raft, lambda: services.controller.image.offset + 1)
+        controller.on_activity(partial(self._activity_changed, services))
+        services.quorum = partial(self._quorum, raft)
+        links.raft = raft
+        for peer in links.peers():
+            if peer.identity.is_controller:
+                raft.peer_connected(peer.node_id, peer.number)
+
+    def _quorum(self, raft: RaftMetadataLog) -> QuorumInfo:
+        view = raft.describe()
+        directories = {voter.node_id: voter.directory_id for voter in self._voters}
+        listener = self._config.controller_listeners[0].name
+        formed = {voter.node_id: (voter.host, voter.port) for voter in self._voters}
+        addresses = formed | self._config.quorum.voters  # they may have changed since
+        return QuorumInfo(
+            view.leader_id,
+            view.term,
+            view.high_watermark,
+            [
+                QuorumReplica(
+                    voter.node_id,
+                    voter.log_end_offset,
+                    directories[voter.node_id],
+                    voter.last_fetch_ms,
+                    voter.last_caught_up_ms,
+                )
+                for voter in view.voters
+            ],
+            self._observers(view.high_watermark),
+            {node_id: [QuorumListener(listener, *addresses[node_id])] for node_id in formed},
+        )
+
+    def _observers(self, high_watermark: int) -> list[QuorumReplica]:
+        now = self._runtime.time_ms()
+        offsets = {} if self._feed is None else self._feed.offsets()
+        return [
+            QuorumReplica(
+                node_id,
+                offset + 1,
+                last_fetch_ms=now,
+                last_caught_up_ms=now if offset + 1 >= high_watermark else -1,
+            )
+            for node_id, offset in sorted(offsets.items())
+        ]
+
+    def _activity_changed(self, services: Services, is_active: bool) -> None:
+        assert self._raft is not None
+        assert self._links is not None
+        if is_active:
+            services.controller.run(lambda image: begin_cluster(image, self._config), lambda _: None)
+        self._links.leader.announce(self._raft.term, self._config.node_id if is_active else -1)
+
+    def on_controller_change(self, call: Callable[[], object]) -> None:
+        """Call whenever this node hears of another active controller."""
+        assert self._links is not None
+        self._links.leader.on_change(lambda _: call())
+
+    def when_active_known(self, call: Callable[[], object]) -> None:
+        """Call once, when this node knows an active controller."""
+        links = self._links
+        assert links is not None
+        is_called = False
+
+        def look(_: int) -> None:
+            nonlocal is_called
+            if links.active_controller() >= 0 and not is_called:
+                is_called = True
+                call()
+
+        links.leader.on_change(look)
+        look(-1)
+
+    def has_quorum_ended(self) -> bool:
+        """Whether most voters have ended: there is no active controller until one is started again."""
+        return self._links is not None and has_lost_majority(self._links)
+
+    def _probe(self, host: str, port: int, result: Callable[[bool], object]) -> None:
+        """Whether nobody listens there any more."""
+        self._runtime.connect(
+            host,
+            port,
+            lambda: _Knock(result),
+            lambda error: result(isinstance(error, ConnectionRefusedError)),
+        )
+
+    def hand_over(self, done: Callable[[], object]) -> None:
+        """Have another node be the active controller where it is this one, and call `done()`; soon, whatever comes of it."""
+        if self._raft is None or self._links is None:
+            done()
+        else:
+            HandOver(self._raft, self._links, self._runtime, done).begin()
+
+    def stop(self) -> None:
+        """No more links; others see them close."""
+        if self._upkeep is not None:
+            self._upkeep.close()
+        if self._sessions is not None:
+            self._sessions.close()
+        if self._links is not None:
+            self._links.close()
+
+
+class _Knock:
+    """A connection that only shows that somebody listens."""
+
+    def __init__(self, result: Callable[[bool], object]) -> None:
+        self._result = result
+
+    def connection_made(self, transport: Any) -> None:
+        transport.abort()
+        self._result(False)
+
+    def data_received(self, data: bytes) -> None:
+        """Nobody was asked anything."""
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It was not to last."""

@@ -1,0 +1,58 @@
+"""Topics that this broker needs or a client asks for by the way: the controller creates them, as for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+if TYPE_CHECKING:
+    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.controller.operations.topics import NewTopic
+
+CREATE_TOPICS: Final = 19
+# A client waits for the answer, and behind it everything else on its connection. It asks again, perhaps another broker.
+TIMEOUT_S: Final = 5.0
+
+
+def have_topics_created(
+    to_controller: ToController,
+    topics: Sequence[NewTopic],
+    done: Callable[[dict[str, tuple[ErrorCode, str]]], object],
+) -> None:
+    """`done({name: (error, message)})` once this broker knows what has been created; NONE also for what exists by
+    now. Perhaps before this returns."""
+
+    def answered(response: Any, error: ErrorCode) -> None:
+        if response is None:
+            done({topic.name: (error, "the controller has not answered") for topic in topics})
+            return
+        results: dict[str, tuple[ErrorCode, str]] = {}
+        for result in response.topics:
+            code = ErrorCode.of(result.error_code)
+            exists = code == ErrorCode.TOPIC_ALREADY_EXISTS
+            results[result.name] = ErrorCode.NONE if exists else code, result.error_message or ""
+        done(results)
+
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.num_partitions,
+                replication_factor=topic.replication_factor,
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs],
+            )
+            for topic in topics
+        ],
+        timeout_ms=round(TIMEOUT_S * 1000),
+    )
+    to_controller.send(CREATE_TOPICS, request, answered, timeout_s=TIMEOUT_S)
+
+
+def have_topic_created(
+    to_controller: ToController, topic: NewTopic, done: Callable[[ErrorCode], object]
+) -> None:
+    """As `have_topics_created`, for one."""
+    have_topics_created(to_controller, [topic], lambda results: done(results[topic.name][0]))

@@ -1,0 +1,1 @@
+"""The broker's configuration: sources, typed values, listeners, warnings, descriptions."""

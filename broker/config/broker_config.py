@@ -1,0 +1,428 @@
+"""The broker's configuration: typed attributes over the tables of controller/config/broker_configs.py.
+
+A value is the first of: `--set`, KAFKA_* variables, the properties file, the table's default. Without a
+file the values of Kafka's shipped server.properties come in between (one replica for internal topics, and
+so on), so that `barnabas start` alone serves.
+
+`BrokerConfig` spells out what the broker reads, so that mypy knows every type; a test compares the
+attributes with the tables. Property `log.segment.bytes` is attribute `log_segment_bytes`; where several
+properties say one thing in different units (log.retention.ms, .minutes, .hours) use `topic_defaults`.
+Dynamic values (AlterConfigs on a broker) come through `apply_dynamic` and change the attributes in place,
+so hold the config and not a copy of its values.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from barnabas.broker.config.listeners import (
+    ListenerConfig,
+    parse_address,
+    parse_protocol_map,
+    resolve_listeners,
+)
+from barnabas.broker.config.quorum import VOTERS, QuorumConfig, check_own_address, quorum_config
+from barnabas.broker.config.sources import parse_properties, parse_settings, properties_from_environment
+from barnabas.broker.config.warnings import check_value, warnings_about
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config.config_def import READ_ONLY, Value
+from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, topic_default
+from barnabas.controller.config.validators import ConfigError
+
+DEFAULT_LOG_DIR: Final = "barnabas-data"
+
+# What no properties file is replaced by: Kafka's shipped server.properties, on the loopback address.
+SHIPPED: Final[dict[str, str]] = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listeners": "PLAINTEXT://127.0.0.1:9092",
+    "controller.listener.names": "CONTROLLER",
+    "log.dirs": DEFAULT_LOG_DIR,
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+# What Kafka insists on being told and a single node can assume.
+_ASSUMED: Final = {
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+}
+
+
+class _Values:
+    """One attribute per property that the broker reads; `<property>` with `_` for `.`."""
+
+    auto_create_topics_enable: bool
+    background_threads: int
+    barnabas_controller_secret_file: str | None
+    barnabas_event_loop: str
+    barnabas_metrics_listener: str
+    barnabas_validate_records: bool
+    broker_heartbeat_interval_ms: int
+    broker_rack: str | None
+    broker_session_timeout_ms: int
+    compression_type: str
+    connections_max_idle_ms: int
+    controlled_shutdown_enable: bool
+    cordoned_log_dirs: list[str]
+    controller_listener_names: list[str]
+    controller_quorum_bootstrap_servers: list[str]
+    controller_quorum_voters: list[str]
+    default_replication_factor: int
+    delete_records_purgatory_purge_interval_requests: int
+    delete_topic_enable: bool
+    fetch_max_bytes: int
+    fetch_purgatory_purge_interval_requests: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_max_size: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_session_timeout_ms: int
+    group_coordinator_rebalance_protocols: list[str]
+    group_initial_rebalance_delay_ms: int
+    group_max_session_timeout_ms: int
+    group_max_size: int
+    group_min_session_timeout_ms: int
+    inter_broker_listener_name: str | None
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_delete_retention_ms: int
+    log_cleaner_enable: bool
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_max_compaction_lag_ms: int
+    log_cleaner_min_cleanable_ratio: float
+    log_cleaner_min_compaction_lag_ms: int
+    log_cleaner_threads: int
+    log_cleanup_policy: list[str]
+    log_flush_interval_messages: int
+    log_flush_interval_ms: int | None
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    log_index_interval_bytes: int
+    log_index_size_max_bytes: int
+    log_initial_task_delay_ms: int
+    log_message_timestamp_after_max_ms: int
+    log_message_timestamp_before_max_ms: int
+    log_message_timestamp_type: str
+    log_preallocate: bool
+    log_retention_bytes: int
+    log_retention_check_interval_ms: int
+    log_segment_bytes: int
+    log_segment_delete_delay_ms: int
+    max_connection_creation_rate: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: str
+    max_incremental_fetch_session_cache_slots: int
+    max_request_partition_size_limit: int
+    message_max_bytes: int
+    metadata_log_max_record_bytes_between_snapshots: int
+    metadata_log_max_snapshot_interval_ms: int
+    min_insync_replicas: int
+    node_id: int
+    num_io_threads: int
+    num_network_threads: int
+    num_partitions: int
+    num_recovery_threads_per_data_dir: int
+    num_replica_fetchers: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    offsets_load_buffer_size: int
+    offsets_retention_check_interval_ms: int
+    offsets_retention_minutes: int
+    offsets_topic_compression_codec: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    process_roles: list[str]
+    producer_id_expiration_check_interval_ms: int
+    producer_id_expiration_ms: int
+    producer_purgatory_purge_interval_requests: int
+    queued_max_request_bytes: int
+    queued_max_requests: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
+    replica_selector_class: str | None
+    request_timeout_ms: int
+    security_inter_broker_protocol: str
+    socket_listen_backlog_size: int
+    socket_receive_buffer_bytes: int
+    socket_request_max_bytes: int
+    socket_send_buffer_bytes: int
+    transaction_max_timeout_ms: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
+    transaction_state_log_segment_bytes: int
+    transactional_id_expiration_ms: int
+    unclean_leader_election_enable: bool
+
+
+PROPERTY_OF_ATTRIBUTE: Final = {name: name.replace("_", ".") for name in _Values.__annotations__}
+
+
+class BrokerConfig(_Values):
+    """What a broker was told, as `load` or `from_properties` read it.
+
+    Beyond the plain properties: `listeners` of the broker, `controller_listeners`, `quorum`, `log_dirs`, `notes`
+    (lines for the log at the start: (level name, text)).
+    """
+
+    listeners: list[ListenerConfig]
+    controller_listeners: list[ListenerConfig]
+    quorum: QuorumConfig
+    log_dirs: list[str]
+    notes: list[tuple[str, str]]
+    metrics_address: tuple[str, int] | None  # where they are served; None: nowhere
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        """`given` are the properties somebody set, by name, as text. ConfigError names the one that is wrong."""
+        self.notes = []
+        self.given = dict(given)  # static values: file, variables, --set
+        self.stored_cluster: Mapping[str, str] = {}  # dynamic values as the metadata holds them
+        self.stored_node: Mapping[str, str] = {}
+        self.dynamic_cluster: dict[str, str] = {}  # those of them that count
+        self.dynamic_node: dict[str, str] = {}
+        self._read_all()
+        self._check_nats()
+        self._check_roles()
+        self.notes.extend(
+            ("warning", text)
+            for text in warnings_about(
+                self.given,
+                is_alone=self.quorum.is_alone,
+                has_controller_tls=self.controller_protocol == "SSL",
+            )
+        )
+        self.log_dirs = self._log_dirs()
+        self.listeners = self._listeners()
+        address = self.barnabas_metrics_listener
+        self.metrics_address = parse_address("barnabas.metrics.listener", address) if address else None
+        own = check_own_address(self.quorum, self.node_id, self.listeners, self.controller_listeners)
+        self.notes.extend(("warning", text) for text in own)
+
+    # -- where values come from
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str] | None = None) -> BrokerConfig:
+        """The configuration of a broker without a file, with `properties` set on top (tests, in-process use)."""
+        return cls({**SHIPPED, **(properties or {})})
+
+    @classmethod
+    def load(
+        cls, file: Path | None = None, environ: Mapping[str, str] | None = None, settings: Iterable[str] = ()
+    ) -> BrokerConfig:
+        """Read the file (None: the shipped values), KAFKA_* of `environ` and `name=value` settings.
+
+        ConfigError for a wrong value; OSError when the file can't be read.
+        """
+        base = SHIPPED if file is None else _read_file(file)
+        return cls({**base, **properties_from_environment(environ or {}), **parse_settings(settings)})
+
+    def static_value(self, name: str) -> str | None:
+        """The text of a property as the file, a variable or --set gave it, or its default; None for null."""
+        given = self.given.get(name)
+        if given is not None:
+            return given
+        key = BROKER_CONFIGS[name]
+        return _ASSUMED.get(name) if key.required else key.default
+
+    def value(self, name: str) -> str | None:
+        """The text of a property that counts now, dynamic ones included; None for null."""
+        dynamic = self.dynamic_node.get(name, self.dynamic_cluster.get(name))
+        return dynamic if dynamic is not None else self.static_value(name)
+
+    # -- what topics take from the broker
+
+    def topic_defaults(self) -> dict[str, str]:
+        """Every topic property's value where the topic does not set it; those without a value left out."""
+        found = {name: topic_default(name, self.value) for name in TOPIC_CONFIGS}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def topic_properties(self, overrides: Mapping[str, str]) -> dict[str, str]:
+        """All properties of a topic that sets `overrides`."""
+        return {**self.topic_defaults(), **overrides}
+
+    # -- dynamic values
+
+    def apply_dynamic(self, cluster: Mapping[str, str], node: Mapping[str, str]) -> set[str]:
+        """Take the cluster's and this node's dynamic values; the names of properties whose value changed.
+
+        What a running broker can't change is ignored, as are values that do not parse: they were accepted
+        by the controller and must not stop the broker. Attributes change in place.
+        """
+        self.stored_cluster, self.stored_node = dict(cluster), dict(node)
+        new_cluster, new_node = _usable(cluster), _usable(node)
+        touched = {*self.dynamic_cluster, *self.dynamic_node, *new_cluster, *new_node}
+        before = {name: self.value(name) for name in touched}
+        self.dynamic_cluster, self.dynamic_node = new_cluster, new_node
+        changed = {
+            name for name, text in before.items() if name in BROKER_CONFIGS and self.value(name) != text
+        }
+        for name in changed:
+            self._read(name)
+        return changed
+
+    # -- reading
+
+    def _read_all(self) -> None:
+        for name in self.given:
+            if name in BROKER_CONFIGS:
+                check_value(name, self.given[name])
+        for name in PROPERTY_OF_ATTRIBUTE.values():
+            self._read(name)
+
+    def _read(self, name: str) -> None:
+        attribute = name.replace(".", "_")
+        if attribute in PROPERTY_OF_ATTRIBUTE:
+            setattr(self, attribute, self._parsed(name))
+
+    def _parsed(self, name: str) -> Value:
+        return BROKER_CONFIGS[name].parse(self.value(name))
+
+    def _check_nats(self) -> None:
+        if any(name.startswith("nats.") for name in self.given):
+            from barnabas.broker.config.nats_config import (
+                nats_connections,  # only who connects to NATS needs it
+            )
+
+            nats_connections(self.given)
+
+    def _check_roles(self) -> None:
+        if "broker.id" in self.given and "node.id" not in self.given:
+            # Kafka before KRaft called it so.
+            self.node_id = max(int(self.given["broker.id"]), 0)
+        is_named = "node.id" in self.given or "broker.id" in self.given
+        self.given["node.id"] = self.given["broker.id"] = str(self.node_id)
+        self.quorum = quorum_config(
+            self.process_roles,
+            self.node_id,
+            self.controller_quorum_voters,
+            self.controller_quorum_bootstrap_servers,
+        )
+        if not is_named and not self.quorum.is_alone:
+            raise ConfigError(
+                "node.id is missing: each node of a cluster has an id of its own"
+                + (f", a voter the one before its address in {VOTERS}" if self.quorum.voters else "")
+            )
+        self.notes.extend(("warning", text) for text in self.quorum.warnings)
+
+    @property
+    def is_broker(self) -> bool:
+        return "broker" in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return "controller" in self.process_roles
+
+    def _log_dirs(self) -> list[str]:
+        found = self._parsed("log.dirs") or self._parsed("log.dir")
+        assert isinstance(found, list)
+        if "log.dirs" not in self.given and "log.dir" not in self.given:
+            return [DEFAULT_LOG_DIR]
+        return list(dict.fromkeys(found))
+
+    def cordoned_directories(self) -> list[str]:
+        """Those of `log_dirs` that shall take no new partition (KIP-1066); "*" names all. Names of others mean nothing."""
+        named = {os.path.abspath(each) for each in self.cordoned_log_dirs}
+        return [
+            each for each in self.log_dirs if "*" in self.cordoned_log_dirs or os.path.abspath(each) in named
+        ]
+
+    def _listeners(self) -> list[ListenerConfig]:
+        listeners, advertised = self._parsed("listeners"), self._parsed("advertised.listeners")
+        assert isinstance(listeners, list)
+        assert advertised is None or isinstance(advertised, list)
+        opened, self.controller_listeners = resolve_listeners(
+            listeners, advertised, self._protocol_map(), self.controller_listener_names
+        )
+        if self.is_broker and not opened:
+            raise ConfigError(
+                "listeners has no listener for clients: every name in it is in controller.listener.names"
+            )
+        if (
+            self.is_broker
+            and not self.quorum.is_alone
+            and self.inter_broker_listener not in {listener.name for listener in opened}
+        ):
+            raise ConfigError(
+                f"listeners has no {self.inter_broker_listener}, where the other brokers would fetch: name one of its "
+                f"listeners in inter.broker.listener.name"
+            )
+        if not self.is_broker and opened:
+            raise ConfigError(
+                f"listeners: a node with process.roles=controller serves no clients; {opened[0].name} is not in "
+                f"controller.listener.names"
+            )
+        if self.is_controller and not self.quorum.is_alone and not self.controller_listeners:
+            raise ConfigError(
+                "listeners must name the controller's listener (controller.listener.names="
+                f"{','.join(self.controller_listener_names)}), where the other voters connect"
+            )
+        if not self.is_controller and self.controller_listeners:
+            raise ConfigError(
+                f"listeners: {self.controller_listeners[0].name} is in controller.listener.names, and a node with "
+                f"process.roles=broker has no controller listener"
+            )
+        return opened
+
+    @property
+    def inter_broker_listener(self) -> str:
+        """The name of the listener where brokers fetch from each other."""
+        return (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
+
+    @property
+    def controller_listener(self) -> str:
+        """The name of the listener where controllers are reached."""
+        return self.controller_listener_names[0].upper() if self.controller_listener_names else "CONTROLLER"
+
+    @property
+    def controller_protocol(self) -> str:
+        """What is spoken there: PLAINTEXT or SSL."""
+        return parse_protocol_map(self._protocol_map()).get(self.controller_listener, "PLAINTEXT")
+
+    def _protocol_map(self) -> str:
+        text = self.static_value("listener.security.protocol.map") or ""
+        if "listener.security.protocol.map" not in self.given:
+            # As Kafka does: controller listeners speak PLAINTEXT unless the map says otherwise.
+            text += "".join(f",{name}:PLAINTEXT" for name in self.controller_listener_names)
+        return text
+
+
+def _usable(properties: Mapping[str, str]) -> dict[str, str]:
+    usable: dict[str, str] = {}
+    for name, text in properties.items():
+        key = BROKER_CONFIGS.get(name)
+        if key is None or key.update_mode == READ_ONLY:
+            continue
+        try:
+            key.parse(text)
+        except ConfigError:
+            continue
+        usable[name] = text
+    return usable
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    try:
+        return parse_properties(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        # Java's own encoding for these files.
+        return parse_properties(file.read_text(encoding="latin-1"))

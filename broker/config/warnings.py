@@ -1,0 +1,138 @@
+"""What a start says about properties that do not do what their owner may expect of them.
+
+A Kafka server.properties must serve as it is, so nothing here refuses: each kind of surprise is one line of
+the log. Only names are shown, never values, some of which are passwords.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from barnabas.broker.config.quorum import BOOTSTRAP, VOTERS, read_addresses, read_voters
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config.validators import ConfigError
+
+# Properties of Kafka's own authorizer: it reads them itself, so they stand in no table of the broker's.
+_OF_THE_AUTHORIZER: Final = ("super.users", "allow.everyone.if.no.acl.found")
+_WITHOUT_EFFECT: Final = frozenset(
+    [
+        "alter.config.policy.class.name",
+        "client.quota.callback.class",
+        "create.topic.policy.class.name",
+        "metric.reporters",
+        "principal.builder.class",
+        "remote.log.storage.system.enable",
+        "security.inter.broker.protocol",
+        "security.providers",
+    ]
+)
+_WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.", "delegation.token.")
+_OF_TLS: Final = "ssl."
+# Where Kafka's own text does not say which of several entries is wrong.
+_READ_HERE: Final[dict[str, Callable[[list[str]], object]]] = {
+    VOTERS: read_voters,
+    BOOTSTRAP: read_addresses,
+}
+_REPLICATION: Final = {
+    "default.replication.factor": "topics created without a replication factor fail with INVALID_REPLICATION_FACTOR",
+    "offsets.topic.replication.factor": "__consumer_offsets can't be created, so consumer groups fail",
+    "min.insync.replicas": "producing with acks=all fails with NOT_ENOUGH_REPLICAS",
+}
+
+
+def warnings_about(
+    given: Mapping[str, str], *, is_alone: bool, has_controller_tls: bool = False
+) -> Iterator[str]:
+    """The lines to warn with about the properties somebody set. Their values must have parsed already. `is_alone`: this
+    node is the only controller, so it may well be the only broker. `has_controller_tls`: ssl.* counts for its links."""
+    if given.get("authorizer.class.name", "").strip():
+        yield (
+            "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
+        )
+    selector = given.get("replica.selector.class", "").strip()
+    if selector and not _is_known_selector(selector):
+        yield (
+            "replica.selector.class has no effect: this version has Kafka's RackAwareReplicaSelector and "
+            "LeaderSelector; consumers read from leaders"
+        )
+    idle = [
+        name
+        for name, text in given.items()
+        if _is_without_effect(name, text) and not (has_controller_tls and _OF_TLS in name)
+    ]
+    if idle:
+        yield f"no effect in this version: {', '.join(sorted(idle))}"
+    old = sorted(name for name in given if name.startswith("zookeeper."))
+    if old:
+        yield f"{', '.join(old)}: belongs to ZooKeeper mode, ignored"
+    beyond = [name for name in _REPLICATION if name in given and _number(name, given[name]) > 1]
+    if beyond and is_alone:
+        what = "; ".join(f"with {name}={given[name].strip()} {_REPLICATION[name]}" for name in beyond)
+        yield f"one node has one replica: {what}"
+    for name in given:
+        if not _is_known(name):
+            yield f"unknown property {name} is ignored{_hint(name)}"
+
+
+def check_names(names: Iterable[str]) -> None:
+    """ConfigError where there is no such property: for those that are written for this broker alone."""
+    for name in names:
+        if not _is_known(name):
+            raise ConfigError(f"unknown property {name}{_hint(name)}")
+
+
+def check_value(name: str, text: str) -> None:
+    """ConfigError when a property may not have this text, worded for somebody who sees a terminal."""
+    if name in _READ_HERE:
+        _READ_HERE[name]([entry for entry in text.split(",") if entry.strip()])
+    try:
+        BROKER_CONFIGS[name].parse(text)
+    except ConfigError as error:
+        if text.strip():
+            raise
+        if name in ("log.dirs", "log.dir"):
+            raise ConfigError(f"{name} must name at least one directory") from None
+        # Kafka shows the empty value bare, as nothing at all between two blanks.
+        raise ConfigError(str(error).replace("Invalid value  for", 'Invalid value "" for', 1)) from None
+
+
+def _is_known_selector(class_name: str) -> bool:
+    from barnabas.broker.fetch.replica_selector import is_known_selector  # late: seldom set
+
+    return is_known_selector(class_name)
+
+
+def _is_without_effect(name: str, text: str) -> bool:
+    if name in _OF_THE_AUTHORIZER:
+        return bool(text.strip())
+    if name.startswith("listener.name."):
+        # listener.name.<listener>.ssl.*, .<mechanism>.sasl.* and so on.
+        return any(f".{part}" in name for part in ("sasl.", "ssl.", "principal.builder.class"))
+    if name not in BROKER_CONFIGS:
+        return False
+    if name not in _WITHOUT_EFFECT and not name.startswith(_WITHOUT_EFFECT_BEGINNINGS):
+        return False
+    # What Kafka does without being told is what happens here too.
+    return text.strip() not in ("", BROKER_CONFIGS[name].default)
+
+
+def _number(name: str, text: str) -> int:
+    value = BROKER_CONFIGS[name].parse(text)
+    assert isinstance(value, int)
+    return value
+
+
+def _is_known(name: str) -> bool:
+    return (
+        name in BROKER_CONFIGS
+        or name in _OF_THE_AUTHORIZER
+        or name.startswith(("listener.name.", "zookeeper."))
+    )
+
+
+def _hint(name: str) -> str:
+    import difflib  # only a mistake needs it, and it takes milliseconds to import
+
+    close = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,0 +1,228 @@
+"""The fetch that a leader gets from its followers nearly all the time, in one pass: it names one partition of a session
+in which nothing else may have something to say, waits at the end of the log, and is answered with a small batch.
+
+An acks=all produce waits for it twice, once for each direction, so it does what fetch/delayed_fetch.py does without
+making a request and a response of structs. Whatever is another shape goes the general way, from the beginning, or, when
+it shows only after the waiting, from there.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.cluster.controller_server import RawResponse
+from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE
+from barnabas.broker.fetch.delayed_fetch import IncrementalFetch
+from barnabas.broker.fetch.purgatory import NEWS_S
+from barnabas.broker.fetch.reader import COPIED_BYTES, copied
+from barnabas.broker.requests.registry import PENDING, Outcome
+from barnabas.storage.errors import StorageError, WouldWait
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, ReplicaState
+from barnabas.wire.primitives import uvarint
+
+if TYPE_CHECKING:
+    from barnabas.broker.fetch.purgatory import FetchWaiter
+    from barnabas.broker.fetch.sessions import FetchSession, SessionPartition
+    from barnabas.broker.partitions.leadership import Leadership
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.requests.context import RequestContext
+
+VERSIONS_FROM: Final = 15  # the first version whose followers say who they are in a tagged field (KIP-903)
+# Longest wait, min bytes, max bytes, isolation level, session id and epoch
+_unpack_head: Final = struct.Struct(">iiibii").unpack_from
+# Leader epoch, offset, last fetched epoch, log start offset, max bytes; no tags of the partition nor of the topic, nothing
+# forgotten, no rack, one tag: number 1, 13 bytes; replica id and epoch, no tags
+_unpack_rest: Final = struct.Struct(">iqiqi7siqB").unpack_from
+_REST_SIZE: Final = 4 + 8 + 4 + 8 + 4 + 7 + 4 + 8 + 1
+_A_REPLICA_AND_NOTHING_ELSE: Final = b"\0\0\1\1\1\1\x0d"
+BODY_SIZE: Final = 21 + ID_KEY_SIZE + _REST_SIZE
+# No throttling and no error, session id
+_pack_session: Final = struct.Struct(">6xi").pack
+# No error, high watermark, last stable offset, log start offset, no list of aborted transactions, no preferred replica
+_pack_partition: Final = struct.Struct(">2xqqqxi").pack
+_END: Final = b"\0\0\0"  # no tags: of the partition, the topic, the response
+
+
+def fetch_follower(context: RequestContext, buffer: memoryview, start: int) -> bytes | Outcome | None:
+    """The response's body for the request body of BODY_SIZE bytes at buffer[start:], PENDING, or None when it is not
+    the usual one, and nothing has happened."""
+    max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = _unpack_head(buffer, start)
+    start += 21
+    (
+        leader_epoch,
+        offset,
+        last_epoch,
+        start_offset,
+        partition_max_bytes,
+        rest,
+        replica_id,
+        replica_epoch,
+        tags,
+    ) = _unpack_rest(buffer, start + ID_KEY_SIZE)
+    key = buffer[start : start + ID_KEY_SIZE].tobytes()
+    if (
+        rest != _A_REPLICA_AND_NOTHING_ELSE
+        or tags
+        or isolation_level
+        or key[0] != 2
+        or key[-5] != 2
+        or replica_id != context.reply.peer_broker_id
+    ):
+        return None
+    services = context.services
+    session = services.fetch_sessions.get(session_id)
+    partition = services.partitions.by_id(key[1:17], int.from_bytes(key[-4:], "big", signed=True))
+    if session is None or session.epoch != epoch or session.follower_id != replica_id or partition is None:
+        return None
+    one = session.named_alone(partition)
+    leadership = partition.leadership
+    log = partition.log
+    quota = services.leader_quota
+    if (
+        one is None
+        or leadership is None
+        or leader_epoch != partition.leader_epoch
+        or last_epoch != leader_epoch
+        or not log.log_start_offset <= offset <= log.log_end_offset
+        or log.offline
+        or min_bytes != 1
+        or max_wait_ms <= 0
+        or max_bytes < COPIED_BYTES
+        or services.config.fetch_max_bytes < COPIED_BYTES
+        or (quota is not None and quota.is_set)
+    ):
+        return None
+    replica = leadership.replicas.get(replica_id)
+    services.fetch_sessions.touch(session)
+    if replica is None or not leadership.follower_fetched(replica, replica_epoch, offset, start_offset):
+        return None
+    one.wanted = FetchPartition(
+        partition.partition, leader_epoch, offset, last_epoch, start_offset, partition_max_bytes
+    )
+    # What was committed by this may have let producers append to other partitions of the session meanwhile.
+    is_alone = session.has_only(one, partition)
+    session.active.add(one)
+    session.advance()
+    waiting = FollowerFetch(context, session, one, partition, leadership, key, max_bytes)
+    if is_alone and offset >= log.log_end_offset:
+        return waiting.wait(max_wait_ms / 1000)
+    body = waiting.records() if is_alone else None
+    if body is not None:
+        return body
+    waiting.answer_generally()
+    return PENDING
+
+
+class FollowerFetch:
+    """One such fetch, of which the session and the leader have taken note."""
+
+    __slots__ = (
+        "_context",
+        "_epoch",
+        "_key",
+        "_leadership",
+        "_max_bytes",
+        "_one",
+        "_partition",
+        "_session",
+        "_waiter",
+    )
+
+    def __init__(
+        self,
+        context: RequestContext,
+        session: FetchSession,
+        one: SessionPartition,
+        partition: Partition,
+        leadership: Leadership,
+        key: bytes,
+        max_bytes: int,
+    ) -> None:
+        """`key` is what names the partition in requests and answers (partition_key.py)."""
+        self._context = context
+        self._session = session
+        self._epoch = session.epoch
+        self._one = one
+        self._partition = partition
+        self._leadership = leadership
+        self._key = key
+        self._max_bytes = max_bytes
+        self._waiter: FetchWaiter | None = None
+
+    def wait(self, max_wait_s: float) -> Outcome:
+        """PENDING, until there is something to answer or the time is up."""
+        one, partition, context = self._one, self._partition, self._context
+        if (
+            partition.log.high_watermark != one.high_watermark
+            or partition.log.log_start_offset != one.log_start_offset
+        ):
+            max_wait_s = min(max_wait_s, NEWS_S)
+        self._waiter = waiter = context.services.purgatory.wait(1, max_wait_s, self._answer)
+        context.when_abandoned(self._abandon)
+        context.when_overtaken(lambda _api_key: waiter.wake())
+        one.partition = partition
+        self._session.wait(waiter)
+        return PENDING
+
+    def _abandon(self) -> None:
+        assert self._waiter is not None
+        self._session.stop_waiting(self._waiter)
+        self._waiter.cancel()
+
+    def _answer(self) -> None:
+        session, partition = self._session, self._partition
+        session.stop_waiting(self._waiter)
+        if (
+            session.epoch == self._epoch
+            and partition.leadership is self._leadership
+            and partition.leader_epoch == self._one.wanted.current_leader_epoch
+            and not partition.log.offline
+            and session.has_only(self._one, partition)
+        ):
+            body = self.records()
+            if body is not None:
+                self._context.complete(RawResponse(body))
+                return
+        self.answer_generally()
+
+    def records(self) -> bytes | None:
+        """The body of an answer with the records there are; None when there are none, or more than a few."""
+        one, partition, session = self._one, self._partition, self._session
+        wanted, log = one.wanted, partition.log
+        offset = wanted.fetch_offset
+        records = self._leadership.tail_at(offset)
+        if records is None:
+            try:
+                result = log.read(offset, wanted.partition_max_bytes, wait=False)
+            except (StorageError, WouldWait):
+                return None
+            if not 0 < result.size <= COPIED_BYTES:
+                return None
+            read = copied(result)
+            if not isinstance(read, bytes):
+                return None
+            records = read
+        high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
+        session.settle_records(one, partition, high_watermark, log_start_offset)
+        return b"".join(
+            (
+                _pack_session(session.id),
+                self._key,
+                _pack_partition(high_watermark, log.last_stable_offset, log_start_offset, -1),
+                uvarint(len(records) + 1),
+                records,
+                _END,
+            )
+        )
+
+    def answer_generally(self) -> None:
+        """With whatever there is to say by now."""
+        session = self._session
+        request = FetchRequest(
+            replica_state=ReplicaState(session.follower_id, -1),
+            max_wait_ms=0,
+            max_bytes=self._max_bytes,
+            session_id=session.id,
+        )
+        IncrementalFetch(self._context, request, session, self._epoch).serve_late()

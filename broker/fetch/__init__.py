@@ -1,0 +1,1 @@
+"""Serving Fetch: sessions, reading, waiting for data, the choice of a replica."""

@@ -1,0 +1,429 @@
+"""A fetch being served: read, wait for more if need be, answer.
+
+Two kinds. A full fetch names all its partitions and may found a session; an incremental one goes on with a
+session and looks only at the partitions that may have something to say. While either waits it holds no file
+open, and when it is woken it reads again only what had records or has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.fetch.purgatory import NEWS_S
+from barnabas.broker.fetch.reader import (
+    FOLLOWERS_FROM,
+    READ_COMMITTED,
+    PartitionReader,
+    why_absent,
+)
+from barnabas.broker.fetch.replica_selector import read_advice
+from barnabas.broker.fetch.sessions import FetchSession
+from barnabas.broker.partitions.current_leaders import addresses, current_leader
+from barnabas.broker.requests.registry import PENDING, Outcome
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from barnabas.wire.record_batch import RecordBatchError
+
+if TYPE_CHECKING:
+    from barnabas.broker.fetch.purgatory import FetchWaiter
+    from barnabas.broker.fetch.sessions import SessionPartition
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.requests.context import RequestContext
+
+TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
+LEADERS_FROM: Final = 16  # the first version whose answers say where the leader is found
+LIST_OFFSETS: Final = 2  # its API key
+TRIES_MAX: Final = 16
+_ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+
+
+class Fetch:
+    """What both kinds do. `serve` once; the answer is its result, or goes out through the context."""
+
+    __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_tries", "_waiter")
+
+    def __init__(self, context: RequestContext, request: FetchRequest) -> None:
+        self._context = context
+        self._request = request
+        self._by_id = context.api_version >= TOPIC_IDS_FROM
+        self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
+        self._reader = PartitionReader(request, context.api_version, self._max_bytes)
+        if request.rack_id and context.api_version >= FOLLOWERS_FROM:
+            self._reader.advice = read_advice(context, request.rack_id)
+        if self._reader.follower_id >= 0:
+            quota = context.services.leader_quota
+            self._reader.quota = quota if quota is not None and quota.is_set else None
+        self._waiter: FetchWaiter | None = None
+        self._tries = 0  # how often a thread has gone to the disk for us
+
+    def serve(self) -> FetchResponse | Outcome:
+        if self._reader.follower_id >= 0:
+            self._note_follower()
+        return self._serve()
+
+    def _serve(self) -> FetchResponse | Outcome:
+        request, reader = self._request, self._reader
+        self._read()
+        if reader.cold:
+            self._prepare(self.serve_late)
+            return PENDING
+        missing_bytes = min(request.min_bytes, self._max_bytes) - reader.size
+        if request.max_wait_ms <= 0 or missing_bytes <= 0 or reader.failed or not self._can_grow():
+            return self._response()
+        context = self._context
+        max_wait_s = request.max_wait_ms / 1000
+        if reader.follower_id >= 0 and self._has_news():
+            max_wait_s = min(max_wait_s, NEWS_S)
+        self._waiter = waiter = context.services.purgatory.wait(missing_bytes, max_wait_s, self._answer_late)
+        waiter.committed = request.isolation_level == READ_COMMITTED
+        context.when_abandoned(self._abandon)
+        context.when_overtaken(self._overtaken)
+        self._watch(waiter)
+        self._let_go()
+        return PENDING
+
+    def _prepare(self, then: Callable[[], object]) -> None:
+        """Let a thread wait for the disk, and go on afterwards."""
+
+        def done(_result: object, _error: BaseException | None) -> None:
+            if not self._context.closed:
+                then()
+
+        self._let_go()
+        self._tries += 1
+        self._context.services.runtime.run_in_thread(partial(_run_all, self._reader.cold), done)
+
+    def _renew_reader(self) -> None:
+        # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
+        advice, quota = self._reader.advice, self._reader.quota
+        self._reader = PartitionReader(
+            self._request,
+            self._context.api_version,
+            self._max_bytes,
+            wait=self._tries >= TRIES_MAX,
+        )
+        self._reader.advice, self._reader.quota = advice, quota
+
+    def serve_late(self) -> None:
+        """Read, now or again, of what has been taken note of already; the answer goes out through the context."""
+        self._renew_reader()
+        answer = self._serve()
+        if isinstance(answer, FetchResponse):
+            self._context.complete(answer)
+
+    def _answer_late(self) -> None:
+        assert self._waiter is not None
+        self._renew_reader()
+        self._read_again(self._waiter.touched)
+        if self._reader.cold:  # what changes until the thread is back has to be read again as well
+            self._prepare(self._answer_late)
+            return
+        self._unwatch(self._waiter)
+        self._context.complete(self._response())
+
+    def _overtaken(self, api_key: int) -> None:
+        """A follower has something new to ask. A consumer that asks for offsets waits for them and not for records: Kafka
+        lets it wait for both, half a second in each partition that Spark reads to its end.
+
+        Nothing else ends a consumer's waiting. Above all no other fetch: a client with two of them under way would never
+        wait for anything.
+        """
+        assert self._waiter is not None
+        if self._reader.follower_id >= 0 or api_key == LIST_OFFSETS:
+            self._waiter.wake()
+
+    def _abandon(self) -> None:
+        assert self._waiter is not None
+        self._unwatch(self._waiter)
+        self._waiter.cancel()
+
+    def _note_follower(self) -> None:
+        """Take note of how far the follower has come that asks."""
+        raise NotImplementedError
+
+    def _read(self) -> None:
+        """Read everything that may have something to say."""
+        raise NotImplementedError
+
+    def _can_grow(self) -> bool:
+        """Whether anything that was asked for exists, so that more of it may come."""
+        raise NotImplementedError
+
+    def _has_news(self) -> bool:
+        """Whether something other than records is to be told to a follower."""
+        raise NotImplementedError
+
+    def _watch(self, waiter: FetchWaiter) -> None:
+        """Let the waiter hear of all partitions."""
+        raise NotImplementedError
+
+    def _let_go(self) -> None:
+        """Forget the regions that were read: they hold their files open."""
+        raise NotImplementedError
+
+    def _unwatch(self, waiter: FetchWaiter) -> None:
+        raise NotImplementedError
+
+    def _read_again(self, touched: set[Partition]) -> None:
+        """Read what had records or is among the touched."""
+        raise NotImplementedError
+
+    def _tell_leaders(self, topics: list[FetchableTopicResponse], response: FetchResponse) -> FetchResponse:
+        """Where this broker does not lead, or not in that epoch: who does, and where it is found (KIP-951)."""
+        context = self._context
+        if not self._reader.failed or context.api_version < LEADERS_FROM:
+            return response
+        leaders = []
+        for topic in topics:
+            for answer in topic.partitions:
+                if answer.error_code in _ELSEWHERE:
+                    leader_id, epoch = current_leader(
+                        context, topic.topic, topic.topic_id, answer.partition_index
+                    )
+                    answer.current_leader = LeaderIdAndEpoch(leader_id, epoch)
+                    leaders.append(leader_id)
+        if leaders and self._reader.follower_id < 0:  # brokers know each other
+            response.node_endpoints = [
+                NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
+                for address in addresses(context, leaders)
+            ]
+        return response
+
+    def _response(self) -> FetchResponse:
+        raise NotImplementedError
+
+
+def _run_all(prepares: list[Callable[[], object]]) -> None:
+    """In a thread. What can't be read tells so when the loop tries."""
+    for prepare in prepares:
+        try:
+            prepare()
+        except (OSError, RecordBatchError):
+            pass
+
+
+class FullFetch(Fetch):
+    """A request that names all its partitions. With `found_session` the answer may begin a session."""
+
+    __slots__ = ("_answers", "_found", "_found_session")
+
+    def __init__(self, context: RequestContext, request: FetchRequest, found_session: bool) -> None:
+        super().__init__(context, request)
+        self._found_session = found_session
+        self._found: list[Partition | None] = []  # for each wanted partition, in the order of the request
+        self._answers: list[FetchableTopicResponse] = []
+
+    def _note_follower(self) -> None:
+        partitions = self._context.services.partitions
+        note = self._reader.note_follower
+        for topic in self._request.topics:
+            for wanted in topic.partitions:
+                if self._by_id:
+                    partition = partitions.by_id(topic.topic_id, wanted.partition)
+                else:
+                    partition = partitions.get(topic.topic, wanted.partition)
+                if partition is not None:
+                    note(partition, wanted)
+
+    def _read(self) -> None:
+        partitions = self._context.services.partitions
+        self._found, self._answers = [], []
+        found, read = self._found, self._reader.read
+        for topic in self._request.topics:
+            answers: list[PartitionData] = []
+            for wanted in topic.partitions:
+                if self._by_id:
+                    partition = partitions.by_id(topic.topic_id, wanted.partition)
+                else:
+                    partition = partitions.get(topic.topic, wanted.partition)
+                found.append(partition)
+                answers.append(
+                    read(partition, wanted) if partition is not None else self._absent(topic, wanted)
+                )
+            self._answers.append(FetchableTopicResponse(topic.topic, topic.topic_id, answers))
+
+    def _absent(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
+        image = self._context.services.controller.image
+        name = None if self._by_id else topic.topic
+        error = why_absent(image, self._by_id, name, topic.topic_id, wanted.partition)
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return self._reader.failure(wanted, error)
+        return self._reader.absence(wanted, error)
+
+    def _can_grow(self) -> bool:
+        return self._found.count(None) < len(self._found)
+
+    def _has_news(self) -> bool:
+        told = (wanted for topic in self._request.topics for wanted in topic.partitions)
+        answers = (answer for topic in self._answers for answer in topic.partitions)
+        return any(
+            wanted.high_watermark < answer.high_watermark  # without a word about it it is endless
+            for wanted, answer in zip(told, answers, strict=False)
+        )
+
+    def _watch(self, waiter: FetchWaiter) -> None:
+        of_followers = self._reader.follower_id >= 0
+        for partition in self._found:
+            if partition is not None:
+                partition.waiters(of_followers)[waiter] = None
+
+    def _let_go(self) -> None:
+        for topic in self._answers:
+            for answer in topic.partitions:
+                if answer.records:
+                    answer.records = None  # to be read again
+
+    def _unwatch(self, waiter: FetchWaiter) -> None:
+        of_followers = self._reader.follower_id >= 0
+        for partition in self._found:
+            if partition is not None:
+                partition.waiters(of_followers).pop(waiter, None)
+
+    def _read_again(self, touched: set[Partition]) -> None:
+        manager = self._context.services.partitions
+        read = self._reader.read
+        place = 0
+        for topic, answered in zip(self._request.topics, self._answers, strict=True):
+            answers = answered.partitions
+            for index, wanted in enumerate(topic.partitions):
+                partition = self._found[place]
+                if answers[index].records is None or partition in touched:
+                    partition = self._found[place] = (
+                        manager.by_id(topic.topic_id, wanted.partition)
+                        if self._by_id
+                        else manager.get(topic.topic, wanted.partition)
+                    )
+                    answers[index] = (
+                        read(partition, wanted) if partition is not None else self._absent(topic, wanted)
+                    )
+                place += 1
+
+    def _response(self) -> FetchResponse:
+        response = FetchResponse(responses=self._answers)
+        if self._found_session:
+            cache = self._context.services.fetch_sessions
+            if cache.make_room(self._reader.follower_id >= 0, len(self._found)):
+                session = self._new_session()
+                cache.add(session)
+                response.session_id = session.id
+        return self._tell_leaders(self._answers, response)
+
+    def _new_session(self) -> FetchSession:
+        committed = self._request.isolation_level == READ_COMMITTED
+        session = FetchSession(self._by_id, self._reader.follower_id, committed)
+        image = self._context.services.controller.image
+        found = iter(self._found)
+        for topic, answered in zip(self._request.topics, self._answers, strict=True):
+            name: str | None = topic.topic
+            if self._by_id:
+                known = image.topic_by_id(topic.topic_id)
+                name = known.name if known is not None else None
+            for wanted, answer, partition in zip(topic.partitions, answered.partitions, found, strict=False):
+                session.settle(session.add(name, topic.topic_id, wanted), partition, answer)
+        return session
+
+
+class IncrementalFetch(Fetch):
+    """A request that goes on with a session, which has taken in what the request says."""
+
+    __slots__ = ("_answers", "_epoch", "_session")
+
+    def __init__(
+        self, context: RequestContext, request: FetchRequest, session: FetchSession, epoch: int
+    ) -> None:
+        """`epoch`: the session's after this request; another number says that another one overtook it."""
+        super().__init__(context, request)
+        self._session = session
+        self._epoch = epoch
+        self._answers: list[tuple[SessionPartition, Partition | None, PartitionData]] = []
+
+    def _note_follower(self) -> None:
+        note = self._reader.note_follower
+        for one in self._session.to_read():
+            partition = self._find(one)
+            if partition is not None:
+                note(partition, one.wanted)
+
+    def _find(self, one: SessionPartition) -> Partition | None:
+        partitions = self._context.services.partitions
+        if self._by_id:
+            return partitions.by_id(one.topic_id, one.wanted.partition)
+        return partitions.get(one.topic or "", one.wanted.partition)
+
+    def _read(self) -> None:
+        if self._session.epoch != self._epoch:
+            self._reader.failed = True  # overtaken while a thread read for us
+            return
+        self._session.use_isolation(self._request.isolation_level == READ_COMMITTED)
+        self._answers = list(self._read_active())
+
+    def _read_active(self) -> Iterator[tuple[SessionPartition, Partition | None, PartitionData]]:
+        for one in self._session.to_read():
+            wanted = one.wanted
+            partition = self._find(one)
+            if partition is None:
+                answer = self._absent(one)
+            else:
+                one.topic = partition.topic
+                answer = self._reader.read(partition, wanted)
+            yield one, partition, answer
+
+    def _absent(self, one: SessionPartition) -> PartitionData:
+        image = self._context.services.controller.image
+        if one.topic is None:
+            known = image.topic_by_id(one.topic_id)
+            one.topic = known.name if known is not None else None
+        error = why_absent(image, self._by_id, one.topic, one.topic_id, one.wanted.partition)
+        if error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            return self._reader.failure(one.wanted, error)
+        return self._reader.absence(one.wanted, error)
+
+    def _can_grow(self) -> bool:
+        idle = len(self._session.partitions) - len(self._answers)
+        return idle > 0 or any(partition is not None for _, partition, _ in self._answers)
+
+    def _has_news(self) -> bool:
+        return any(
+            answer.high_watermark != one.high_watermark or answer.log_start_offset != one.log_start_offset
+            for one, _, answer in self._answers
+        )
+
+    def _watch(self, waiter: FetchWaiter) -> None:
+        for one, partition, _ in self._answers:
+            one.partition = partition
+        self._session.wait(waiter)
+
+    def _let_go(self) -> None:
+        self._answers = []
+
+    def _unwatch(self, waiter: FetchWaiter) -> None:
+        self._session.stop_waiting(waiter)
+
+    def _read_again(self, touched: set[Partition]) -> None:  # noqa: ARG002 - the session has noted them
+        if self._session.epoch == self._epoch:
+            self._answers = list(self._read_active())
+
+    def _response(self) -> FetchResponse:
+        session = self._session
+        if session.epoch != self._epoch:
+            return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
+        topics: list[FetchableTopicResponse] = []
+        for one, partition, answer in self._answers:
+            if not session.settle(one, partition, answer):
+                continue
+            topic = one.topic or ""
+            if not topics or topics[-1].topic_id != one.topic_id or topics[-1].topic != topic:
+                topics.append(FetchableTopicResponse(topic, one.topic_id, []))
+            topics[-1].partitions.append(answer)
+        return self._tell_leaders(topics, FetchResponse(session_id=session.id, responses=topics))

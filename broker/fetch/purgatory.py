@@ -1,0 +1,128 @@
+"""Fetches that wait for data (KIP-541 calls the place a purgatory).
+
+Consumers wait for what is committed, followers for what is appended. A waiting fetch, or its session, stands in
+a waiter set of every partition it asked for; a partition tells its waiters how many bytes came, and one that has
+collected its min_bytes is answered on the next turn of the loop. So an append costs what waits on that partition, and
+nothing scans. A timer answers the fetch when max_wait has passed, whatever is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.runtime.interface import Runtime, Timer
+
+log = logging.getLogger("barnabas.purgatory")
+
+# A follower is told so late of a high watermark that has moved, if no record comes that it can go along with: under
+# load it costs nothing then, and without load nobody notices.
+NEWS_S: Final = 0.005
+
+
+class PartitionListener(Protocol):
+    """Who stands in `Partition.fetch_waiters`: told of every append and of every other change."""
+
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """The partition grew by byte_count readable bytes."""
+        ...
+
+    def changed(self, partition: Partition) -> None:
+        """The partition was deleted, or its start, its leader or its health changed."""
+        ...
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        """More is committed of what a follower may have already. Followers alone are told."""
+        ...
+
+
+class FetchWaiter:
+    """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens.
+    `touched` are the partitions that changed meanwhile."""
+
+    __slots__ = ("_answer", "_missing_bytes", "_news", "_purgatory", "_timer", "committed", "done", "touched")
+
+    def __init__(
+        self, purgatory: FetchPurgatory, missing_bytes: int, answer: Callable[[], object], max_wait_s: float
+    ) -> None:
+        self._purgatory = purgatory
+        self._missing_bytes = missing_bytes
+        self._answer = answer
+        self._timer = purgatory.runtime.call_later(max_wait_s, self.finish)
+        self._news: Timer | None = None
+        self.committed = False  # whether it reads up to the last stable offset only
+        self.done = False
+        self.touched: set[Partition] = set()
+
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """A partition of ours grew by byte_count readable bytes."""
+        self.touched.add(partition)
+        if self.committed and not partition.stable_moved:
+            return  # an open transaction holds it back
+        self._missing_bytes -= byte_count
+        if self._missing_bytes <= 0:
+            self.wake()
+
+    def changed(self, partition: Partition) -> None:
+        """A partition of ours changed in another way (deleted, truncated, leader moved): answer now."""
+        self.touched.add(partition)
+        self.wake()
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        """What our follower has of the partition is committed: it shall hear of that soon, along with records if some
+        come."""
+        self.touched.add(partition)
+        if self._news is None:
+            self._news = self._purgatory.runtime.call_later(NEWS_S, self.wake)
+
+    def wake(self) -> None:
+        """Answer on the next turn of the loop."""
+        self._purgatory.wake(self)
+
+    def finish(self) -> None:
+        """Answer now."""
+        if not self.done:
+            self.cancel()
+            self._answer()
+
+    def cancel(self) -> None:
+        """Never answer: nobody listens any more."""
+        if not self.done:
+            self.done = True
+            self._timer.cancel()
+            if self._news is not None:
+                self._news.cancel()
+            self._purgatory.waiting -= 1
+
+
+class FetchPurgatory:
+    """All waiting fetches of the broker."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._woken: list[FetchWaiter] = []
+        self.waiting = 0
+
+    def wait(self, missing_bytes: int, max_wait_s: float, answer: Callable[[], object]) -> FetchWaiter:
+        """Call `answer()` once the waiter has heard of missing_bytes more, or after max_wait_s. The caller puts
+        the waiter where it hears of appends, takes it away again, and cancels it when its client has gone."""
+        self.waiting += 1
+        return FetchWaiter(self, missing_bytes, answer, max_wait_s)
+
+    def wake(self, waiter: FetchWaiter) -> None:
+        # Not at once: the append's own answer goes out first, and several appends of one read of the
+        # socket make one answer.
+        if not self._woken:
+            self.runtime.call_soon(self._answer_woken)
+        self._woken.append(waiter)
+
+    def _answer_woken(self) -> None:
+        woken, self._woken = self._woken, []
+        for waiter in woken:
+            try:
+                waiter.finish()
+            except Exception:  # the others wait for their own answers
+                log.exception("a fetch that waited could not be answered")

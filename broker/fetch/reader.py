@@ -1,0 +1,273 @@
+"""What a fetch answers about one partition: its records as file regions, or why there are none.
+
+A consumer reads what is committed, from the leader or (since version 11, KIP-392) from a follower. A follower reads all
+there is, from the leader alone, which takes note of how far it has come before it reads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.fetch.replica_selector import NO_PREFERENCE
+from barnabas.storage.errors import StorageError, WouldWait
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import (
+    AbortedTransaction,
+    DEFAULT_EpochEndOffset,
+    DEFAULT_LeaderIdAndEpoch,
+    DEFAULT_SnapshotId,
+    EpochEndOffset,
+    FetchPartition,
+    FetchRequest,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.broker.fetch.replica_selector import ReadAdvice
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.partitions.replication_quota import ReplicationQuota
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.storage.disk.disk import FileRegion
+    from barnabas.storage.log.reader import ReadResult
+
+READ_COMMITTED: Final = 1
+# What is so small is copied into the answer: a read costs less than sending it from the file on its own, and the
+# answer leaves in one piece. At most so much of one answer.
+COPIED_BYTES: Final = 8 * 1024
+COPIED_BYTES_MAX: Final = 128 * 1024
+FOLLOWERS_FROM: Final = 11  # the first version whose clients may read from a follower (KIP-392)
+STORAGE_ERROR_FROM: Final = 6  # the first version whose clients know KAFKA_STORAGE_ERROR
+
+
+class PartitionReader:
+    """Reads partitions one behind the other until max_bytes is used up.
+
+    max_bytes and partition_max_bytes are soft: the first partition that has data always gives one batch, so
+    that a batch larger than the limit never stops a consumer. `failed` says that an answer should not wait
+    for more data.
+    """
+
+    __slots__ = (
+        "_committed",
+        "_follower_epoch",
+        "_old",
+        "_only_leader",
+        "_refused",
+        "_room",
+        "_wait",
+        "advice",
+        "cold",
+        "failed",
+        "follower_id",
+        "quota",
+        "size",
+    )
+
+    def __init__(
+        self,
+        request: FetchRequest,
+        version: int,
+        max_bytes: int,
+        wait: bool = False,
+    ) -> None:
+        """Without `wait`, `read` leaves out what it would wait for the disk for, and notes in `cold` what a
+        thread has to do before all is read again."""
+        self.follower_id, self._follower_epoch = fetching_follower(request)
+        self._refused: dict[Partition, ErrorCode] = {}
+        self.advice: ReadAdvice | None = None  # for a consumer that may do better to read elsewhere
+        self.quota: ReplicationQuota | None = None  # for a follower, where there is a limit
+        self._only_leader = version < FOLLOWERS_FROM
+        self._old = version < STORAGE_ERROR_FROM
+        self._committed = request.isolation_level == READ_COMMITTED
+        self._room = max_bytes
+        self._wait = wait
+        self.size = 0
+        self.failed = False
+        self.cold: list[Callable[[], object]] = []
+
+    def read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
+        """The batches from wanted.fetch_offset on, or the error that stands in their way."""
+        epoch = wanted.current_leader_epoch
+        if epoch > -1 and epoch != partition.leader_epoch:
+            return self.failure(wanted, partition.check_leader_epoch(epoch))
+        is_follower = self.follower_id >= 0
+        if not partition.is_leader and (is_follower or self._only_leader):
+            offline = partition.log.offline
+            return self.failure(
+                wanted, ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+        log = partition.log
+        if self._refused:
+            error = self._refused.get(partition)
+            if error is not None:
+                return self.failure(wanted, error)
+        high_watermark, last_stable_offset = partition.high_watermark, partition.last_stable_offset
+        answer = PartitionData(
+            wanted.partition,
+            0,
+            high_watermark,
+            last_stable_offset,
+            log.log_start_offset,
+            DEFAULT_EpochEndOffset,
+            DEFAULT_LeaderIdAndEpoch,
+            DEFAULT_SnapshotId,
+            [] if self._committed else None,
+            -1,
+            b"",
+        )
+        if wanted.last_fetched_epoch >= 0:
+            diverging = _diverging_epoch(partition, wanted)
+            if diverging is not None:
+                if diverging.epoch < 0 or wanted.fetch_offset < log.log_start_offset:
+                    return self.failure(wanted, ErrorCode.OFFSET_OUT_OF_RANGE)
+                self.failed = True
+                answer.diverging_epoch = diverging
+                return answer
+        if self.advice is not None and partition.is_leader and not log.offline:
+            preferred = self.advice.preferred(partition, wanted.fetch_offset)
+            if preferred != NO_PREFERENCE:
+                answer.preferred_read_replica = preferred
+                self.failed = True  # it has nothing to wait for here
+                return answer
+        end_offset = last_stable_offset if self._committed else high_watermark
+        if is_follower:
+            end_offset = log.log_end_offset
+        if wanted.fetch_offset == end_offset and not log.offline:
+            return answer  # most partitions, most of the time
+        quota = self.quota
+        if quota is not None and quota.holds_back(partition, self.follower_id):
+            return answer
+        if self.cold and self._room == 0:  # there is enough to prepare
+            answer.records = None
+            return answer
+        try:
+            result = log.read(
+                wanted.fetch_offset,
+                min(wanted.partition_max_bytes, self._room),
+                min_one_batch=self.size == 0,
+                end_offset=end_offset,
+                wait=self._wait,
+            )
+            if self._committed:
+                answer.aborted_transactions = [
+                    AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+                    for producer_id, first_offset in log.aborted_within(wanted.fetch_offset, result)
+                ]
+        except StorageError as failure:
+            return self.failure(wanted, failure.error)
+        except WouldWait as cold:
+            self.cold.append(cold.prepare)
+            self._room = max(0, self._room - wanted.partition_max_bytes)
+            answer.records = None  # to be read again
+            return answer
+        if result.regions:
+            if result.size > COPIED_BYTES or self.size > COPIED_BYTES_MAX:
+                answer.records = result.regions
+            else:
+                answer.records = copied(result)
+            self.size += result.size
+            self._room = max(0, self._room - result.size)
+            if quota is not None and quota.is_throttled(partition.topic, partition.partition):
+                quota.record(result.size)
+        return answer
+
+    def note_follower(self, partition: Partition, wanted: FetchPartition) -> None:
+        """Take note of how far a follower has come, unless it will be told that its log is not ours.
+
+        Before anything is read, once for each request: what is committed by this is acknowledged at once, and the
+        producers that have waited for it may append meanwhile."""
+        epoch = wanted.current_leader_epoch
+        log = partition.log
+        if not partition.is_leader or log.offline or (epoch > -1 and epoch != partition.leader_epoch):
+            return  # as reading will tell
+        leadership = partition.leadership
+        replica = leadership.replicas.get(self.follower_id) if leadership is not None else None
+        if leadership is None or replica is None:
+            # No replica, as far as is known here. Who knows of epochs is told that this one is unknown, as in Kafka.
+            self._refused[partition] = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            return
+        offset = wanted.fetch_offset
+        if not log.log_start_offset <= offset <= log.log_end_offset or (
+            wanted.last_fetched_epoch >= 0 and _diverging_epoch(partition, wanted) is not None
+        ):
+            return
+        if not leadership.follower_fetched(replica, self._follower_epoch, offset, wanted.log_start_offset):
+            self._refused[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def absence(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+        """The answer where there is nothing to read, which keeps no consumer's fetch from waiting for the others. A
+        follower asks again soon: news of the partition is on its way."""
+        self.failed = self.failed or self.follower_id >= 0
+        return PartitionData(
+            partition_index=wanted.partition, error_code=error, high_watermark=-1, records=b""
+        )
+
+    def failure(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
+        """The answer where reading failed; the fetch does not wait then."""
+        self.failed = True
+        if self._old and error == ErrorCode.KAFKA_STORAGE_ERROR:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # which clients of that time try again after, as Kafka
+        return PartitionData(
+            partition_index=wanted.partition,
+            error_code=error,
+            high_watermark=-1,
+            aborted_transactions=None,
+            records=b"",
+        )
+
+
+def fetching_follower(request: FetchRequest) -> tuple[int, int]:
+    """(broker id, broker epoch) of the follower that fetches; -1 as its id when a consumer does. Since version 15 it
+    says so in another field (KIP-903)."""
+    state = request.replica_state
+    if state.replica_id >= 0:
+        return state.replica_id, state.replica_epoch
+    return max(request.replica_id, -1), -1
+
+
+def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
+    """The bytes; the regions as they are when reading would wait for the disk, or fails: the sender will see."""
+    pieces = []
+    for region in result.regions:
+        read = region.file.pread if region.is_hot else region.file.pread_now
+        try:
+            pieces.append(read(region.length, region.position))
+        except OSError:
+            return result.regions
+    data = b"".join(pieces)
+    return data if len(data) == result.size else result.regions
+
+
+def why_absent(
+    image: MetadataImage, by_id: bool, topic: str | None, topic_id: bytes, partition: int
+) -> ErrorCode:
+    """Why no such partition is here. `topic` is the name that was asked for, or that a session knows its id by."""
+    known = image.topic_by_id(topic_id) if by_id else image.topics.get(topic or "")
+    if known is not None and partition in known.partitions:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # others have it
+    if known is not None or not by_id:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    namesake = image.topics.get(topic)
+    if namesake is not None and partition in namesake.partitions:
+        return ErrorCode.INCONSISTENT_TOPIC_ID  # deleted and made anew under the same name
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
+    """KIP-595: where the reader's history and ours part, if they do."""
+    if (
+        wanted.last_fetched_epoch == partition.leader_epoch
+        and partition.is_leader
+        and wanted.fetch_offset <= partition.log.log_end_offset
+    ):
+        return None  # most readers, most of the time
+    epoch, end_offset = partition.epoch_end_offset(wanted.last_fetched_epoch)
+    if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
+        return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+    return None

@@ -1,0 +1,110 @@
+"""From which replica a consumer reads best (KIP-392): what a leader says about it in a fetch answer.
+
+Kafka names selectors by their Java class; its own two are here. Another class has no effect and the start says so.
+Replicas that are offered are in sync, alive, reached by the consumer's listener, and hold the offset it asks for: one
+that lags would be left for the leader's next advice and chosen again, for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.requests.context import RequestContext
+
+NO_PREFERENCE: Final = -1  # read here
+
+
+class ReplicaView(msgspec.Struct, frozen=True):
+    """One replica as a selector sees it."""
+
+    broker_id: int
+    rack: str | None
+    log_end_offset: int
+    caught_up_ms_ago: int  # since it last had all that the leader had; the leader 0
+
+
+Selector = Callable[[str, ReplicaView, Sequence[ReplicaView]], ReplicaView]
+
+
+def rack_aware(client_rack: str, leader: ReplicaView, replicas: Sequence[ReplicaView]) -> ReplicaView:
+    """The leader if it stands in the client's rack or nobody does; else the replica there that has most, of equals
+    the one that was caught up last, of those the one with the highest id."""
+    near = [replica for replica in replicas if replica.rack == client_rack]
+    if not client_rack or not near or any(replica.broker_id == leader.broker_id for replica in near):
+        return leader
+    return max(
+        near, key=lambda replica: (replica.log_end_offset, -replica.caught_up_ms_ago, replica.broker_id)
+    )
+
+
+_SELECTORS: Final[dict[str, Selector | None]] = {
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector": rack_aware,
+    "org.apache.kafka.common.replica.LeaderSelector": None,
+}
+
+
+def is_known_selector(class_name: str) -> bool:
+    return class_name in _SELECTORS
+
+
+def selector_of(config: BrokerConfig) -> Selector | None:
+    """By replica.selector.class; None when consumers always read from the leader."""
+    return _SELECTORS.get((config.replica_selector_class or "").strip())
+
+
+def preferred_read_replica(
+    select: Selector, client_rack: str, leader: ReplicaView, followers: Sequence[ReplicaView]
+) -> int:
+    """The broker that the consumer shall read from, NO_PREFERENCE when that is the leader."""
+    chosen = select(client_rack, leader, (leader, *followers))
+    return NO_PREFERENCE if chosen.broker_id == leader.broker_id else chosen.broker_id
+
+
+class ReadAdvice:
+    """What one fetch of a consumer is advised about the partitions that are led here."""
+
+    __slots__ = ("_brokers", "_listener", "_node_id", "_now", "_rack", "_select")
+
+    def __init__(self, select: Selector, client_rack: str, context: RequestContext) -> None:
+        services = context.services
+        self._select = select
+        self._rack = client_rack
+        self._listener = context.listener
+        self._node_id = services.node_id
+        self._brokers = services.controller.image.brokers
+        self._now = services.runtime.monotonic()
+
+    def preferred(self, partition: Partition, fetch_offset: int) -> int:
+        """The broker to read from instead, NO_PREFERENCE when that is this one."""
+        leadership = partition.leadership
+        if leadership is None:
+            return NO_PREFERENCE
+        followers = []
+        for broker_id in leadership.isr:
+            replica = leadership.replicas.get(broker_id)
+            if replica is None or not replica.start_offset <= fetch_offset <= replica.end_offset:
+                continue
+            broker = self._brokers.get(broker_id)
+            if broker is None or broker.fenced:
+                continue
+            if any(point.name == self._listener for point in broker.endpoints):
+                ago_ms = round(min(self._now - replica.last_caught_up, 1e9) * 1000)
+                followers.append(ReplicaView(broker_id, broker.rack, replica.end_offset, ago_ms))
+        own = self._brokers.get(self._node_id)
+        rack = None if own is None else own.rack
+        leader = ReplicaView(self._node_id, rack, partition.log.log_end_offset, 0)
+        return preferred_read_replica(self._select, self._rack, leader, followers)
+
+
+def read_advice(context: RequestContext, client_rack: str) -> ReadAdvice | None:
+    """None for a consumer that reads from leaders, whoever they are."""
+    if not client_rack:
+        return None
+    select = selector_of(context.services.config)
+    return None if select is None else ReadAdvice(select, client_rack, context)

@@ -1,0 +1,389 @@
+"""Fetch sessions (KIP-227): what a client fetches is remembered, so that its requests name only what changes
+and its answers hold only what is new.
+
+A session splits its partitions in two. Those in `active` may have something to say: they were just named, had
+records or an error last time, or have changed since. All others are at their end, with nothing new; of them
+the session hears from the partition itself (`appended`, `changed`), which is a note in a set. So a request
+costs what changed, not what exists, and an append costs nothing where nobody fetches.
+
+Partitions take turns as in Kafka: who got records goes to the end of the line, so that a small max_bytes
+starves nobody.
+
+The cache is bounded by max.incremental.fetch.session.cache.slots, and, which Kafka's is not, by CLIENT_PARTITIONS_MAX in
+all sessions of clients together. A new session takes the place of one that was not used for two minutes, or else of a
+smaller one that is at least that old; followers' sessions are worth more than clients'. Without a place the answer says
+session 0, and the client goes on without. A session that grows beyond the bound is closed (FETCH_SESSION_ID_NOT_FOUND).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from barnabas.broker.fetch.purgatory import FetchWaiter
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.runtime.interface import Runtime
+    from barnabas.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
+
+NO_SESSION: Final = 0
+EVICTION_MS: Final = 120_000  # min.incremental.fetch.session.eviction.ms, a constant in Kafka as well
+CLIENT_PARTITIONS_MAX: Final = 200_000  # some 100 MB
+SESSION_ID_MAX: Final = 0x7FFFFFFF
+EPOCH_MAX: Final = 0x7FFFFFFF  # after it comes 1: 0 and -1 have meanings of their own
+
+Key: TypeAlias = "tuple[str | bytes, int]"  # topic name or id, as the session has it, and partition
+
+_TURN = attrgetter("turn")
+
+
+class SessionPartition:
+    """One partition of a session: what the client wants of it and what it was last told."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "partition", "topic", "topic_id", "turn", "wanted")
+
+    def __init__(self, topic: str | None, topic_id: bytes, wanted: FetchPartition, turn: int) -> None:
+        self.topic = topic  # None while nobody knows the name of topic_id
+        self.topic_id = topic_id
+        self.wanted = wanted
+        self.turn = turn  # who has the lowest is read first
+        self.partition: Partition | None = None  # as it was last found
+        self.high_watermark = -1
+        self.log_start_offset = -1
+
+
+class FetchSession:
+    """The partitions that one client fetches. All calls on the loop's thread."""
+
+    __slots__ = (
+        "_changed", "_turns", "active", "committed", "created_ms", "epoch", "evictable_key", "follower_id", "id",
+        "is_closed", "is_old",
+        "last_used_ms", "partitions", "privileged", "uses_topic_ids", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, uses_topic_ids: bool, follower_id: int, committed: bool) -> None:
+        """`follower_id` is -1 for a consumer's session."""
+        self.id = NO_SESSION
+        self.epoch = 1  # of the next request
+        self.uses_topic_ids = uses_topic_ids
+        self.follower_id = follower_id
+        self.privileged = follower_id >= 0
+        self.committed = committed  # isolation level of the last request
+        self.partitions: dict[Key, SessionPartition] = {}
+        self.active: set[SessionPartition] = set()
+        self.waiter: FetchWaiter | None = None  # the fetch of this session that waits
+        self.is_closed = False
+        self.created_ms = self.last_used_ms = 0
+        self.evictable_key: tuple[bool, int, int] | None = None  # the cache's own
+        self.is_old = False  # the cache's own
+        self._changed: set[Partition] = set()
+        self._turns = 0
+
+    # -- told by partitions
+
+    def appended(self, partition: Partition, byte_count: int) -> None:
+        """A partition of ours grew."""
+        self._changed.add(partition)
+        leadership = partition.leadership
+        if self.privileged and leadership is not None:  # it has asked for more as long as it has asked at all
+            leadership.was_idle(self.follower_id, self.last_used_ms / 1000)
+        if self.waiter is None:
+            partition.waiters(self.privileged).pop(self, None)  # one note is enough until the next request
+        else:
+            self.waiter.appended(partition, byte_count)
+
+    def changed(self, partition: Partition) -> None:
+        """A partition of ours changed in another way: deleted, its start or its leader moved."""
+        self._changed.add(partition)
+        if self.waiter is not None:
+            self.waiter.changed(partition)
+
+    def high_watermark_moved(self, partition: Partition) -> None:
+        """More is committed of a partition of ours, and we are a follower's."""
+        self._changed.add(partition)
+        if self.waiter is not None:
+            self.waiter.high_watermark_moved(partition)
+
+    # -- what the client says
+
+    def update(self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]) -> None:
+        """Take in what a request names and drop what it forgets."""
+        for topic in topics:
+            name = topic.topic_id if self.uses_topic_ids else topic.topic
+            for wanted in topic.partitions:
+                known = self.partitions.get((name, wanted.partition))
+                if known is None:
+                    known = self.add(None if self.uses_topic_ids else topic.topic, topic.topic_id, wanted)
+                known.wanted = wanted
+                self.active.add(known)
+        for gone in forgotten:
+            name = gone.topic_id if self.uses_topic_ids else gone.topic
+            for index in gone.partitions:
+                dropped = self.partitions.pop((name, index), None)
+                if dropped is not None:
+                    self.active.discard(dropped)
+                    if dropped.partition is not None:
+                        dropped.partition.waiters(self.privileged).pop(self, None)
+
+    def add(self, topic: str | None, topic_id: bytes, wanted: FetchPartition) -> SessionPartition:
+        """A partition, at the end of the line. Of one that a request names twice the last counts, as in Kafka."""
+        key: Key = topic_id if self.uses_topic_ids else topic or "", wanted.partition
+        added = self.partitions.get(key)
+        if added is not None:
+            added.wanted = wanted
+            return added
+        self._turns += 1
+        added = self.partitions[key] = SessionPartition(topic, topic_id, wanted, self._turns)
+        return added
+
+    def use_isolation(self, committed: bool) -> None:
+        """What is at its end for one isolation level may not be for the other."""
+        if committed != self.committed:
+            self.committed = committed
+            self.active.update(self.partitions.values())
+
+    def advance(self) -> None:
+        """A request has been taken: the next one has to say the next epoch."""
+        self.epoch = self.epoch % EPOCH_MAX + 1
+
+    # -- waiting
+
+    def wait(self, waiter: FetchWaiter) -> None:
+        """Hear of everything, until `stop_waiting`; a fetch that waits already has been overtaken."""
+        if self.waiter is not None:
+            self.waiter.wake()
+        self.waiter = waiter
+        for one in self.active:
+            if one.partition is not None:
+                self._watch(one.partition)
+        if self.is_closed:
+            waiter.wake()
+
+    def _watch(self, partition: Partition) -> None:
+        """Hear of it. One that has been closed while its last fetch was served would be kept there by nothing else."""
+        if not self.is_closed:
+            partition.waiters(self.privileged)[self] = None
+
+    def stop_waiting(self, waiter: FetchWaiter | None) -> None:
+        if self.waiter is waiter:
+            self.waiter = None
+
+    # -- reading
+
+    def to_read(self) -> list[SessionPartition]:
+        """The partitions that may have something to say, in the order of their turns."""
+        active = self.active
+        if self._changed:
+            for partition in self._changed:
+                name = partition.topic_id if self.uses_topic_ids else partition.topic
+                found = self.partitions.get((name, partition.partition))
+                if found is not None:
+                    active.add(found)
+            self._changed.clear()
+        return sorted(active, key=_TURN) if len(active) > 1 else list(active)
+
+    def settle(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> bool:
+        """Take note of what is about to be answered; whether it has to be (else the client knows it all)."""
+        respond = False
+        if answer.records:
+            respond = True
+            self._turns += 1
+            one.turn = self._turns
+        if answer.high_watermark != one.high_watermark:
+            respond = True
+            one.high_watermark = answer.high_watermark
+        if answer.log_start_offset != one.log_start_offset:
+            respond = True
+            one.log_start_offset = answer.log_start_offset
+        if answer.diverging_epoch.epoch != -1 or answer.preferred_read_replica != -1:
+            respond = True
+        if answer.error_code:
+            respond = True
+            one.high_watermark = -1  # so that it is told again when it works again
+        self._place(one, partition, answer)
+        return respond
+
+    def only_active(self, partition: Partition, by_ids: bool) -> SessionPartition | None:
+        """What the session has of the partition, if a request that names it, as read_uncommitted, and nothing else
+        has nothing else to look at."""
+        if by_ids != self.uses_topic_ids or self.committed or self._changed or self.waiter is not None:
+            return None
+        one = self.partitions.get((partition.topic_id if by_ids else partition.topic, partition.partition))
+        active = self.active
+        return one if len(active) - (one in active) == 0 else None
+
+    def named_alone(self, partition: Partition) -> SessionPartition | None:
+        """What the session has of the partition, if a follower's request that names it, by its id, and nothing else has
+        nothing else to look at."""
+        if not self.uses_topic_ids or self.committed or self.waiter is not None:
+            return None
+        one = self.partitions.get((partition.topic_id, partition.partition))
+        if one is None or (one.partition is not partition and one.partition is not None):
+            return None
+        return one if self.has_only(one, partition) else None
+
+    def has_only(self, one: SessionPartition, partition: Partition) -> bool:
+        """Whether nothing but this partition may have something to say."""
+        changed, active = self._changed, self.active
+        return (not changed or (len(changed) == 1 and partition in changed)) and (
+            not active or (len(active) == 1 and one in active)
+        )
+
+    def settle_records(
+        self, one: SessionPartition, partition: Partition, high_watermark: int, log_start_offset: int
+    ) -> None:
+        """As `settle`, of an answer that has records."""
+        self._turns += 1
+        one.turn = self._turns
+        one.topic = partition.topic
+        one.high_watermark = high_watermark
+        one.log_start_offset = log_start_offset
+        if one.partition is not partition:
+            if one.partition is not None:
+                one.partition.waiters(self.privileged).pop(self, None)
+            one.partition = partition
+        self.active.add(one)
+        self._changed.discard(partition)
+        partition.waiters(self.privileged).pop(self, None)
+
+    def _place(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> None:
+        """Among the active, or watched until it changes."""
+        before = one.partition
+        one.partition = partition
+        if before is not None and before is not partition:
+            before.waiters(self.privileged).pop(self, None)
+        if partition is not None and self._is_at_end(one.wanted, partition, answer):
+            self.active.discard(one)
+            self._watch(partition)
+        else:
+            self.active.add(one)
+            if partition is not None:
+                partition.waiters(self.privileged).pop(self, None)
+
+    def _is_at_end(self, wanted: FetchPartition, partition: Partition, answer: PartitionData) -> bool:
+        if not self.privileged:
+            return is_at_end(wanted, answer, self.committed)
+        leadership = partition.leadership
+        return (
+            not answer.records
+            and answer.error_code == 0
+            and answer.diverging_epoch.epoch == -1
+            and wanted.fetch_offset >= partition.log.log_end_offset
+            and leadership is not None
+            and leadership.is_settled(self.follower_id)  # or every fetch of it counts
+        )
+
+    def close(self) -> None:
+        """Watch nothing any more; a fetch that waits is answered."""
+        self.is_closed = True
+        for one in self.partitions.values():
+            if one.partition is not None:
+                one.partition.waiters(self.privileged).pop(self, None)
+        if self.waiter is not None:
+            self.waiter.wake()
+
+
+def is_at_end(wanted: FetchPartition, answer: PartitionData, committed: bool) -> bool:
+    """Whether nothing can be said about the partition before it changes."""
+    end_offset = answer.last_stable_offset if committed else answer.high_watermark
+    return (
+        not answer.records
+        and answer.error_code == 0
+        and answer.diverging_epoch.epoch == -1
+        and wanted.fetch_offset >= end_offset
+    )
+
+
+class FetchSessionCache:
+    """All sessions of the broker, at most `slots`."""
+
+    def __init__(self, runtime: Runtime, slots: int) -> None:
+        self._runtime = runtime
+        self._slots = slots
+        self._sessions: dict[int, FetchSession] = {}  # by id, the one that was used last at the end
+        self._client_partitions = 0  # in all sessions that are not followers'
+        # Kafka's order of what goes first: clients' before followers', small before large.
+        self._evictable_by_all: list[tuple[bool, int, int]] = []
+        self._evictable_by_privileged: list[tuple[bool, int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
+    def make_room(self, privileged: bool, size: int) -> bool:
+        """Whether a session of `size` partitions has a place; evicts others for it if need be."""
+        if not privileged and size > CLIENT_PARTITIONS_MAX:
+            return False
+        while len(self._sessions) >= self._slots or self._is_full(privileged, size):
+            if not self._sessions:
+                return False
+            oldest = next(iter(self._sessions.values()))
+            if self._now_ms() - oldest.last_used_ms > EVICTION_MS:
+                self.remove(oldest.id)
+                continue
+            evictable = self._evictable_by_privileged if privileged else self._evictable_by_all
+            if not evictable or (privileged, size, 0) < evictable[0]:
+                return False
+            self.remove(evictable[0][2])
+        return True
+
+    def has_room_to_grow(self, session: FetchSession) -> bool:
+        """Whether the session may have the partitions that a request has just added."""
+        counted = session.evictable_key[1] if session.evictable_key is not None else 0
+        return not self._is_full(session.privileged, len(session.partitions) - counted)
+
+    def _is_full(self, privileged: bool, more: int) -> bool:
+        return not privileged and more > 0 and self._client_partitions + more > CLIENT_PARTITIONS_MAX
+
+    def add(self, session: FetchSession) -> None:
+        """Give it an id and a place, which `make_room` has promised."""
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._runtime.random.randrange(1, SESSION_ID_MAX)
+        session.id = session_id
+        session.created_ms = self._now_ms()
+        self._sessions[session_id] = session
+        self.touch(session)
+
+    def touch(self, session: FetchSession) -> None:
+        """It is being used."""
+        session.last_used_ms = now_ms = self._now_ms()
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        key = (session.privileged, len(session.partitions), session.id)
+        is_old = now_ms - session.created_ms > EVICTION_MS
+        if session.evictable_key != key or session.is_old != is_old:
+            self._forget_evictable(session)
+            session.evictable_key, session.is_old = key, is_old
+            if not session.privileged:
+                self._client_partitions += len(session.partitions)
+            if not session.privileged or is_old:
+                insort(self._evictable_by_privileged, key)
+            if is_old:
+                insort(self._evictable_by_all, key)
+
+    def remove(self, session_id: int) -> None:
+        """Close a session; nothing happens when there is none."""
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._forget_evictable(session)
+            session.close()
+
+    def _forget_evictable(self, session: FetchSession) -> None:
+        key = session.evictable_key
+        if key is None:
+            return
+        session.evictable_key = None
+        if not session.privileged:
+            self._client_partitions -= key[1]
+        for keys in (self._evictable_by_all, self._evictable_by_privileged):
+            index = bisect_left(keys, key)
+            if index < len(keys) and keys[index] == key:
+                del keys[index]
+
+    def _now_ms(self) -> int:
+        return int(self._runtime.monotonic() * 1000)

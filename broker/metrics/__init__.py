@@ -1,0 +1,1 @@
+"""What the broker measures, and the HTTP listener that serves it."""

@@ -1,0 +1,63 @@
+"""How long the event loop keeps everything else waiting, for the metrics.
+
+A timer is due every TICK_S; by how much it comes too late is how long one turn of the loop, or several that follow each
+other, have taken. A process that was stopped or got no processor is late as well, so the processor time that the loop's
+thread took meanwhile is a metric of its own. Runs where metrics are served.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.runtime.interface import Runtime, Timer
+
+TICK_S: Final = 0.02
+STALL_S: Final = 0.1  # what a request may make others wait (DESIGN.md)
+
+
+# Of the thread that asks, which is the loop's; outside of Linux of the process.
+_WHOSE: Final = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+
+
+def _processor_s() -> float:
+    usage = resource.getrusage(_WHOSE)
+    return usage.ru_utime + usage.ru_stime
+
+
+class EventLoopLag:
+    """See the module. `start` and `stop` once each. `processor_s()`: processor time so far."""
+
+    def __init__(self, runtime: Runtime, processor_s: Callable[[], float] = _processor_s) -> None:
+        self._runtime = runtime
+        self._processor_s = processor_s
+        self._processor_before_s = 0.0
+        self._due_at = 0.0
+        self._timer: Timer | None = None
+        self.stalls = 0  # of more than STALL_S
+        self.longest_s = 0.0
+        self.longest_busy_s = 0.0  # processor time between two ticks
+
+    def start(self) -> None:
+        """From the loop's first turn on: what a start does before it delays no request."""
+        self._runtime.call_soon(self._later)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _later(self) -> None:
+        self._processor_before_s = self._processor_s()
+        self._due_at = self._runtime.monotonic() + TICK_S
+        self._timer = self._runtime.call_later(TICK_S, self._tick)
+
+    def _tick(self) -> None:
+        late_s = self._runtime.monotonic() - self._due_at
+        self.longest_s = max(self.longest_s, late_s)
+        self.longest_busy_s = max(self.longest_busy_s, self._processor_s() - self._processor_before_s)
+        self.stalls += late_s > STALL_S
+        self._later()

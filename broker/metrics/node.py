@@ -1,0 +1,135 @@
+"""What a node tells of itself: its partitions, its controller and its process, under the names that Kafka's own metrics
+have when they are exported from JMX, and the process under those that Prometheus's libraries use.
+
+Messages are not counted: the end offsets of the logs say how many there were.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, written_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from barnabas.broker.metrics.event_loop_lag import EventLoopLag
+    from barnabas.broker.requests.services import Services
+
+PARTITIONS_AT_ONCE: Final = 100
+_STATM: Final = Path("/proc/self/statm")
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+
+
+def node_metrics(services: Services, lag: EventLoopLag | None = None) -> Iterable[Family | None]:
+    """Of a broker, a controller, or both."""
+    if services.config.is_broker:
+        yield from _partitions(services)
+    active = Family(
+        "kafka_controller_kafkacontroller_activecontrollercount",
+        GAUGE,
+        "1 where this node is the active controller",
+    )
+    active.add(services.config.is_controller and services.controller.is_active)
+    yield active
+    wall_clock = services.log_manager.wall_clock
+    trusted = Family(
+        "barnabas_wall_clock_trusted",
+        GAUGE,
+        "0 while nothing is deleted by its age, as the wall clock differs from most other nodes' or none has been heard",
+    )
+    trusted.add(wall_clock.is_trusted)
+    ahead = Family(
+        "barnabas_wall_clock_ahead_seconds",
+        GAUGE,
+        "How far the wall clock is ahead of the median of all nodes'",
+    )
+    ahead.add(wall_clock.ahead_ms / 1000)
+    yield from (trusted, ahead)
+    if lag is not None:
+        yield from _event_loop(lag)
+    yield from _process()
+
+
+def _partitions(services: Services) -> Iterable[Family | None]:
+    ends = Family(
+        "kafka_log_log_logendoffset", GAUGE, "The offset behind the last record of each replica here"
+    )
+    starts = Family(
+        "kafka_log_log_logstartoffset", GAUGE, "The offset of the first record of each replica here"
+    )
+    sizes = Family("kafka_log_log_size_bytes", GAUGE, "What each replica here takes on disk")
+    count = leading = under_replicated = under_min_isr = offline = 0
+    partitions = sorted(services.partitions.all(), key=lambda each: (each.topic, each.partition))
+    for number, partition in enumerate(partitions, 1):
+        if not number % PARTITIONS_AT_ONCE:
+            yield None
+        log = partition.log
+        labels = written_labels({"topic": partition.topic, "partition": str(partition.partition)})
+        ends.add_labelled(log.log_end_offset, labels)
+        starts.add_labelled(log.log_start_offset, labels)
+        if log.offline:
+            offline += 1
+        else:
+            sizes.add_labelled(log.size, labels)
+        count += 1
+        if partition.is_leader:
+            leading += 1
+            leadership = partition.leadership
+            if leadership is not None:
+                under_replicated += len(partition.isr) < len(partition.state.replicas)
+                under_min_isr += leadership.is_under_min_isr
+    for name, value, help_text in (
+        ("partitioncount", count, "Replicas on this broker"),
+        ("leadercount", leading, "Partitions that this broker leads"),
+        ("underreplicatedpartitions", under_replicated, "Of those, how many have replicas out of sync"),
+        (
+            "underminisrpartitioncount",
+            under_min_isr,
+            "Of those, how many have fewer in sync than min.insync.replicas",
+        ),
+        ("offlinereplicacount", offline, "Replicas here whose log can't be used"),
+    ):
+        family = Family(f"kafka_server_replicamanager_{name}", GAUGE, help_text)
+        family.add(value)
+        yield family
+    yield from (ends, starts, sizes)
+
+
+def _event_loop(lag: EventLoopLag) -> Iterable[Family]:
+    stalls = Family(
+        "barnabas_event_loop_stalls_total",
+        COUNTER,
+        "How often the event loop has kept everything waiting for more than 0.1 s, or the process did not run",
+    )
+    stalls.add(lag.stalls)
+    longest = Family(
+        "barnabas_event_loop_longest_stall_seconds", GAUGE, "The longest of those since the start"
+    )
+    longest.add(lag.longest_s)
+    busy = Family(
+        "barnabas_event_loop_longest_busy_seconds",
+        GAUGE,
+        "The most processor time that the event loop has taken at a stretch since the start",
+    )
+    busy.add(lag.longest_busy_s)
+    yield from (stalls, longest, busy)
+
+
+def _process() -> Iterable[Family]:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = Family("process_cpu_seconds_total", COUNTER, "Processor time of this process, user and system")
+    cpu.add(usage.ru_utime + usage.ru_stime)
+    yield cpu
+    memory = Family("process_resident_memory_bytes", GAUGE, "Resident memory of this process")
+    descriptors = Family("process_open_fds", GAUGE, "Open file descriptors of this process")
+    try:
+        memory.add(int(_STATM.read_text().split()[1]) * _PAGE_BYTES)
+        descriptors.add(sum(1 for _ in _DESCRIPTORS.iterdir()))
+    except OSError:  # not Linux
+        pass
+    yield from (memory, descriptors)

@@ -1,0 +1,1 @@
+"""Client connections: bytes in, answers out, limits."""

@@ -1,0 +1,143 @@
+"""How many connections there may be: max.connections, max.connections.per.ip and its overrides, and
+max.connection.creation.rate.
+
+As in Kafka, an address that has its share is turned away, while beyond the broker's own limits new connections
+wait to be served, in order. Kafka leaves them in the system's queue; here they have been accepted already, so
+only so many wait, and the rest is turned away.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.runtime.interface import Runtime, Timer
+
+log = logging.getLogger("barnabas.connection")
+
+WAITING_MAX: Final = 1024
+
+
+class Arrival(Protocol):
+    """A connection, as seen from here."""
+
+    client_host: str
+
+    def admitted(self) -> None:
+        """It may be served now."""
+        ...
+
+    def close(self, reason: str = "") -> None: ...
+
+
+class ConnectionLimits:
+    """All calls on the loop's thread. The limits are read from the config each time: they can change."""
+
+    def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
+        self._config = config
+        self._runtime = runtime
+        self.count = 0
+        self._by_host: dict[str, int] = {}
+        self._waiting: deque[Arrival] = deque()
+        self._created = 0.0  # connections of late: leaks away at max.connection.creation.rate a second
+        self._leaked_at = runtime.monotonic()
+        self._timer: Timer | None = None
+        self._overrides_text = ""
+        self._overrides: dict[str, int] = {}
+
+    def arrive(self, arrival: Arrival) -> bool:
+        """Whether it may be served at once. If not it is `admitted` later, or closed."""
+        if not self._waiting and self._has_room():
+            return self._enter(arrival)
+        if len(self._waiting) >= WAITING_MAX:
+            arrival.close("too many connections wait already (max.connections)")
+            return False
+        self._waiting.append(arrival)
+        self._wait_for_rate()
+        return False
+
+    def leave(self, arrival: Arrival, *, was_admitted: bool) -> None:
+        """A connection has ended."""
+        if not was_admitted:
+            if arrival in self._waiting:
+                self._waiting.remove(arrival)
+            return
+        self.count -= 1
+        left = self._by_host[arrival.client_host] - 1
+        if left:
+            self._by_host[arrival.client_host] = left
+        else:
+            del self._by_host[arrival.client_host]
+        self._admit_waiting()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and self._has_room():
+            arrival = self._waiting.popleft()
+            if self._enter(arrival):
+                arrival.admitted()
+        self._wait_for_rate()
+
+    def _enter(self, arrival: Arrival) -> bool:
+        host = arrival.client_host
+        present = self._by_host.get(host, 0)
+        allowed = self._allowed(host)
+        if present >= allowed:
+            arrival.close(f"the address already has the configured maximum of {allowed} connections")
+            return False
+        self._by_host[host] = present + 1
+        self.count += 1
+        self._created += 1
+        return True
+
+    def _allowed(self, host: str) -> int:
+        """How many connections an address may have."""
+        text = self._config.max_connections_per_ip_overrides
+        if text != self._overrides_text:
+            self._overrides_text = text
+            self._overrides = parse_overrides(text)
+        return self._overrides.get(host, self._config.max_connections_per_ip)
+
+    def _has_room(self) -> bool:
+        return self.count < self._config.max_connections and self._excess() <= 0
+
+    def _excess(self) -> float:
+        """By how many connections a second's worth of new ones has been passed."""
+        now = self._runtime.monotonic()
+        rate = self._config.max_connection_creation_rate
+        self._created = max(0.0, self._created - (now - self._leaked_at) * rate)
+        self._leaked_at = now
+        return self._created + 1 - max(rate, 1)
+
+    def _wait_for_rate(self) -> None:
+        """Who waits for the rate alone has nobody to leave for him."""
+        if self._timer is not None or not self._waiting or self.count >= self._config.max_connections:
+            return
+        rate = self._config.max_connection_creation_rate
+        delay = max(self._excess() / rate, 0.001) if rate else 1.0
+
+        def due() -> None:
+            self._timer = None
+            self._admit_waiting()
+
+        self._timer = self._runtime.call_later(delay, due)
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """`127.0.0.1:200,localhost:10` as limits by address; what names no address or no number is left out."""
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        host, _, limit = entry.rpartition(":")
+        try:
+            addresses = {str(each[4][0]) for each in socket.getaddrinfo(host.strip(), None)}
+            found.update(dict.fromkeys(addresses, int(limit)))
+        except (OSError, ValueError) as error:
+            log.warning("max.connections.per.ip.overrides: %r is ignored: %s", entry, error)
+    return found

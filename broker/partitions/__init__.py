@@ -1,0 +1,1 @@
+"""The partitions of this broker: roles, leadership and ISR, waiting produces, directories."""

@@ -1,0 +1,160 @@
+"""Changes of in-sync replica sets on their way to the controller (AlterPartition, KIP-497).
+
+A leader proposes; the controller decides, as a compare-and-set on the leader epoch and the partition epoch. All proposals
+of one turn of the loop go in one request, and the next request leaves when the last one has been answered, so a
+broker whose thousand partitions change at once asks a few times. What could not be answered is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    BrokerState,
+    PartitionData,
+    ResponsePartitionData,
+    TopicData,
+)
+
+if TYPE_CHECKING:
+    from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger("barnabas.replication")
+
+ALTER_PARTITION: Final = 56
+RETRY_S: Final = 0.05  # Kafka's backoff
+RECOVERED: Final = 0  # LeaderRecoveryState
+
+Send = Callable[[int, msgspec.Struct, Callable[[AlterPartitionResponse | None, ErrorCode], object]], object]
+
+
+class Proposer(Protocol):
+    """The leader of a partition, as it hears what has become of its proposal."""
+
+    def answered(
+        self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None
+    ) -> None: ...
+
+
+class IsrChange(msgspec.Struct, eq=False):
+    """One proposal: the ISR as it shall be, each member with the broker epoch that its fetches told (-1: none yet)."""
+
+    proposer: Proposer
+    topic_id: bytes
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    members: list[tuple[int, int]]  # (broker id, broker epoch)
+    obsolete: bool = False  # nobody waits for the answer any more
+
+    @property
+    def isr(self) -> list[int]:
+        return [broker_id for broker_id, _ in self.members]
+
+
+class IsrChanges:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, node_id: int) -> None:
+        self._runtime = runtime
+        self._node_id = node_id
+        self._unsent: list[IsrChange] = []
+        self._scheduled = False
+        self._in_flight = False
+        self._failing = ErrorCode.NONE  # what the last request failed with
+        self.send: Send | None = None  # asks the active controller; see cluster/controller_channel.py
+        self.broker_epoch: Callable[[], int] = lambda: -1
+
+    def propose(self, change: IsrChange) -> None:
+        """Ask the controller. The proposer hears of it, unless the change has become obsolete by then."""
+        self._unsent.append(change)
+        self._send_soon(0.0)
+
+    def propose_later(self, change: IsrChange) -> None:
+        """Ask once more, after a while, what the controller could not answer."""
+        self._runtime.call_later(RETRY_S, lambda: self.propose(change))
+
+    def _send_soon(self, delay_s: float) -> None:
+        if self._scheduled or self._in_flight or not self._unsent:
+            return
+        self._scheduled = True
+        if delay_s:
+            self._runtime.call_later(delay_s, self._send)
+        else:
+            self._runtime.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._scheduled = False
+        changes = [change for change in self._unsent if not change.obsolete]
+        self._unsent = []
+        if not changes:
+            return
+        if self.send is None:
+            log.warning("changes of in-sync replicas wait for a controller that nobody has told of")
+            self._again(changes)
+            return
+        self._in_flight = True
+        self.send(
+            ALTER_PARTITION,
+            self._request(changes),
+            lambda response, error: self._answered(changes, response, error),
+        )
+
+    def _request(self, changes: list[IsrChange]) -> AlterPartitionRequest:
+        topics: dict[bytes, TopicData] = {}
+        for change in changes:
+            topic = topics.get(change.topic_id)
+            if topic is None:
+                topic = topics[change.topic_id] = TopicData(topic_id=change.topic_id, partitions=[])
+            topic.partitions.append(
+                PartitionData(
+                    partition_index=change.partition,
+                    leader_epoch=change.leader_epoch,
+                    new_isr_with_epochs=[BrokerState(*member) for member in change.members],
+                    leader_recovery_state=RECOVERED,
+                    partition_epoch=change.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(self._node_id, self.broker_epoch(), list(topics.values()))
+
+    def _answered(
+        self, changes: list[IsrChange], response: AlterPartitionResponse | None, error: ErrorCode
+    ) -> None:
+        self._in_flight = False
+        if response is not None and response.error_code:
+            error = ErrorCode.of(response.error_code)
+        if response is None or error:
+            if error != self._failing:  # not for every attempt
+                log.warning("the controller takes no changes of in-sync replicas: %s", error.name)
+            self._failing = error
+            self._again(changes)
+            return
+        self._failing = ErrorCode.NONE
+        decided = {
+            (topic.topic_id, partition.partition_index): partition
+            for topic in response.topics
+            for partition in topic.partitions
+        }
+        missing = []
+        for change in changes:
+            answer = decided.get((change.topic_id, change.partition))
+            if answer is None:
+                missing.append(change)
+            elif not change.obsolete:
+                code = ErrorCode.of(answer.error_code)
+                change.proposer.answered(change, code, None if code else answer)
+        if missing:
+            self._again(missing)
+        else:
+            self._send_soon(0.0)
+
+    def _again(self, changes: list[IsrChange]) -> None:
+        self._unsent = changes + self._unsent
+        self._send_soon(RETRY_S)

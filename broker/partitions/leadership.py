@@ -1,0 +1,425 @@
+"""The leader's side of one replicated partition: its followers, the in-sync replicas, and what is committed.
+
+The rules, Kafka's (Partition.scala, KIP-497, KIP-841, KIP-903, KIP-966):
+- The high watermark is the smallest end of all replicas of the maximal ISR, which holds everybody who is in the ISR
+  or may be: the committed one and a replica whose admission has been proposed; a replica whose removal has been proposed
+  stays until that is committed. It never goes back, and stands still while the ISR is smaller than
+  min.insync.replicas.
+- A replica that is close behind and eligible is waited for as well, or it could never catch up with a high watermark
+  that follows the leader's end.
+- A follower joins the ISR when it has reached the high watermark and the start of the leader's epoch: what was
+  committed before may lie above the high watermark that is known here, but not above that start. Where a leader has
+  to hold more than its log, a follower joins when it does, too (`Replication.may_take_over`).
+- One proposal at a time; what the controller has committed counts, whether its answer or the metadata tells of it.
+
+A follower's fetch, an append, a sync and a change of the ISR each call `advance`, and nothing else moves the high
+watermark of a leader.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right, insort
+from collections.abc import Callable
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.partitions.isr_proposals import IsrChange
+from barnabas.broker.partitions.isr_replica import RemoteReplica
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.partitions.leader_context import Replication
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.controller.metadata.image import PartitionState
+    from barnabas.storage.log.leader_append import AppendResult
+    from barnabas.wire.messages.alter_partition import ResponsePartitionData
+
+log = logging.getLogger("barnabas.replication")
+
+Call = Callable[[ErrorCode], object]
+_OFFSET: Final = itemgetter(0)
+UNCOMMITTED_MAX: Final = 256
+TAIL_BYTES_MAX: Final = 8 * 1024
+# The controller knows that the partition epoch is right and that nothing has happened.
+_NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+# What is known here is old, or will be: the metadata tells what is so, and until then the proposal stands.
+_METADATA_TELLS: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+
+
+class Leadership:
+    """See the module. It exists while this broker leads a partition that has other replicas, so a new reign knows nothing
+    of what followers told in an earlier one."""
+
+    __slots__ = (
+        "_deletions",
+        "_last_base_offset",
+        "_maximal",
+        "_partition",
+        "_pending",
+        "_shared",
+        "_tail",
+        "_uncommitted",
+        "_waiting",
+        "epoch_start_offset",
+        "isr",
+        "replicas",
+    )
+
+    def __init__(self, partition: Partition, shared: Replication) -> None:
+        self._partition = partition
+        self._shared = shared
+        self.replicas: dict[int, RemoteReplica] = {}  # by broker id, without this broker
+        self.isr: list[int] = []  # as committed
+        self._maximal: frozenset[int] = frozenset()
+        self._pending: IsrChange | None = None
+        self.epoch_start_offset = 0
+        self._waiting: list[
+            tuple[int, Call]
+        ] = []  # (end offset, to be called once it is committed), ascending
+        self._deletions: list[tuple[int, Call]] = []  # (low watermark, to be called once it is reached)
+        self._uncommitted: list[tuple[int, int]] = []  # (end offset, bytes) of appends
+        self._last_base_offset = -1  # of the last append
+        self._tail = (
+            b""  # the batch there, while it is small and uncommitted: followers are about to fetch it
+        )
+        shared.leads(self)
+
+    # -- the metadata
+
+    def take(self, state: PartitionState, *, is_new_epoch: bool) -> None:
+        """Follow a committed state of the partition."""
+        log_end = self._partition.log.log_end_offset
+        for broker_id in [each for each in self.replicas if each not in state.replicas]:
+            del self.replicas[broker_id]
+        for broker_id in state.replicas:
+            if broker_id != self._shared.node_id and broker_id not in self.replicas:
+                self.replicas[broker_id] = RemoteReplica(broker_id)
+        if is_new_epoch:
+            now = self._shared.now()
+            self.epoch_start_offset = log_end
+            for replica in self.replicas.values():
+                replica.reset(now, log_end, in_sync=replica.broker_id in state.isr)
+        self._settle(state.isr)
+        self.advance()
+        self._low_watermark_moved()
+
+    def _settle(self, isr: list[int]) -> None:
+        """The ISR is committed as this, and nothing is pending."""
+        if self._pending is not None:
+            self._pending.obsolete = True
+            self._pending = None
+        self.isr = list(isr)
+        self._maximal = frozenset(isr)
+
+    def resign(self) -> None:
+        """Another broker leads, or nobody, or the partition goes."""
+        self._shared.leads_no_more(self)
+        if self._pending is not None:
+            self._pending.obsolete = True
+            self._pending = None
+        waiting, self._waiting = self._waiting, []
+        deletions, self._deletions = self._deletions, []
+        _call_all(waiting + deletions, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def end_alone(self) -> None:
+        """This broker leads on as the only replica, whose end is committed."""
+        self._shared.leads_no_more(self)
+        self._settle([self._shared.node_id])
+        self.replicas.clear()
+        waiting, self._waiting = self._waiting, []
+        for end_offset, call in waiting:
+            self._partition.when_committed(end_offset, call)
+        self._low_watermark_moved()
+
+    # -- appending
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas, as far as there are so many replicas."""
+        return min(self._partition.log.config.min_insync_replicas, len(self.replicas) + 1)
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.isr) < self.min_isr
+
+    def refused(self) -> None:
+        """The disk has not taken an append: somebody else in sync may lead better."""
+        if len(self.isr) > 1:
+            self._shared.on_refused()
+
+    def check_enough_replicas(self) -> None:
+        """NOT_ENOUGH_REPLICAS when what is appended now with acks=all could be lost."""
+        if len(self.isr) < self.min_isr:
+            partition = self._partition
+            raise StorageError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR {self.isr} is insufficient to satisfy the min.isr requirement of "
+                f"{self.min_isr} for partition {partition.topic}-{partition.partition}",
+            )
+
+    def appended(self, result: AppendResult, byte_count: int) -> None:
+        """A batch has been appended, or found there."""
+        partition = self._partition
+        end_offset = result.last_offset + 1
+        if not result.duplicate:
+            self._last_base_offset = result.base_offset
+            self._note_uncommitted(end_offset, byte_count)
+            # Who waits for the commit holds the result: it must not hold the buffer of the request as well.
+            records, result.records = result.records, None
+            self._tail = bytes(records) if records and len(records) <= TAIL_BYTES_MAX else b""
+            waiters = partition.replica_waiters
+            if waiters:
+                for waiter in tuple(waiters):
+                    waiter.appended(partition, byte_count)
+            if result.awaits_sync:
+                partition.log.when_synced(end_offset, self._synced)
+            elif len(self._maximal) == 1:
+                self.advance()
+        result.awaits_commit = partition.log.high_watermark < end_offset
+
+    def _note_uncommitted(self, end_offset: int, byte_count: int) -> None:
+        uncommitted = self._uncommitted
+        if len(uncommitted) >= UNCOMMITTED_MAX:  # nobody keeps up: what is long counts together
+            byte_count += uncommitted.pop()[1]
+        uncommitted.append((end_offset, byte_count))
+
+    def tail_at(self, offset: int) -> bytes | None:
+        """All that the log has from `offset` on, if that is the last batch and it is at hand."""
+        return self._tail or None if offset == self._last_base_offset else None
+
+    def _synced(self, failure: str | None) -> None:
+        if failure is None and self._partition.leadership is self:
+            self.advance()
+
+    def when_committed(self, end_offset: int, call: Call) -> None:
+        """Call once, with NONE, when the high watermark has reached `end_offset` (NOT_ENOUGH_REPLICAS_AFTER_APPEND when the
+        ISR has become too small), with NOT_LEADER_OR_FOLLOWER when leadership goes before."""
+        if self._partition.log.high_watermark >= end_offset:
+            call(self._commit_error())
+        elif not self._waiting or self._waiting[-1][0] <= end_offset:
+            self._waiting.append((end_offset, call))
+        else:
+            insort(self._waiting, (end_offset, call), key=_OFFSET)
+
+    def _commit_error(self) -> ErrorCode:
+        if len(self._maximal) < self.min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    # -- followers
+
+    def follower_fetched(
+        self, replica: RemoteReplica, broker_epoch: int, fetch_offset: int, start_offset: int
+    ) -> bool:
+        """A follower has everything below `fetch_offset`, from `start_offset` on. False, and nothing is noted, when it
+        names no broker epoch, or an older one than the one that is registered."""
+        shared = self._shared
+        known = shared.alive_epoch(replica.broker_id)
+        if broker_epoch < 0 or (known is not None and known > broker_epoch):
+            return False
+        log_end = self._partition.log.log_end_offset
+        start_before = replica.start_offset
+        moved = replica.fetched(fetch_offset, start_offset, shared.now(), log_end, broker_epoch)
+        if self._pending is None and replica.broker_id not in self._maximal:
+            self._admit(replica)
+        if moved:
+            self.advance()
+        if self._deletions and start_before != start_offset:
+            self._low_watermark_moved()
+        return True
+
+    def was_idle(self, broker_id: int, until: float) -> None:
+        """Just before the last append a follower that had everything went on to fetch, up to the time `until`, without
+        being asked about this partition (fetch/sessions.py)."""
+        replica = self.replicas.get(broker_id)
+        if replica is not None and replica.end_offset == self._last_base_offset:
+            replica.was_idle(until)
+
+    def is_settled(self, broker_id: int) -> bool:
+        """Whether nothing about the follower waits for its next fetch: it is in the ISR."""
+        return self._pending is None and broker_id in self._maximal
+
+    def _admit(self, replica: RemoteReplica) -> None:
+        """Propose the replica for the ISR if it may join."""
+        end_offset = replica.end_offset
+        if (
+            end_offset >= self._partition.log.high_watermark
+            and end_offset >= self.epoch_start_offset
+            and self._shared.may_join_isr(replica.broker_id, replica.broker_epoch)
+            and self._shared.may_take_over(self._partition, replica)
+        ):
+            self._propose([*self.isr, replica.broker_id])
+            self._maximal |= {replica.broker_id}
+
+    def reconsider(self, broker_id: int) -> None:
+        """What kept a follower out of the ISR may be over (`Replication.may_take_over`)."""
+        replica = self.replicas.get(broker_id)
+        if replica is not None and self._pending is None and broker_id not in self._maximal:
+            self._admit(replica)
+
+    def drop_laggards(self, now: float) -> None:
+        """Propose an ISR without those that have not been caught up for too long."""
+        if self._pending is not None:
+            return
+        log_end = self._partition.log.log_end_offset
+        lag_max_s = self._shared.lag_time_max_s
+        kept = [
+            broker_id
+            for broker_id in self.isr
+            if broker_id == self._shared.node_id
+            or (
+                (replica := self.replicas.get(broker_id)) is not None
+                and replica.is_caught_up(log_end, now, lag_max_s)
+            )
+        ]
+        if len(kept) < len(self.isr):
+            partition = self._partition
+            log.info(
+                "%s-%d: the ISR shall shrink from %s to %s (high watermark %d, end %d)",
+                partition.topic,
+                partition.partition,
+                self.isr,
+                kept,
+                partition.log.high_watermark,
+                log_end,
+            )
+            self._propose(kept)
+
+    # -- the controller
+
+    def _propose(self, isr: list[int]) -> None:
+        partition = self._partition
+        self._pending = change = IsrChange(
+            self,
+            partition.topic_id,
+            partition.partition,
+            partition.leader_epoch,
+            partition.partition_epoch,
+            [(broker_id, self._epoch_of(broker_id)) for broker_id in isr],
+        )
+        self._shared.changes.propose(change)
+
+    def _epoch_of(self, broker_id: int) -> int:
+        if broker_id == self._shared.node_id:
+            return self._shared.changes.broker_epoch()
+        replica = self.replicas.get(broker_id)
+        return -1 if replica is None or replica.broker_epoch is None else replica.broker_epoch
+
+    def answered(self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None) -> None:
+        """What has become of a proposal."""
+        if change is not self._pending:
+            return
+        partition = self._partition
+        name = f"{partition.topic}-{partition.partition}"
+        if decided is not None:
+            if (
+                decided.leader_epoch != partition.leader_epoch
+                or decided.partition_epoch < partition.partition_epoch
+            ):
+                return  # the metadata knows better, or will
+            partition.partition_epoch = decided.partition_epoch
+            self._settle(decided.isr)
+            log.info("%s: the ISR is %s (partition epoch %d)", name, self.isr, decided.partition_epoch)
+            self.advance()
+        elif error in _NOT_DONE:
+            log.info("%s: the ISR stays %s: %s", name, self.isr, error.name)
+            self._settle(self.isr)
+            self.advance()
+        elif error in _METADATA_TELLS:
+            log.info("%s: the ISR is not %s: %s", name, change.isr, error.name)
+        else:
+            log.warning("%s: the ISR could not be changed to %s: %s", name, change.isr, error.name)
+            self._shared.changes.propose_later(change)
+
+    # -- the high watermark
+
+    def advance(self) -> None:
+        """Move the high watermark to where it may be by now, and tell who waits for it."""
+        log = self._partition.log
+        if len(self.isr) < self.min_isr:
+            return
+        high_watermark = log.replica_end_offset
+        maximal = self._maximal
+        for replica in self.replicas.values():
+            if replica.end_offset < high_watermark and (
+                replica.broker_id in maximal or self._is_joining(replica)
+            ):
+                high_watermark = replica.end_offset
+        partition = self._partition
+        stable_offset = log.last_stable_offset if partition.fetch_waiters else -1
+        if log.set_high_watermark(high_watermark):
+            self._committed(high_watermark, stable_offset)
+
+    def _is_joining(self, replica: RemoteReplica) -> bool:
+        shared = self._shared
+        return replica.is_caught_up(
+            self._partition.log.log_end_offset, shared.now(), shared.lag_time_max_s
+        ) and shared.may_join_isr(replica.broker_id, replica.broker_epoch)
+
+    def _committed(self, high_watermark: int, stable_offset: int) -> None:
+        """The high watermark has come here. Acknowledgements go first: others wait for a turn of the loop anyway."""
+        byte_count = 0
+        uncommitted = self._uncommitted
+        if high_watermark > self._last_base_offset:
+            self._tail = b""
+        if uncommitted and uncommitted[0][0] <= high_watermark:
+            count = bisect_right(uncommitted, high_watermark, key=_OFFSET)
+            byte_count = sum(size for _, size in uncommitted[:count])
+            del uncommitted[:count]
+        waiting = self._waiting
+        if waiting and waiting[0][0] <= high_watermark:
+            count = bisect_right(waiting, high_watermark, key=_OFFSET)
+            due = waiting[:count]
+            del waiting[:count]
+            error = self._commit_error()
+            _call_all(due, error)
+        self._partition.high_watermark_moved(byte_count or 1, stable_offset)
+
+    # -- deleting records
+
+    @property
+    def low_watermark(self) -> int:
+        """The smallest log start offset of all replicas that are alive."""
+        low_watermark = self._partition.log.log_start_offset
+        for replica in self.replicas.values():
+            if (
+                replica.start_offset < low_watermark
+                and self._shared.alive_epoch(replica.broker_id) is not None
+            ):
+                low_watermark = replica.start_offset
+        return low_watermark
+
+    def when_deleted(self, offset: int, call: Call) -> None:
+        """Call once the low watermark has reached `offset`, or leadership goes."""
+        if self.low_watermark >= offset:
+            call(ErrorCode.NONE)
+        else:
+            self._deletions.append((offset, call))
+
+    def _low_watermark_moved(self) -> None:
+        if not self._deletions:
+            return
+        low_watermark = self.low_watermark
+        due = [each for each in self._deletions if each[0] <= low_watermark]
+        self._deletions = [each for each in self._deletions if each[0] > low_watermark]
+        _call_all(due, ErrorCode.NONE)
+
+
+def _call_all(waiting: list[tuple[int, Call]], error: ErrorCode) -> None:
+    """Tell all of them; one that fails is its own affair."""
+    for _, call in waiting:
+        try:
+            call(error)
+        except Exception:
+            log.exception("who waited for an offset could not deal with %s", error.name)

@@ -1,0 +1,225 @@
+"""The log directories of this broker as the rest of it sees them: which work, and what lies where.
+
+A directory that fails is told to the controller, which takes the leadership of what lies in it away; waiting
+fetches of its partitions are answered. With several directories the metadata is told which one holds each
+partition (KIP-858): a start without one of them, be it broken, replaced or left out of log.dirs, does not make its
+partitions anew, empty, elsewhere. They have no leader until it is back.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.controller.operations.directories import (
+    UNASSIGNED,
+    directory_of,
+    report_directories,
+)
+from barnabas.storage.manager.directory import decode_uuid
+from barnabas.storage.manager.manager import LogManagerSettings
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.partitions.partition_manager import PartitionManager
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import PartitionState
+    from barnabas.runtime.interface import Runtime, Timer
+    from barnabas.storage.log.log import Log
+    from barnabas.storage.manager.manager import LogManager
+
+log = logging.getLogger("barnabas.directories")
+
+
+ASSIGN_REPLICAS_TO_DIRS: Final = 73
+
+
+def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
+    """What of the broker's settings the logs' own timers follow."""
+    return LogManagerSettings(
+        log_initial_task_delay_ms=config.log_initial_task_delay_ms,
+        log_retention_check_interval_ms=config.log_retention_check_interval_ms,
+        log_flush_offset_checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+        log_flush_start_offset_checkpoint_interval_ms=config.log_flush_start_offset_checkpoint_interval_ms,
+        replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
+        producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
+        producer_id_expiration_ms=config.producer_id_expiration_ms,
+    )
+
+
+MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+RETRY_S = 10.0  # how often logs that could not be made are tried again
+TELL_RETRY_S = 0.05  # after a failure to note directories; doubled after each
+TELL_RETRY_MAX_S = 10.0
+
+
+def _move_rate(config: BrokerConfig) -> float:
+    """Bytes a second that a move between directories may copy; dynamic only, of the node or the cluster."""
+    text = config.stored_node.get(MOVE_RATE, config.stored_cluster.get(MOVE_RATE))
+    return float("inf") if text is None else float(text)
+
+
+class Directories:
+    """Follows the LogManager's events from `start` on. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        partitions: PartitionManager,
+        controller: Controller,
+        to_controller: ToController,
+        runtime: Runtime,
+        config: BrokerConfig,
+        fatal: Callable[[str], object],
+    ) -> None:
+        """`fatal(reason)` is called when nothing is left to serve from."""
+        self._log_manager = log_manager
+        self._partitions = partitions
+        self._controller = controller
+        self._to_controller = to_controller
+        self.on_failed: Callable[[], object] | None = (
+            None  # tells a controller elsewhere which directories work
+        )
+        self._config = config
+        self._node_id = config.node_id
+        self._runtime = runtime
+        self._unassigned: dict[tuple[bytes, int], bytes] = {}  # (topic id, index) -> directory, to be told
+        self._telling = False  # a request is under way; what comes meanwhile goes with the next
+        self._tell_timer: Timer | None = None
+        self._tell_retry_s = TELL_RETRY_S
+        log_manager.moves.bytes_per_second = partial(_move_rate, config)
+        log_manager.on_start_offset = self._start_offset_changed
+        log_manager.on_replaced = self._replaced
+        log_manager.on_directory_failed = self._directory_failed
+        log_manager.on_fatal = fatal
+        partitions.on_opened = self.opened
+
+    def start(self) -> None:
+        """Before anything is served: bring leadership in line with the directories that work, and with where the
+        logs have been found."""
+        self._tell()
+        self._report()
+        self._runtime.call_later(RETRY_S, self._retry)
+
+    def opened(self, partition: Partition, state: PartitionState) -> None:
+        """A log is open: the metadata must know where, unless there is one directory and never was another."""
+        named = directory_of(state, self._node_id)
+        if named == UNASSIGNED and len(self._log_manager.log_dirs) == 1:
+            return
+        directory = decode_uuid(self._log_manager.directory_id(partition.log.log_dir))
+        if named != directory:
+            self.assign(partition.topic_id, partition.partition, directory)
+
+    def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
+        """Tell the metadata where a partition lies, along with all others of this turn of the loop, and with those that
+        wait for another try."""
+        self._unassigned[topic_id, index] = directory
+        self._tell_later(0)
+
+    def _tell_later(self, delay_s: float) -> None:
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+        self._tell_timer = self._runtime.call_later(delay_s, self._tell)
+
+    def _tell(self) -> None:
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+            self._tell_timer = None
+        if self._telling or not self._unassigned:
+            return
+        told, self._unassigned = self._unassigned, {}
+        self._telling = True
+        self._to_controller.send(
+            ASSIGN_REPLICAS_TO_DIRS,
+            _assignment(self._node_id, self._log_manager.broker_epoch, told),
+            partial(self._told, told),
+        )
+
+    def _told(self, told: dict[tuple[bytes, int], bytes], response: Any, failure: ErrorCode) -> None:
+        self._telling = False
+        error = failure or ErrorCode.of(response.error_code)
+        if not error:
+            self._tell_retry_s = TELL_RETRY_S
+            self._tell()
+            return
+        log.warning("the directories of %d partitions are not noted yet: %s", len(told), error.name)
+        has_news = bool(self._unassigned)
+        for key, directory in told.items():
+            self._unassigned.setdefault(key, directory)
+        self._tell_later(TELL_RETRY_S if has_news else self._tell_retry_s)
+        self._tell_retry_s = min(2 * self._tell_retry_s, TELL_RETRY_MAX_S)
+
+    def _report(self) -> None:
+        """Which directories work. A broker that has registered with a controller has told it, and tells it of what fails with
+        its heartbeats."""
+        if self.on_failed is not None:
+            self.on_failed()
+            return
+        online = self._log_manager.online_ids()
+        self._controller.run(
+            lambda image: report_directories(image, self._config, self._node_id, online),
+            lambda changed: log.info("%d partitions change their leader", changed) if changed else None,
+            lambda _, message: log.error("the directories that work are not noted: %s", message),
+        )
+
+    def _directory_failed(self, _log_dir: str) -> None:
+        for partition in self._partitions.all():
+            if partition.log.offline:
+                partition.interrupt_waiters()
+        self._report()
+
+    def _replaced(self, old: Log, new: Log) -> None:
+        """A log has moved to another directory."""
+        partition = self._partitions.get(old.topic, old.partition)
+        if partition is not None and partition.log is old:
+            partition.log = new
+            self.assign(
+                partition.topic_id,
+                partition.partition,
+                decode_uuid(self._log_manager.directory_id(new.log_dir)),
+            )
+
+    def _start_offset_changed(self, moved: Log) -> None:
+        partition = self._partitions.get(moved.topic, moved.partition)
+        if partition is not None and partition.log is moved:
+            partition.interrupt_waiters()
+
+    def _retry(self) -> None:
+        self._partitions.retry_unmade(self._controller.image)
+        self._runtime.call_later(RETRY_S, self._retry)
+
+
+def _assignment(
+    broker_id: int, broker_epoch: int, assigned: dict[tuple[bytes, int], bytes]
+) -> AssignReplicasToDirsRequest:
+    """(topic id, index) -> directory, as the request groups them."""
+    directories: dict[bytes, dict[bytes, list[PartitionData]]] = {}
+    for (topic_id, index), directory in assigned.items():
+        topics = directories.setdefault(directory, {})
+        topics.setdefault(topic_id, []).append(PartitionData(partition_index=index))
+    return AssignReplicasToDirsRequest(
+        broker_id=broker_id,
+        broker_epoch=broker_epoch,
+        directories=[
+            DirectoryData(
+                id=directory,
+                topics=[
+                    TopicData(topic_id=topic_id, partitions=partitions)
+                    for topic_id, partitions in topics.items()
+                ],
+            )
+            for directory, topics in directories.items()
+        ],
+    )

@@ -1,0 +1,364 @@
+"""One partition that this broker hosts: the log, who leads it, and what consumers may see.
+
+A partition is led here or follows another broker, as the metadata says; `lead` and `follow` are the two ways into a
+role. What is led with one replica is committed as it is appended, unless flush.messages holds it back until it has
+been synced; the log knows that by itself. What is led with several has a `Leadership` (leadership.py), which moves the high
+watermark. A follower's high watermark is what its leader has told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.partitions.leadership import Leadership
+from barnabas.controller.metadata.image import PartitionState
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.broker.fetch.purgatory import PartitionListener
+    from barnabas.broker.partitions.leader_context import Replication
+    from barnabas.broker.replica_fetcher.state import ReplicaObserver
+    from barnabas.storage.log.log import AppendResult, Log
+    from barnabas.storage.log.validation import Inspected
+    from barnabas.wire.record_batch import BatchHeader
+
+    Waiters = dict[PartitionListener, None]  # told in the order in which they came
+
+NO_LEADER: Final = -1
+UNKNOWN: Final = -1
+ACKS_ALL: Final = -1
+_NO_STATE: Final = PartitionState(replicas=[], isr=[], leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1)
+
+
+class Partition:
+    """A partition of this broker. All calls on the loop's thread."""
+
+    __slots__ = (
+        "_alone",
+        "fetch_waiters",
+        "is_leader",
+        "leader_epoch",
+        "leader_high_watermark",
+        "leader_id",
+        "leadership",
+        "log",
+        "observer",
+        "partition",
+        "partition_epoch",
+        "replica_waiters",
+        "stable_moved",
+        "state",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
+        """It has no role yet: see `lead` and `follow`."""
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.log = log
+        self.observer: ReplicaObserver | None = None  # of what is copied from the leader
+        self.state = _NO_STATE  # as the metadata has it, or had when it was last looked at
+        self.leader_id = NO_LEADER
+        self.leader_epoch = -1
+        self.leader_high_watermark = UNKNOWN  # as the leader that is followed has told last
+        self.partition_epoch = -1
+        self.is_leader = False
+        self.leadership: Leadership | None = None  # where it is led here and has other replicas
+        self._alone = False  # whether it is led here and has no other replica
+        self.fetch_waiters: Waiters = {}  # who reads what is committed
+        self.replica_waiters: Waiters | None = None  # followers, who read up to the end
+        self.stable_moved = True  # whether read_committed consumers saw more after the append that is told of
+
+    # -- roles
+
+    def lead(self, state: PartitionState, shared: Replication) -> None:
+        """This broker leads from now on, or goes on to lead in another state. What is older than what is known
+        changes nothing."""
+        if state.partition_epoch < self.partition_epoch:
+            return
+        is_new_epoch = not self.is_leader or state.leader_epoch > self.leader_epoch
+        if not is_new_epoch and state.partition_epoch == self.partition_epoch:
+            self.state = state  # its own proposal, whose answer came first
+            return
+        if state.leader_epoch > self.leader_epoch + 1:  # others may have led, and followers cut their logs
+            self._end_leadership()
+        self._take(state)
+        self.is_leader = True
+        leadership = self.leadership
+        if len(state.replicas) == 1:
+            self._alone = True
+            self.log.be_the_only_replica()
+            if leadership is not None:
+                self.leadership = None
+                leadership.end_alone()
+        else:
+            self._alone = False
+            self.log.replicate()
+            if (
+                is_new_epoch
+            ):  # followers may have records of epochs that this log has none of, and are to cut them
+                self.log.assign_epoch_start_offset(self.leader_epoch)
+            if leadership is None:
+                leadership = self.leadership = Leadership(self, shared)
+            leadership.take(state, is_new_epoch=is_new_epoch)
+        if is_new_epoch:
+            self.interrupt_waiters()
+        elif self.replica_waiters:
+            self._interrupt_replicas()
+
+    def follow(self, state: PartitionState) -> None:
+        """Another broker leads from now on, or nobody. What is older than what is known changes nothing."""
+        if state.partition_epoch < self.partition_epoch:
+            return
+        changes = self.is_leader or state.leader_epoch > self.leader_epoch
+        self._take(state)
+        self.is_leader = self._alone = False
+        self.log.replicate()
+        self._end_leadership()
+        if changes:
+            self.leader_high_watermark = UNKNOWN
+            self.interrupt_waiters()
+
+    def retire(self) -> None:
+        """This broker hosts the partition no more: it was deleted, or moved to others."""
+        self.is_leader = self._alone = False
+        self.leader_id = NO_LEADER
+        self._end_leadership()
+        self.interrupt_waiters()
+
+    def reopened(self, log: Log) -> None:
+        """Go on with another log, which knows nothing of a role yet."""
+        self._end_leadership()
+        self.log = log
+        self.state = _NO_STATE
+        self.is_leader = self._alone = False
+        self.leader_epoch = self.partition_epoch = -1
+
+    def _take(self, state: PartitionState) -> None:
+        self.state = state
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+
+    def _end_leadership(self) -> None:
+        leadership, self.leadership = self.leadership, None
+        if leadership is not None:
+            leadership.resign()
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset up to which (exclusive) consumers may read."""
+        return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset up to which (exclusive) read_committed consumers may read."""
+        return self.log.last_stable_offset
+
+    def append(
+        self,
+        records: memoryview | bytes,
+        header: BatchHeader | None = None,
+        required_acks: int = 1,
+        from_client: bool = True,
+        inspected: Inspected | None = None,
+    ) -> AppendResult:
+        """Append one record batch as the leader; wakes the fetches that wait for it. `header` is the batch's, if
+        it has been read already and `records` are a view that ends with the batch. `from_client` False: it was made
+        here, and may say so.
+
+        Raises storage errors, which carry their ErrorCode: NOT_LEADER_OR_FOLLOWER, and with required_acks -1
+        NOT_ENOUGH_REPLICAS, among them. Returning is the acknowledgement's base for acks 1; for acks -1 it is
+        as well with one replica. With a header RecordsUnread, too: then it is tried again with what that has come to as
+        `inspected`. Unless the result awaits a sync (flush.messages): then it is
+        `log.when_synced`, and readers are shown the batch no sooner; or, with acks -1, awaits the other replicas
+        (`awaits_commit`): then it is `when_committed`.
+        """
+        if not self._alone:
+            return self._append_replicated(records, header, required_acks, from_client, inspected)
+        stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
+        if header is None:
+            result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
+        else:
+            assert isinstance(records, memoryview)
+            result = self.log.append_batch(records, header, self.leader_epoch, from_client, inspected)
+        if self.fetch_waiters or result.awaits_sync:
+            byte_count = len(records)
+            if result.awaits_sync:
+                self.log.when_synced(result.last_offset + 1, lambda _: self._wake(byte_count, stable_offset))
+            else:
+                self._wake(byte_count, stable_offset)
+        return result
+
+    def _append_replicated(
+        self,
+        records: memoryview | bytes,
+        header: BatchHeader | None,
+        required_acks: int,
+        from_client: bool,
+        inspected: Inspected | None,
+    ) -> AppendResult:
+        leadership = self.leadership
+        if self.log.offline:  # which has cost it the leadership, and says more
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.log.failure))
+        if leadership is None:
+            raise StorageError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"{self.topic}-{self.partition} is not led by this broker",
+            )
+        if required_acks == ACKS_ALL:
+            leadership.check_enough_replicas()
+        try:
+            if header is None:
+                result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
+            else:
+                assert isinstance(records, memoryview)
+                result = self.log.append_batch(records, header, self.leader_epoch, from_client, inspected)
+        except StorageError as error:
+            if error.error == ErrorCode.KAFKA_STORAGE_ERROR:
+                leadership.refused()
+            raise
+        leadership.appended(result, len(records))
+        return result
+
+    def when_committed(self, end_offset: int, call: Callable[[ErrorCode], object]) -> None:
+        """`call(error)` once, maybe at once: NONE when everything below `end_offset` is committed
+        (NOT_ENOUGH_REPLICAS_AFTER_APPEND when the ISR is too small by then), NOT_LEADER_OR_FOLLOWER when leadership
+        goes before, KAFKA_STORAGE_ERROR when the disk can't keep it."""
+        leadership = self.leadership
+        if leadership is not None:
+            leadership.when_committed(end_offset, call)
+        elif not self._alone:
+            call(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self.log.high_watermark >= end_offset:
+            call(ErrorCode.NONE)
+        else:
+            self.log.when_synced(
+                end_offset,
+                lambda failure: call(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR),
+            )
+
+    def _wake(self, byte_count: int, stable_offset: int) -> None:
+        """Tell who waits of an append; before it the last stable offset was `stable_offset`."""
+        self.stable_moved = self.log.last_stable_offset != stable_offset
+        for waiter in tuple(self.fetch_waiters):
+            waiter.appended(self, byte_count)
+
+    # -- replication
+
+    def high_watermark_moved(self, byte_count: int, stable_offset: int) -> None:
+        """Consumers may read `byte_count` bytes more; before, the last stable offset was `stable_offset`."""
+        if self.fetch_waiters:
+            self._wake(byte_count, stable_offset)
+        if self.replica_waiters:
+            for waiter in tuple(self.replica_waiters):
+                waiter.high_watermark_moved(self)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """As a follower: whether everything is here that the leader has said is committed."""
+        return UNKNOWN < self.leader_high_watermark <= self.log.log_end_offset
+
+    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
+        """As a follower: the leader says that everything below `offset` is committed, which is `byte_count` bytes
+        more, or about that many. What is not here yet counts when it comes."""
+        self.leader_high_watermark = offset
+        stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
+        if self.log.set_high_watermark(offset) and self.fetch_waiters:
+            self._wake(byte_count, stable_offset)
+
+    def follower_fetched(
+        self, replica_id: int, broker_epoch: int, fetch_offset: int, follower_log_start_offset: int
+    ) -> ErrorCode:
+        """The leader's bookkeeping of a follower that has everything below `fetch_offset`; before its fetch is read.
+        NONE; NOT_LEADER_OR_FOLLOWER when it can't be noted: this is not the leader, or the follower is of an older
+        broker epoch; UNKNOWN_LEADER_EPOCH when it is no replica, as far as is known here."""
+        leadership = self.leadership
+        replica = leadership.replicas.get(replica_id) if leadership is not None else None
+        if leadership is None or replica is None:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if leadership.follower_fetched(replica, broker_epoch, fetch_offset, follower_log_start_offset):
+            return ErrorCode.NONE
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    @property
+    def low_watermark(self) -> int:
+        """As the leader: the smallest log start offset of the replicas that are alive."""
+        return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark
+
+    def when_deleted(self, offset: int, call: Callable[[ErrorCode], object]) -> None:
+        """`call(error)` once, maybe at once: NONE when the low watermark has reached `offset`, NOT_LEADER_OR_FOLLOWER when
+        leadership goes before."""
+        if self.leadership is not None:
+            self.leadership.when_deleted(offset, call)
+        else:
+            call(ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    @property
+    def isr(self) -> list[int]:
+        """The in-sync replicas, as far as is known here."""
+        return self.leadership.isr if self.leadership is not None else self.state.isr
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """False for a new leader whose high watermark has not come to the start of its epoch: what was committed
+        before may lie beyond it (KIP-207)."""
+        leadership = self.leadership
+        return leadership is None or self.log.high_watermark >= leadership.epoch_start_offset
+
+    # -- those who wait
+
+    def waiters(self, of_followers: bool) -> Waiters:
+        """Those who are told of what followers may read, or consumers."""
+        if not of_followers:
+            return self.fetch_waiters
+        if self.replica_waiters is None:
+            self.replica_waiters = {}
+        return self.replica_waiters
+
+    def _interrupt_replicas(self) -> None:
+        for waiter in tuple(self.replica_waiters or ()):
+            waiter.changed(self)
+
+    def interrupt_waiters(self) -> None:
+        """Something other than an append changed: let every waiting fetch look again."""
+        for waiter in tuple(self.fetch_waiters):
+            waiter.changed(self)
+        if self.replica_waiters:
+            self._interrupt_replicas()
+
+    # -- leader epochs
+
+    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) when there is none.
+
+        The log knows an epoch from its first batch on, but a leader reigns from the day it was made one.
+        """
+        if leader_epoch == self.leader_epoch and self.is_leader:
+            return leader_epoch, self.log.log_end_offset
+        return self.log.epoch_end_offset(leader_epoch)
+
+    def start_epoch(self) -> int:
+        """The leader epoch of the first offset, -1 when unknown."""
+        log = self.log
+        if log.log_start_offset == log.log_end_offset and self.is_leader:
+            return self.leader_epoch
+        return log.epoch_for_offset(log.log_start_offset)
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
+        """Compare what the client believes (KIP-320) with what is; -1 means that it does not say.
+
+        KAFKA_STORAGE_ERROR when the log directory is offline.
+        """
+        if self.log.offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if current_leader_epoch == -1 or current_leader_epoch == self.leader_epoch:
+            return ErrorCode.NONE
+        if current_leader_epoch < self.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -1,0 +1,382 @@
+"""The partitions of this broker, kept in step with the metadata image.
+
+After each committed change the listener gives partitions the roles that they have now, creates what is new, closes
+and deletes what is gone, and hands changed configs to the logs, a few milliseconds at a time (work_queue.py); roles
+have a queue of their own, so that a new leader waits for no file to be made. At start it does the same for the whole
+image. Who copies from leaders (`on_following`, `on_not_following`) is told of each partition as its role changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from barnabas.broker.partitions.leader_context import Replication
+from barnabas.broker.partitions.partition import Partition
+from barnabas.controller.operations.directories import MIGRATING, UNASSIGNED, directory_of
+from barnabas.runtime.work_queue import WorkQueue
+from barnabas.storage.errors import StorageError
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.directory import encode_uuid
+from barnabas.wire.primitives import ZERO_UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicChanges, TopicImage
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.log.log import Log
+    from barnabas.storage.manager.manager import LogManager
+
+log = logging.getLogger("barnabas.partitions")
+
+
+class PartitionManager:
+    """Finds a partition by topic name or id. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        log_manager: LogManager,
+        node_id: int,
+        topic_configs: Callable[[MetadataImage, str], Mapping[str, str]],
+        runtime: Runtime,
+    ) -> None:
+        """`topic_configs(image, topic)` gives every topic-level setting that is in force, by Kafka's name."""
+        self._log_manager = log_manager
+        self._node_id = node_id
+        self._topic_configs = topic_configs
+        # By name and by id it is the same dict of a topic's partitions by index.
+        self._by_name: dict[str, dict[int, Partition]] = {}
+        self._by_id: dict[bytes, dict[int, Partition]] = {}
+        # What has been learned of the bytes that name a partition (fastpath/partition_key.py); emptied when partitions come or go.
+        self.by_name_key: dict[bytes, Partition] = {}
+        self.by_id_key: dict[bytes, Partition] = {}
+        self.replication = Replication(runtime, node_id)
+        # Partitions that follow another leader, or in another epoch, than before; and those that follow nobody.
+        self.on_following: Callable[[list[Partition]], object] = lambda _: None
+        self.on_not_following: Callable[[list[Partition]], object] = lambda _: None
+        self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
+        self._lost_logs: set[tuple[bytes, int]] = set()  # those in a directory that is not here
+        self._begun: list[Partition] = []  # whose leader epoch has to be written down
+        self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
+        self.on_opened: Callable[[Partition, PartitionState], object] | None = None
+        self.has_session: Callable[[], bool] = lambda: (
+            True
+        )  # whether the controller counts this broker as alive
+        log_manager.is_led = self._is_led
+        self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
+        self._roles = WorkQueue(runtime)
+        self._work = WorkQueue(runtime)
+
+    def get(self, topic: str, partition: int) -> Partition | None:
+        partitions = self._by_name.get(topic)
+        return partitions.get(partition) if partitions is not None else None
+
+    def of_topic(self, topic: str) -> Mapping[int, Partition]:
+        """Those of a topic that are here, by index."""
+        return self._by_name.get(topic, {})
+
+    def by_id(self, topic_id: bytes, partition: int) -> Partition | None:
+        partitions = self._by_id.get(topic_id)
+        return partitions.get(partition) if partitions is not None else None
+
+    def all(self) -> Iterator[Partition]:
+        return iter([each for partitions in self._by_name.values() for each in partitions.values()])
+
+    def leads(self, partition: Partition) -> bool:
+        """Whether this broker leads the partition and is no leader that was replaced for its silence."""
+        return partition.is_leader and self.has_session()
+
+    def _is_led(self, log: Log) -> bool:
+        partition = self.get(log.topic, log.partition)
+        return partition is not None and partition.log is log and self.leads(partition)
+
+    def load(self, image: MetadataImage) -> None:
+        """At start: everything in the image that is ours."""
+        self._log_manager.settle_twins(partial(self._named_directory, image))
+        for topic in image.topics.values():
+            for _ in self._update_topic(image, topic, tuple(topic.partitions), new=False):
+                pass
+        self._warn_of_missing()
+        for stray in self._log_manager.logs():
+            if self.get(stray.topic, stray.partition) is None:
+                self._log_manager.set_stray(stray.topic, stray.partition)
+
+    def metadata_changed(self, image: MetadataImage, topics: TopicChanges, config_topics: set[str]) -> None:
+        """Follow a committed change that touched these partitions (by topic id) and the configs of these topics (by
+        name). Removes first: a name may have been given away again. Many logs take several turns of the loop;
+        `when_settled` tells when they are through."""
+        for topic_id in sorted(topics):
+            if image.topic_by_id(topic_id) is None:
+                self._remove_topic(topic_id)
+        if config_topics:
+            self._log_configs.clear()
+        for topic_id in sorted(topics):
+            topic = image.topic_by_id(topic_id)
+            if topic is not None:
+                self._follow(image, topic, sorted(topics[topic_id]))
+        for name in sorted(config_topics):
+            self._work.add(self._update_config(image, name))
+
+    def defaults_changed(self, image: MetadataImage) -> None:
+        """Settings of the broker that topics take where they have none of their own have changed."""
+        self._log_configs.clear()
+        for name in tuple(self._by_name):
+            self._work.add(self._update_config(image, name))
+
+    def retry_unmade(self, image: MetadataImage) -> None:
+        """Try again to make the logs that could not be made."""
+        unmade: dict[bytes, set[int]] = {}
+        for topic_id, index in self._unmade:
+            unmade.setdefault(topic_id, set()).add(index)
+        if unmade:
+            self.metadata_changed(image, unmade, set())
+
+    def when_settled(self, callback: Callable[[], object]) -> None:
+        """Call back when the partitions are as the changes so far have it; now when they are."""
+        self._roles.when_done(lambda: self._work.when_done(callback))
+
+    def when_roles_taken(self, callback: Callable[[], object]) -> None:
+        """Call back when partitions that are here lead and follow as the changes so far have it; now when they do."""
+        self._roles.when_done(callback)
+
+    def _follow(self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]) -> None:
+        roles = self._update_roles(image, topic, indexes)
+        steps = self._update_topic(image, topic, indexes, new=True)
+        if topic.is_internal:  # its coordinator follows the same change, and finds the partitions open
+            for _ in chain(roles, steps):
+                pass
+        else:
+            self._roles.add(roles)
+            self._work.add(steps)
+
+    def _update_roles(
+        self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]
+    ) -> Iterator[None]:
+        """Those of these that are here already take the roles that they have now, or go."""
+        for index in indexes:
+            if image.topic_by_id(topic.topic_id) is not topic:
+                return  # removed since the last step
+            partition = self.by_id(topic.topic_id, index)
+            state = topic.partitions[index]
+            if partition is None or state is partition.state:
+                continue
+            if self._node_id not in state.replicas:
+                self._remove_partition(partition)
+            else:
+                self._take_role(partition, state)
+            yield
+
+    def _save_epochs(self) -> Iterator[None]:
+        begun, self._begun = self._begun, []
+        for partition in begun:
+            try:
+                partition.log.save_epochs()
+            except OSError as error:  # the next sync tries again
+                log.error("%s: its leader epoch is not noted: %s", partition.log.name, error)
+                partition.log.io_failed(error)
+            yield
+
+    def _take_role(self, partition: Partition, state: PartitionState) -> None:
+        was_leader, epoch_before, leader_before = (
+            partition.is_leader,
+            partition.leader_epoch,
+            partition.leader_id,
+        )
+        if state.leader == self._node_id:
+            if not was_leader:
+                self.on_not_following([partition])
+            partition.lead(state, self.replication)
+            if partition.log.has_unsaved_epochs:
+                self._begun.append(partition)
+                if len(self._begun) == 1:  # when all have their roles
+                    self._roles.when_done(lambda: self._work.add(self._save_epochs()))
+            return
+        partition.follow(state)
+        if was_leader:
+            self._forget_keys()
+        if partition.leader_epoch == epoch_before and partition.leader_id == leader_before and not was_leader:
+            return
+        if partition.leader_id < 0:
+            self.on_not_following([partition])
+        else:
+            self.on_following([partition])
+
+    def _remove_partition(self, partition: Partition) -> None:
+        """Other brokers have the partition now: out of service at once, the log goes later."""
+        topic_id, index = partition.topic_id, partition.partition
+        self._unmade.discard((topic_id, index))
+        self._lost_logs.discard((topic_id, index))
+        self._forget_keys()
+        partitions = self._by_id[topic_id]
+        del partitions[index]
+        if not partitions:
+            del self._by_id[topic_id]
+            if self._by_name.get(partition.topic) is partitions:
+                del self._by_name[partition.topic]
+        self._retire(partition)
+        self._work.add(self._delete_logs({index: partition}))
+
+    def _retire(self, partition: Partition) -> None:
+        self.on_not_following([partition])
+        partition.retire()
+
+    def _update_topic(
+        self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int], *, new: bool
+    ) -> Iterator[None]:
+        """`new`: a partition that has no log is a new one, and gets one."""
+        for index in indexes:
+            if image.topic_by_id(topic.topic_id) is not topic:
+                return  # removed since the last step
+            state = topic.partitions[index]
+            if self._node_id not in state.replicas:
+                continue
+            existing = self.by_id(topic.topic_id, index)
+            if existing is not None and not self._may_be_made(topic.topic_id, index, state):
+                continue
+            config = self._log_config(image, topic.name)
+            opened = None if new else self._lost(topic, index, state, config)
+            if opened is None:
+                opened = self._open_or_offline(topic, index, config)
+            self._put(topic, index, state, opened)
+            yield
+
+    def _may_be_made(self, topic_id: bytes, index: int, state: PartitionState) -> bool:
+        """Whether a log that is not here may come to be."""
+        key = topic_id, index
+        return key in self._unmade or (key in self._lost_logs and not self._counts(state))
+
+    def _counts(self, state: PartitionState) -> bool:
+        """Whether the cluster relies on what this broker's replica holds: an empty one must not take its place."""
+        counting = (*state.isr, *state.eligible_leader_replicas, *state.last_known_elr)
+        return len(state.replicas) == 1 or self._node_id in counting
+
+    def _lost(self, topic: TopicImage, index: int, state: PartitionState, config: LogConfig) -> Log | None:
+        """What stands for a log that lies, or may lie, in a directory that is not here. None for others.
+
+        Never a new one in another directory while the old one counts: it would be acknowledged what the old one's
+        return hides. One that does not count any more is fetched again from the others."""
+        manager = self._log_manager
+        if manager.get(topic.name, index) is not None:
+            return None
+        directory = directory_of(state, self._node_id)
+        if directory in (UNASSIGNED, MIGRATING):
+            is_lost = bool(manager.offline)
+        else:
+            is_lost = directory not in manager.online_ids()
+        if not is_lost or not self._counts(state):
+            return None
+        if manager.offline:
+            return self._offline(topic, index, config, "its log directory is offline")
+        if len(state.replicas) > 1 and self._node_id not in state.isr and state.leader != self._node_id:
+            return None
+        reason = f"its log directory {encode_uuid(directory)} is not in log.dirs"
+        self._missing.setdefault(directory, []).append(f"{topic.name}-{index}")
+        self._lost_logs.add((topic.topic_id, index))
+        return manager.offline_log(topic.name, topic.topic_id, index, config, reason)
+
+    def _warn_of_missing(self) -> None:
+        missing, self._missing = self._missing, {}
+        for directory, names in missing.items():
+            log.warning(
+                "%d partition%s no leader, %s log directory %s is not in log.dirs: %s",
+                len(names),
+                " has" if len(names) == 1 else "s have",
+                "its" if len(names) == 1 else "their",
+                encode_uuid(directory),
+                ", ".join(names),
+            )
+
+    def _named_directory(self, image: MetadataImage, topic: str, index: int) -> bytes:
+        """The id of the directory that the metadata has a log in; UNASSIGNED when it does not say."""
+        found = image.topics.get(topic)
+        state = found.partitions.get(index) if found is not None else None
+        return directory_of(state, self._node_id) if state is not None else UNASSIGNED
+
+    def _open_or_offline(self, topic: TopicImage, index: int, config: LogConfig) -> Log:
+        self._unmade.discard((topic.topic_id, index))
+        self._lost_logs.discard((topic.topic_id, index))
+        try:
+            return self._open_log(topic, index, config)
+        except StorageError as error:  # the other partitions live on
+            self._unmade.add((topic.topic_id, index))
+            return self._offline(topic, index, config, str(error))
+
+    def _offline(self, topic: TopicImage, index: int, config: LogConfig, reason: str) -> Log:
+        log.error("%s-%d is offline: %s", topic.name, index, reason)
+        return self._log_manager.offline_log(topic.name, topic.topic_id, index, config, reason)
+
+    def _put(self, topic: TopicImage, index: int, state: PartitionState, opened: Log) -> None:
+        partition = self.by_id(topic.topic_id, index)
+        if partition is None:
+            partition = Partition(topic.name, topic.topic_id, index, opened)
+            self._add(partition)
+        else:
+            partition.reopened(opened)
+        self._take_role(partition, state)
+        if self.on_opened is not None and not opened.offline:
+            self.on_opened(partition, state)
+
+    def _add(self, partition: Partition) -> None:
+        self._forget_keys()
+        partitions = self._by_id.setdefault(partition.topic_id, {})
+        partitions[partition.partition] = partition
+        self._by_name[partition.topic] = partitions
+
+    def _forget_keys(self) -> None:
+        self.by_name_key.clear()
+        self.by_id_key.clear()
+
+    def _log_config(self, image: MetadataImage, topic: str) -> LogConfig:
+        """Topics whose settings are equal share one."""
+        own = frozenset(image.topic_configs(topic).items())
+        config = self._log_configs.get(own)
+        if config is None:
+            config = self._log_configs[own] = LogConfig.from_properties(self._topic_configs(image, topic))
+        return config
+
+    def _open_log(self, topic: TopicImage, index: int, config: LogConfig) -> Log:
+        opened = self._log_manager.get(topic.name, index)
+        if opened is not None and opened.topic_id == ZERO_UUID:
+            self._log_manager.adopt(opened, topic.topic_id)
+        if opened is not None and opened.topic_id != topic.topic_id:
+            self._log_manager.set_stray(topic.name, index)
+            opened = None
+        if opened is None:
+            return self._log_manager.create(topic.name, topic.topic_id, index, config)
+        opened.update_config(config)
+        return opened
+
+    def _remove_topic(self, topic_id: bytes) -> None:
+        """Out of service at once; the logs go one by one."""
+        self._unmade = {each for each in self._unmade if each[0] != topic_id}
+        self._lost_logs = {each for each in self._lost_logs if each[0] != topic_id}
+        partitions = self._by_id.pop(topic_id, None)
+        if not partitions:
+            return
+        self._forget_keys()
+        name = next(iter(partitions.values())).topic
+        if self._by_name.get(name) is partitions:
+            del self._by_name[name]
+        for partition in partitions.values():
+            self._retire(partition)
+        self._work.add(self._delete_logs(partitions))
+
+    def _delete_logs(self, partitions: Mapping[int, Partition]) -> Iterator[None]:
+        for partition in partitions.values():
+            # By now the name may belong to another topic's log, or the log to a replica that has come back.
+            here = self.by_id(partition.topic_id, partition.partition)
+            is_used = here is not None and here.log is partition.log
+            if not is_used and self._log_manager.get(partition.topic, partition.partition) is partition.log:
+                self._log_manager.delete(partition.topic, partition.partition)
+            yield
+
+    def _update_config(self, image: MetadataImage, topic: str) -> Iterator[None]:
+        for partition in tuple(self._by_name.get(topic, {}).values()):
+            if topic not in image.topics:
+                return
+            partition.log.update_config(self._log_config(image, topic))
+            yield

@@ -1,0 +1,149 @@
+"""How many bytes a second replicas may copy while they catch up (KIP-73): leader.replication.throttled.rate of what this
+broker sends, follower.replication.throttled.rate of what it fetches.
+
+Only the replicas count that a topic names in (leader|follower).replication.throttled.replicas, and only those that are
+not in sync are held back, so no producer ever waits for a throttle. The rate is measured over the last
+replication.quota.window.num windows, as Kafka measures it; a burst is allowed that fills them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.runtime.interface import Runtime
+
+NO_LIMIT: Final = float("inf")
+ALL: Final = "*"
+LEADER: Final = "leader"
+FOLLOWER: Final = "follower"
+_DELAY_MIN_S: Final = 0.05
+_DELAY_MAX_S: Final = 1.0
+
+
+class ReplicationQuota:
+    """One side's quota. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        node_id: int,
+        rate: Callable[[], float],
+        replicas: Callable[[str], str],
+        *,
+        window_count: int = 11,
+        window_s: float = 1.0,
+    ) -> None:
+        """`rate()`: bytes a second, infinite when there is no limit. `replicas(topic)`: its list of throttled ones."""
+        self._runtime = runtime
+        self._node_id = node_id
+        self._rate = rate
+        self._replicas = replicas
+        self._window_count = window_count
+        self._window_s = window_s
+        self._windows: deque[tuple[float, int]] = deque()  # (when it began, bytes)
+        self._total = 0
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a limit at all."""
+        return self._rate() != NO_LIMIT
+
+    def is_throttled(self, topic: str, partition: int) -> bool:
+        """Whether the copying of this broker's replica counts."""
+        indexes = throttled_partitions(self._replicas(topic), self._node_id)
+        return indexes is None or partition in indexes
+
+    def record(self, size: int) -> None:
+        """So many bytes of throttled replicas have been copied."""
+        now = self._runtime.monotonic()
+        self._forget(now)
+        windows = self._windows
+        self._total += size
+        if windows and now - windows[-1][0] < self._window_s:
+            began, counted = windows[-1]
+            windows[-1] = (began, counted + size)
+        else:
+            windows.append((now, size))
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether more has been copied of late than the rate allows."""
+        return self.delay_s() > 0
+
+    def delay_s(self) -> float:
+        """For how long nothing more should be copied, 0 when it may; no more than a second, then ask again."""
+        rate = self._rate()
+        if rate == NO_LIMIT:
+            return 0.0
+        now = self._runtime.monotonic()
+        self._forget(now)
+        if not self._windows:
+            return 0.0
+        shortest = (self._window_count - 1) * self._window_s
+        elapsed = max(now - self._windows[0][0], shortest)
+        if self._total <= rate * elapsed:
+            return 0.0
+        missing_s = self._total / rate - elapsed if rate > 0 else _DELAY_MAX_S
+        return min(max(missing_s, _DELAY_MIN_S), _DELAY_MAX_S)
+
+    def _forget(self, now: float) -> None:
+        oldest = now - self._window_count * self._window_s
+        windows = self._windows
+        while windows and windows[0][0] < oldest:
+            self._total -= windows.popleft()[1]
+
+    def holds_back(self, partition: Partition, follower_id: int) -> bool:
+        """As the leader: whether this follower gets no records of the partition for now."""
+        return (
+            follower_id not in partition.isr
+            and self.is_throttled(partition.topic, partition.partition)
+            and self.is_exceeded
+        )
+
+
+@lru_cache(maxsize=256)
+def throttled_partitions(replicas: str, node_id: int) -> frozenset[int] | None:
+    """The partitions whose replica on this broker is in a list such as `0:1,0:2,3:1` (partition:broker); None for `*`,
+    all of them."""
+    text = replicas.strip()
+    if text == ALL:
+        return None
+    found = set()
+    for pair in text.split(","):
+        partition, colon, broker = pair.strip().partition(":")
+        if colon and partition.isdecimal() and broker == str(node_id):
+            found.add(int(partition))
+    return frozenset(found)
+
+
+def make_quota(
+    runtime: Runtime,
+    config: BrokerConfig,
+    side: str,
+    image: Callable[[], MetadataImage],
+) -> ReplicationQuota:
+    """The quota of a side, LEADER or FOLLOWER, as the dynamic configs of broker and topics have it at any time."""
+    rate_name, replicas_name = f"{side}.replication.throttled.rate", f"{side}.replication.throttled.replicas"
+
+    def rate() -> float:
+        text = _stored(config, rate_name)
+        return NO_LIMIT if text is None else float(text)
+
+    def replicas(topic: str) -> str:
+        properties: Mapping[str, str] = image().topic_configs(topic)
+        return properties.get(replicas_name, "")
+
+    return ReplicationQuota(runtime, config.node_id, rate, replicas)
+
+
+def _stored(config: BrokerConfig, name: str) -> str | None:
+    """Dynamic only: of the node, or of the cluster."""
+    text: str | None = config.stored_node.get(name, config.stored_cluster.get(name))
+    return text

@@ -1,0 +1,132 @@
+"""The fetchers of a broker: num.replica.fetchers for each leader that it follows anything of.
+
+A partition is fetched by at most one of them. Whoever decides that this broker leads a partition, or has it no more,
+tells `on_not_following` in the same turn, so no record that was fetched comes behind one that was produced.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING
+
+from barnabas.broker.replica_fetcher.fetcher import ReplicaFetcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable
+
+    from barnabas.broker.replica_fetcher.settings import FetcherSettings
+    from barnabas.broker.replica_fetcher.state import Follower
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.manager.manager import LogManager
+
+log = logging.getLogger("barnabas.replication")
+
+FetcherId = tuple[int, int]  # leader and number
+
+
+class ReplicaFetcherManager:
+    """See the module. `endpoint(node_id)` says where a broker's inter-broker listener is; None when nobody knows.
+    All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: FetcherSettings,
+        log_manager: LogManager,
+        endpoint: Callable[[int], tuple[str, int] | None],
+    ) -> None:
+        self._runtime = runtime
+        self._settings = settings
+        self._log_manager = log_manager
+        self._endpoint = endpoint
+        self._fetchers: dict[FetcherId, ReplicaFetcher] = {}
+        self._where: dict[tuple[bytes, int], FetcherId] = {}  # by topic id and partition
+        self._stopped = False
+
+    def on_following(self, partitions: Iterable[Follower]) -> None:
+        """These follow their `leader_id` in their `leader_epoch` now."""
+        if self._stopped:
+            return
+        added: dict[FetcherId, list[Follower]] = {}
+        for partition in partitions:
+            if partition.log.offline:
+                self.on_not_following((partition,))
+                continue
+            key = (partition.topic_id, partition.partition)
+            where = (partition.leader_id, self._number(key))
+            before = self._where.get(key)
+            if before is not None and before != where:
+                self._remove(key, before)
+            self._where[key] = where
+            added.setdefault(where, []).append(partition)
+        for where, those in added.items():
+            fetcher = self._fetchers.get(where)
+            if fetcher is None:
+                fetcher = self._fetchers[where] = self._make(where)
+            fetcher.add(those)
+        self._close_idle()
+
+    def on_not_following(self, partitions: Iterable[Follower]) -> None:
+        """These are led by this broker now, have no leader, or are gone."""
+        for partition in partitions:
+            key = (partition.topic_id, partition.partition)
+            where = self._where.pop(key, None)
+            if where is not None:
+                self._remove(key, where)
+        self._close_idle()
+
+    def resize(self, num_fetchers: int, partitions: Iterable[Follower]) -> None:
+        """num.replica.fetchers has changed: of `partitions`, all that are followed, many get another fetcher. What the
+        old one has asked for is dropped when it comes."""
+        if num_fetchers == self._settings.num_fetchers:
+            return
+        self._settings.num_fetchers = num_fetchers
+        moved = []
+        for partition in partitions:
+            key = (partition.topic_id, partition.partition)
+            before = self._where.get(key)
+            if before is not None and before != (partition.leader_id, self._number(key)):
+                moved.append(partition)
+        self.on_following(moved)
+
+    def brokers_changed(self, node_ids: Container[int]) -> None:
+        """There is news of brokers: who waits to connect to one tries at once, and who is connected with one where it does
+        not listen any more goes to where it does."""
+        for (leader_id, _), fetcher in list(self._fetchers.items()):
+            if leader_id in node_ids:
+                fetcher.leader_has_changed()
+
+    def stop(self) -> None:
+        """Fetch nothing any more."""
+        self._stopped = True
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+        self._where.clear()
+
+    def _number(self, key: tuple[bytes, int]) -> int:
+        return (int.from_bytes(key[0][:4], "big") + key[1]) % self._settings.num_fetchers
+
+    def _make(self, where: FetcherId) -> ReplicaFetcher:
+        leader_id, number = where
+        client_id = f"broker-{self._settings.node_id}-fetcher-{number}"
+        return ReplicaFetcher(
+            self._runtime,
+            self._settings,
+            self._log_manager,
+            client_id,
+            leader_id,
+            partial(self._endpoint, leader_id),
+        )
+
+    def _remove(self, key: tuple[bytes, int], where: FetcherId) -> None:
+        fetcher = self._fetchers.get(where)
+        if fetcher is not None:
+            fetcher.remove(*key)
+
+    def _close_idle(self) -> None:
+        for where, fetcher in list(self._fetchers.items()):
+            if not fetcher.partitions:
+                fetcher.close()
+                del self._fetchers[where]

@@ -1,0 +1,212 @@
+"""The follower's side of a fetch session (KIP-227): what the leader knows of our partitions, and what the next request
+has to tell it.
+
+A request names the partitions whose offsets have changed since the last one, and takes out those that must not be
+fetched now; so it costs what has changed, however many partitions there are. Without a session, as before the first
+answer or when the leader has no place for one, every request names all.
+
+Two requests may be under way: the second one ends the waiting of the first on the leader, which serves a connection
+in order. So an answer may belong to what an earlier request has said; requests have numbers to tell.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.replica_fetcher.state import FetchState, Status
+from barnabas.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+EPOCH_MAX: Final = 0x7FFFFFFF  # after it comes 1
+
+Key = tuple[bytes, int]  # topic id and partition
+
+
+class FollowerSession:
+    """The partitions fetched from one leader over one connection. It does no I/O."""
+
+    def __init__(self, max_wait_ms: int, min_bytes: int, max_bytes: int, partition_max_bytes: int) -> None:
+        self.states: dict[Key, FetchState] = {}
+        self.ready_count = 0
+        self.request_number = 0  # of the last request
+        self.max_wait_ms = max_wait_ms
+        self.min_bytes = min_bytes
+        self.max_bytes = max_bytes
+        self.partition_max_bytes = partition_max_bytes
+        self.id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
+        self._began_with = 0  # the request that asked for the session
+        self._is_denied = False  # the leader had no place for one
+        self._changed: dict[FetchState, None] = {}  # to be named, or to be taken out
+        self._gone: dict[Key, None] = {}  # in the leader's session, and no longer in ours
+
+    # -- partitions
+
+    def add(self, state: FetchState) -> None:
+        """From now on it is fetched; takes the place of another one of its key."""
+        self.remove(state.key)
+        self.states[state.key] = state
+        if self._gone.pop(state.key, 0) is None:
+            state.named_in = 1  # the leader's session has it, with other offsets
+        if state.status is Status.READY:
+            self.ready_count += 1
+        self._changed[state] = None
+
+    def remove(self, key: Key) -> FetchState | None:
+        state = self.states.pop(key, None)
+        if state is not None:
+            self._changed.pop(state, None)
+            if state.status is Status.READY:
+                self.ready_count -= 1
+            if state.named_in:
+                self._gone[key] = None
+        return state
+
+    def set_status(self, state: FetchState, status: Status) -> None:
+        """Of a partition that is ours."""
+        self.ready_count += (status is Status.READY) - (state.status is Status.READY)
+        state.status = status
+        self._changed[state] = None
+
+    def changed(self, state: FetchState) -> None:
+        """Its offsets have moved."""
+        self._changed[state] = None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a request would say something that the leader does not know, of a partition that is to be fetched."""
+        return any(state.status is Status.READY for state in self._changed)
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether a second request may follow one that has no answer yet."""
+        return self.id != NO_SESSION or self._is_denied
+
+    # -- requests
+
+    def begin_usual(self) -> FetchState | None:
+        """The partition that the next request names, if it names this one, forgets none, and goes on with the session."""
+        if self.id == NO_SESSION or self.epoch == INITIAL_EPOCH or self._gone or len(self._changed) != 1:
+            return None
+        (state,) = self._changed
+        if state.status is not Status.READY:
+            return None
+        self.request_number += 1
+        self._names(state)
+        self._changed.clear()
+        return state
+
+    def _names(self, state: FetchState) -> None:
+        """The request that is being made says where the partition ends."""
+        log = state.partition.log
+        state.named_in = self.request_number
+        state.sent_offset = log.log_end_offset
+        state.sent_start_offset = log.log_start_offset
+
+    def asked(self) -> None:
+        """A request that goes on with the session has been made."""
+        self.epoch = self.epoch % EPOCH_MAX + 1
+
+    def next_request(self, replica_id: int, broker_epoch: int) -> FetchRequest:
+        """What to ask now; it counts as asked."""
+        self.request_number += 1
+        forgotten: list[ForgottenTopic] = []
+        if self.epoch == INITIAL_EPOCH:
+            self._began_with = self.request_number
+            named: Iterable[FetchState] = (
+                state for state in self.states.values() if state.status is Status.READY
+            )
+            for state in self.states.values():
+                state.named_in = 0
+        else:
+            named = [state for state in self._changed if state.status is Status.READY]
+            forgotten = self._forgotten()
+        topics: dict[bytes, FetchTopic] = {}
+        for state in named:
+            partition = state.partition
+            log = partition.log
+            self._names(state)
+            topic = topics.get(partition.topic_id)
+            if topic is None:
+                topic = topics[partition.topic_id] = FetchTopic(partition.topic, partition.topic_id, [])
+            topic.partitions.append(
+                FetchPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=state.leader_epoch,
+                    fetch_offset=log.log_end_offset,
+                    last_fetched_epoch=log.latest_epoch,
+                    log_start_offset=log.log_start_offset,
+                    partition_max_bytes=self.partition_max_bytes,
+                )
+            )
+        self._changed.clear()
+        self._gone.clear()
+        is_first = self.epoch == INITIAL_EPOCH
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id, broker_epoch),
+            # A session that is not founded yet can't be added to: so its id comes at once.
+            max_wait_ms=0 if is_first and not self._is_denied else self.max_wait_ms,
+            min_bytes=self.min_bytes,
+            max_bytes=self.max_bytes,
+            session_id=self.id,
+            session_epoch=self.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=forgotten,
+        )
+        if not is_first:
+            self.asked()
+        return request
+
+    def _forgotten(self) -> list[ForgottenTopic]:
+        keys = list(self._gone)
+        for state in self._changed:
+            if state.status is not Status.READY and state.named_in:
+                state.named_in = 0
+                keys.append(state.key)
+        topics: dict[bytes, ForgottenTopic] = {}
+        for topic_id, index in keys:
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = ForgottenTopic(topic_id=topic_id, partitions=[])
+            topic.partitions.append(index)
+        return list(topics.values())
+
+    # -- answers
+
+    def answered(self, number: int, session_id: int) -> None:
+        """A request has been answered without an error of the whole."""
+        if number == self._began_with and self.epoch == INITIAL_EPOCH:
+            self._is_denied = session_id == NO_SESSION
+            if session_id != NO_SESSION:
+                self.id = session_id
+                self.epoch = 1
+        elif number > self._began_with and session_id == NO_SESSION and self.id != NO_SESSION:
+            self.begin_anew()  # the leader has closed it
+
+    def begin_anew(self) -> None:
+        """The leader does not know the session: the next request asks for another one."""
+        self.id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
+        self._gone.clear()
+
+    def speaks_of(self, number: int, key: Key) -> FetchState | None:
+        """The partition, if the answer to that request is about what we last said of it, and we still want it."""
+        state = self.states.get(key)
+        if (
+            state is None
+            or state.status is not Status.READY
+            or not 0 < state.named_in <= number
+            or state.sent_offset != state.partition.log.log_end_offset
+        ):
+            return None
+        return state

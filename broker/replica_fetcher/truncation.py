@@ -1,0 +1,236 @@
+"""Cutting logs back, or beginning them anew, for a fetcher: many at once, and without holding the loop.
+
+First the checkpoints are made to claim less, then the logs are cut, a few milliseconds' worth a turn, then a thread
+makes the cuts last; until then the partitions are not fetched. A partition that gets another leader meanwhile is left
+as it is: its next fetcher will find out what does not fit.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.replica_fetcher.divergence import offset_out_of_range
+from barnabas.runtime.slices import in_slices
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from barnabas.broker.cluster.peer_client import InterBrokerClient
+    from barnabas.broker.replica_fetcher.state import FetchState
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.manager.manager import LogManager
+
+log = logging.getLogger("barnabas.replication")
+
+LIST_OFFSETS: Final = 2
+LIST_OFFSETS_VERSION: Final = 11
+LATEST: Final = -1
+EARLIEST: Final = -2
+_SEALING_WAIT_S: Final = 0.005  # until a segment that a thread is sealing is looked at again
+
+
+class ReplicaTruncations:
+    """See the module. `settled(states, error)` tells when partitions may be fetched again."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        log_manager: LogManager,
+        client: InterBrokerClient,
+        node_id: int,
+        is_current: Callable[[FetchState], bool],
+        settled: Callable[[list[FetchState], BaseException | None], object],
+    ) -> None:
+        self._runtime = runtime
+        self._log_manager = log_manager
+        self._client = client
+        self._node_id = node_id
+        self._is_current = is_current
+        self._settled = settled
+        self._asking: dict[int, list[FetchState]] = {}
+        self._asked = 0
+
+    def cut(self, cuts: list[tuple[FetchState, int]]) -> None:
+        """Cut each log back to its offset."""
+
+        def ready(error: BaseException | None) -> None:
+            if error is not None:
+                self._settled([state for state, _ in cuts], error)
+                return
+            works: list[tuple[FetchState, Callable[[], object]]] = []
+            in_slices(self._runtime, self._cut_each(cuts, works), lambda: self.make_last(works))
+
+        self._log_manager.when_truncatable(
+            [(state.partition.log, offset) for state, offset in cuts if self._is_current(state)], ready
+        )
+
+    def _cut_each(
+        self, cuts: list[tuple[FetchState, int]], works: list[tuple[FetchState, Callable[[], object]]]
+    ) -> Iterator[None]:
+        for state, offset in cuts:
+            if not self._is_current(state):
+                continue
+            held = state.partition.log
+            if held.is_sealing_from(offset):
+                self._runtime.call_later(_SEALING_WAIT_S, partial(self.cut, [(state, offset)]))
+                continue
+            before = held.log_end_offset, held.latest_epoch
+            if state.partition.observer is not None:
+                state.partition.observer.cutting(held, offset)
+            try:
+                make_last = held.cut_to(offset)
+            except (OSError, StorageError) as error:
+                self._failed(state, error)
+                continue
+            if make_last is not None:
+                works.append((state, make_last))
+            elif before == (held.log_end_offset, held.latest_epoch):
+                self._settled([state], StorageError(ErrorCode.UNKNOWN_LEADER_EPOCH, "nothing to cut"))
+            else:
+                self._settled([state], None)
+            yield
+
+    def restart(self, state: FetchState, offset: int) -> None:
+        """Begin the log anew at `offset`."""
+        if not self._is_current(state):
+            return
+        held = state.partition.log
+        if held.is_sealing_from(0):
+            self._runtime.call_later(_SEALING_WAIT_S, partial(self.restart, state, offset))
+            return
+        if state.partition.observer is not None:
+            state.partition.observer.cutting(held, held.log_start_offset)
+        try:
+            works = [(state, held.restart_at(offset))]
+        except (OSError, StorageError) as error:
+            self._failed(state, error)
+            return
+        self.make_last(works)
+
+    def _failed(self, state: FetchState, error: BaseException) -> None:
+        if isinstance(error, OSError):
+            state.partition.log.io_failed(error)
+        self._settled([state], error)
+
+    def make_last(self, works: list[tuple[FetchState, Callable[[], object]]]) -> None:
+        """Let a thread do what cutting a log has left to do."""
+        if not works:
+            return
+
+        def work() -> None:
+            for _, make_last in works:
+                make_last()
+
+        def done(_result: None, error: BaseException | None) -> None:
+            if isinstance(error, OSError):
+                for state, _ in works:
+                    if self._is_current(state):
+                        state.partition.log.io_failed(error)
+            self._settled([state for state, _ in works], error)
+
+        self._runtime.run_in_thread(work, done)
+
+    # -- what the leader has nothing of
+
+    def ask(self, states: list[FetchState]) -> None:
+        """The leader has nothing at our end: ask where it ends and begins, and do what follows from that."""
+        self._asked += 1
+        number = self._asked
+        self._asking[number] = states
+        ends: dict[tuple[str, int], tuple[int, int]] = {}
+
+        def ends_found(response: ListOffsetsResponse) -> None:
+            ends.update(_offsets(response))
+
+        def starts_found(response: ListOffsetsResponse) -> None:
+            if self._asking.pop(number, None) is not None:
+                self._leader_has(states, _offsets(response), ends)
+
+        for timestamp, done in ((LATEST, ends_found), (EARLIEST, starts_found)):
+            self._client.send(
+                LIST_OFFSETS,
+                LIST_OFFSETS_VERSION,
+                _list_offsets(self._node_id, states, timestamp),
+                done,
+                answer_max_bytes=4096 + 512 * len(states),
+            )
+
+    def connection_lost(self) -> None:
+        """What was asked gets no answer."""
+        asking, self._asking = self._asking, {}
+        for states in asking.values():
+            self._settled(states, None)  # the next fetch will be refused again
+
+    def _leader_has(
+        self,
+        states: list[FetchState],
+        starts: Mapping[tuple[str, int], tuple[int, int]],
+        ends: Mapping[tuple[str, int], tuple[int, int]],
+    ) -> None:
+        cuts: list[tuple[FetchState, int]] = []
+        for state in states:
+            if not self._is_current(state):
+                continue
+            key = (state.partition.topic, state.partition.partition)
+            start, start_error = starts.get(key, (-1, ErrorCode.UNKNOWN_SERVER_ERROR))
+            end, end_error = ends.get(key, (-1, ErrorCode.UNKNOWN_SERVER_ERROR))
+            error = end_error or start_error
+            if error:
+                code = ErrorCode.of(error)
+                self._settled([state], StorageError(code, f"the leader's offsets: {code.name}"))
+                continue
+            held = state.partition.log
+            offset, anew = offset_out_of_range(held, start, end)
+            log.warning(
+                "%s: has %d to %d, its leader %d to %d; goes on at %d",
+                state.name,
+                held.log_start_offset,
+                held.log_end_offset,
+                start,
+                end,
+                offset,
+            )
+            if anew:
+                self.restart(state, offset)
+            elif offset < held.log_end_offset:
+                cuts.append((state, offset))
+            else:
+                self._settled([state], None)
+        if cuts:
+            self.cut(cuts)
+
+
+def _list_offsets(replica_id: int, states: list[FetchState], timestamp: int) -> ListOffsetsRequest:
+    topics: dict[str, ListOffsetsTopic] = {}
+    for state in states:
+        name = state.partition.topic
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = ListOffsetsTopic(name, [])
+        topic.partitions.append(
+            ListOffsetsPartition(
+                partition_index=state.partition.partition,
+                current_leader_epoch=state.leader_epoch,
+                timestamp=timestamp,
+            )
+        )
+    return ListOffsetsRequest(replica_id=replica_id, topics=list(topics.values()))
+
+
+def _offsets(response: Any) -> dict[tuple[str, int], tuple[int, int]]:
+    """(offset, error) by topic and partition."""
+    return {
+        (topic.name, part.partition_index): (part.offset, part.error_code)
+        for topic in response.topics
+        for part in topic.partitions
+    }

@@ -1,0 +1,1 @@
+"""From a frame to its handler: the registered APIs, the dispatcher, a request's context, handlers in slices."""

@@ -1,0 +1,252 @@
+"""From a frame to its handler and from the response back to bytes.
+
+A route is what one API in one version needs: reader, handler, writer, and which headers frame them. Routes
+are made on first use, so that starting loads no message module that nobody asks for.
+
+What a frame cannot be answered for closes its connection, as in Kafka: an API key that is not served, a
+version that is not served (except ApiVersions, which answers v0 with UNSUPPORTED_VERSION so that a newer
+client can fall back, KIP-511), a header or body that cannot be read.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from barnabas.broker.cluster.controller_server import RawResponse
+from barnabas.broker.network.receive_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import (
+    AUTHENTICATE_BROKER,
+    REGISTRATIONS,
+    Handler,
+    Large,
+    Outcome,
+    Registration,
+    Usual,
+)
+from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.storage.disk.disk import FileRegion
+from barnabas.wire.headers import API_VERSIONS
+from barnabas.wire.primitives import DecodeError, EncodeError, skip_tagged_fields
+from barnabas.wire.registry import request_type, response_type
+
+if TYPE_CHECKING:
+    from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+    from barnabas.broker.requests.context import Requester
+    from barnabas.broker.requests.services import Services
+    from barnabas.wire.message_type import Reader, Writer
+    from barnabas.wire.primitives import Buffer, Part
+
+_unpack_header = struct.Struct(">Iih").unpack_from  # API key and version, correlation id, length of client id
+_unpack_key = struct.Struct(">hh").unpack
+_HEADER_SIZE = 10
+PRODUCE = 0  # its API key
+_pack_response_header = struct.Struct(">ii").pack  # frame size, correlation id
+_pack_flexible_response_header = struct.Struct(">iix").pack  # ... and an empty tagged-field section
+
+Answer: TypeAlias = "bytes | list[Part]"  # a whole frame: in pieces when file regions are among them
+
+
+class Route(msgspec.Struct, frozen=True):
+    """One API in one version."""
+
+    api_key: int
+    api_version: int
+    read: Reader[Any]
+    write: Writer[Any]
+    handler: Handler
+    usual: Usual | None
+    large: Large | None
+    flexible_request: bool
+    flexible_response_header: bool
+    answers_records: bool  # the response may hold file regions, which only the writer can turn into bytes
+
+
+class Dispatcher:
+    """Decodes, calls the handler, encodes. Handlers must have been imported before it is used."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._routes: dict[int, Route] = {}
+
+    def dispatch(self, connection: Requester, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
+        """Serve the request frame (without its size) in buffer[start:end]: the encoded response, or what the
+        handler said instead. DecodeError when the frame is not a request that is served."""
+        position = start + _HEADER_SIZE
+        if position > end:
+            raise DecodeError(f"a frame of {end - start} bytes holds no request header")
+        key, correlation_id, client_id_length = _unpack_header(buffer, start)
+        route = self._routes.get(key)
+        if route is None:
+            route = self._make_route(key)
+        client_id = None
+        if client_id_length >= 0:
+            client_id_start = position
+            position += client_id_length
+            if position > end:
+                raise DecodeError("the client id is longer than the frame")
+            try:
+                client_id = str(buffer[client_id_start:position], "utf-8")
+            except UnicodeDecodeError:
+                raise DecodeError("the client id is not UTF-8") from None
+        context = RequestContext(
+            self._services,
+            connection,
+            route.api_key,
+            route.api_version,
+            correlation_id,
+            client_id,
+            connection.listener,
+            connection.client_host,
+        )
+        if route.flexible_request:
+            if position >= end:
+                raise DecodeError("the request header ends early")
+            count = buffer[position]
+            position += 1
+            if count:
+                position = skip_tagged_fields(buffer, position, end, count)
+        if end - position > BODY_BYTES_MAX and route.api_key != PRODUCE:
+            raise DecodeError(f"{end - position} bytes without records, more than {BODY_BYTES_MAX}")
+        response: msgspec.Struct | Outcome | None = None
+        usual = route.usual
+        if usual is not None:
+            body = usual(context, buffer, position, end)
+            if isinstance(body, bytes):
+                return _pack_flexible_response_header(len(body) + 5, correlation_id) + body
+            if isinstance(body, list):
+                size = sum(map(len, body)) + 5
+                body[0] = _pack_flexible_response_header(size, correlation_id) + body[0]  # type: ignore[operator]
+                return body
+            response = body
+        if response is None:
+            if end - position > LARGE_BODY_BYTES:
+                response = self._serve_large(route, context, buffer, position, end)
+            if response is None:
+                request, _ = route.read(buffer, position, end)
+                response = route.handler(context, request)
+        if isinstance(response, Outcome):
+            return response
+        return _frame(route, correlation_id, response)
+
+    def _serve_large(
+        self, route: Route, context: RequestContext, buffer: memoryview, start: int, end: int
+    ) -> Outcome | None:
+        """None when it is to be decoded now, as any."""
+        if route.large is not None:
+            return route.large(context, route.read, buffer, start, end)
+        body = buffer[start:end].tobytes()
+        self._services.large_requests.serve(context, route.read, route.handler, body)
+        return Outcome.PENDING
+
+    def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
+        """The frame of a response that comes after its handler returned PENDING."""
+        route = self._routes[context.api_key << 16 | context.api_version]
+        if type(response) is RawResponse:
+            return _response_header(route, len(response.body), context.correlation_id) + response.body
+        return _frame(route, context.correlation_id, response)
+
+    def _make_route(self, key: int) -> Route:
+        """The route of what stands first in a request, its API key and version."""
+        api_key, api_version = _unpack_key(key.to_bytes(4, "big"))
+        if key == AUTHENTICATE_BROKER << 16 and self._services.inter_broker_authentication is not None:
+            route = self._routes[key] = self._authentication_route(self._services.inter_broker_authentication)
+            return route
+        registration = REGISTRATIONS.get(api_key)
+        if registration is None or registration.internal:
+            raise DecodeError(f"API key {api_key} is not served")
+        request, response = request_type(api_key), response_type(api_key)
+        if registration.min_version <= api_version <= registration.max_version:
+            route = self._routes[key] = Route(
+                api_key,
+                api_version,
+                read=request.readers[api_version],
+                write=response.writers[api_version],
+                handler=registration.handler,
+                usual=self._usual(registration, flexible=request.flexible(api_version)),
+                large=registration.large,
+                flexible_request=request.flexible(api_version),
+                # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
+                flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,
+                answers_records=response.has_records,
+            )
+            return route
+        if api_key != API_VERSIONS:
+            raise DecodeError(f"{registration.name} version {api_version} is not served")
+        return Route(  # whatever stands in the request, the handler says in version 0 what it knows
+            api_key,
+            api_version,
+            read=_read_nothing,
+            write=response.writers[0],
+            handler=registration.handler,
+            usual=None,
+            large=None,
+            flexible_request=False,
+            flexible_response_header=False,
+            answers_records=False,
+        )
+
+    @staticmethod
+    def _authentication_route(authentication: InterBrokerAuthentication) -> Route:
+        from barnabas.wire.messages.sasl_authenticate import (
+            SASL_AUTHENTICATE_REQUEST,
+            SASL_AUTHENTICATE_RESPONSE,
+        )
+
+        return Route(
+            AUTHENTICATE_BROKER,
+            0,
+            read=SASL_AUTHENTICATE_REQUEST.readers[0],
+            write=SASL_AUTHENTICATE_RESPONSE.writers[0],
+            handler=authentication.serve,
+            usual=None,
+            large=None,
+            flexible_request=False,
+            flexible_response_header=False,
+            answers_records=False,
+        )
+
+    def _usual(self, registration: Registration, *, flexible: bool) -> Usual | None:
+        """What is tried before the handler: where the controller shall answer, asking the one that is active."""
+        if registration.controller:
+            return self._services.to_controller.pass_on
+        return registration.usual if flexible else None
+
+
+def _read_nothing(_buffer: Buffer, position: int, _end: int) -> tuple[None, int]:
+    return None, position
+
+
+def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> Answer:
+    parts: list[Part] = []
+    try:
+        route.write(response, parts.append)
+    except EncodeError:
+        parts = encode_or_server_error(route.api_key, route.write, response)
+    if route.answers_records:
+        kinds = list(map(type, parts))
+        others = len(kinds) - kinds.count(bytes)
+        if others:
+            size = sum(map(len, parts))
+            if others == 1 and FileRegion in kinds:  # as nearly always: one piece before it and one behind
+                at = kinds.index(FileRegion)
+                head = _response_header(route, size, correlation_id) + _joined(parts[:at])
+                return [head, parts[at], _joined(parts[at + 1 :])]
+            parts.insert(0, _response_header(route, size, correlation_id))
+            return parts
+    body = _joined(parts)
+    return _response_header(route, len(body), correlation_id) + body
+
+
+def _joined(parts: list[Part]) -> bytes:
+    """Parts that are all bytes, as one."""
+    return b"".join(parts)  # type: ignore[arg-type]
+
+
+def _response_header(route: Route, size: int, correlation_id: int) -> bytes:
+    if route.flexible_response_header:
+        return _pack_flexible_response_header(size + 5, correlation_id)
+    return _pack_response_header(size + 4, correlation_id)

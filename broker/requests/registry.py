@@ -1,0 +1,148 @@
+"""The registrations: which API, in which versions, is served by which function.
+
+A handler file registers itself with `@api(...)`; ApiVersions, the dispatch table and the README's table
+are all derived from what is registered here. A start loads no handler: api_index.py, generated from the registrations,
+says which there are, and the file of an API is loaded when somebody looks it up.
+
+A handler is a plain function `(context, request) -> response`. Where it has to wait it returns `PENDING`
+and calls `context.complete(response)` later, exactly once; where no answer is due (Produce with acks=0)
+it returns `NO_RESPONSE`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from barnabas.broker.requests.api_index import SERVED
+from barnabas.wire.registry import API_NAMES
+
+if TYPE_CHECKING:
+    from barnabas.broker.requests.context import RequestContext
+    from barnabas.wire.message_type import Reader
+    from barnabas.wire.primitives import Part
+
+
+class Outcome(enum.Enum):
+    """What a handler says when it has no response to hand back at once."""
+
+    PENDING = enum.auto()
+    NO_RESPONSE = enum.auto()
+    CLOSE = enum.auto()
+    # Of a request that a node has asked (cluster/controller_server.py): the controller has lost its term, and whether the change is
+    # made is not known; the node asks again.
+    NOT_CONTROLLER = enum.auto()
+
+
+PENDING: Final = Outcome.PENDING
+NO_RESPONSE: Final = Outcome.NO_RESPONSE
+CLOSE_CONNECTION: Final = Outcome.CLOSE
+
+Handler = Callable[["RequestContext", Any], "msgspec.Struct | Outcome"]
+# Serves a request body at (buffer, start, end) whose shape is the usual one: the response's body (in pieces where
+# there are records), what a handler would return, or None when the shape is another and nothing has happened.
+Usual = Callable[
+    ["RequestContext", memoryview, int, int], "bytes | list[Part] | msgspec.Struct | Outcome | None"
+]
+# Serves a large request body with its reader; None when it is to be decoded and handled at once, and nothing has happened.
+Large = Callable[["RequestContext", "Reader[Any]", memoryview, int, int], "Outcome | None"]
+H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """One served API. `advertised_min` may lie below `min_version`: Kafka itself advertises Produce 0-2,
+    which it refuses, because librdkafka reads the minimum (KAFKA-18659). See `api` for the flags."""
+
+    key: int
+    name: str
+    min_version: int
+    max_version: int
+    advertised_min: int
+    handler: Handler
+    usual: Usual | None = None
+    large: Large | None = None
+    controller: bool = False
+    internal: bool = False
+    shared: bool = False
+
+
+class Registrations(Mapping[int, Registration]):
+    """All APIs that are served, by key. Looking one up loads its handler; knowing the keys does not."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[int, Registration] = {}
+
+    def __getitem__(self, key: int) -> Registration:
+        registration = self._loaded.get(key)
+        if registration is None:
+            import_module(f"barnabas.broker.api.{SERVED[key].module}")
+            registration = self._loaded[key]
+        return registration
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(SERVED)
+
+    def __len__(self) -> int:
+        return len(SERVED)
+
+    def loaded(self) -> list[Registration]:
+        """Those whose handlers have been loaded, by key."""
+        return [self._loaded[key] for key in sorted(self._loaded)]
+
+    def add(self, registration: Registration) -> None:
+        """What `api` does."""
+        assert registration.key not in self._loaded, f"API {registration.key} is registered twice"
+        self._loaded[registration.key] = registration
+
+
+REGISTRATIONS: Final = Registrations()
+# The one API that is not Kafka's, whose keys count from 0: between brokers, and neither advertised nor in any registration
+# (inter_broker_authentication.py).
+AUTHENTICATE_BROKER: Final = 0x4241
+
+
+def api(
+    key: int,
+    min_version: int,
+    max_version: int,
+    *,
+    advertised_min: int | None = None,
+    usual: Usual | None = None,
+    large: Large | None = None,
+    controller: bool = False,
+    internal: bool = False,
+    shared: bool = False,
+) -> Callable[[H], H]:
+    """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive.
+
+    `usual` is asked first, in flexible versions: a shorter way for the shape that most requests have.
+    `large` is asked before a body of LARGE_BODY_BYTES or more is decoded, instead of large_requests.py.
+    `controller`: the active controller answers, whichever broker is asked; the handler may run on a node that
+    is no broker, and uses no more of the services than the controller, the configuration and the runtime.
+    `internal`: between nodes only; clients are not told of it and not served. `shared`: the broker that is asked does its
+    own part, and may have the active controller do the rest.
+    """
+
+    def register(handler: H) -> H:
+        REGISTRATIONS.add(
+            Registration(
+                key=key,
+                name=API_NAMES[key],
+                min_version=min_version,
+                max_version=max_version,
+                advertised_min=min_version if advertised_min is None else advertised_min,
+                handler=handler,
+                usual=usual,
+                large=large,
+                controller=controller,
+                internal=internal,
+                shared=shared,
+            )
+        )
+        return handler
+
+    return register

@@ -1,0 +1,1 @@
+"""Kafka's configuration properties as tables: types, defaults, checks, documentation."""

@@ -1,0 +1,179 @@
+"""What the properties mean, in our own words, for DescribeConfigs with documentation (KIP-569).
+
+Loaded when somebody asks. A property without a text here is described without one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+_TOPIC_DOCS: Final = """
+cleanup.policy|What happens to old segments: delete them (delete), keep the last record of each key (compact), or both.
+compression.type|Codec of the batches on disk; producer keeps the codec each batch came in.
+compression.gzip.level|Level for gzip when the broker compresses; -1 is the codec's own choice.
+compression.lz4.level|Level for lz4 when the broker compresses.
+compression.zstd.level|Level for zstd when the broker compresses.
+delete.retention.ms|How long the deletion marker of a key stays in a compacted topic, in ms.
+file.delete.delay.ms|How long a deleted segment's files stay on disk, in ms.
+flush.messages|Force the log to disk after this many records. Replication protects records too; 1 survives power failing everywhere.
+flush.ms|Force the log to disk after this time in ms.
+follower.replication.throttled.replicas|Replicas whose fetching as followers is throttled: partition:broker pairs, or * for all.
+leader.replication.throttled.replicas|Replicas whose serving as leaders is throttled: partition:broker pairs, or * for all.
+index.interval.bytes|An entry goes into the offset index about every so many bytes of log.
+local.retention.bytes|Bytes of a partition kept locally when it is tiered; -2 takes retention.bytes.
+local.retention.ms|Time in ms that a tiered partition's segments are kept locally; -2 takes retention.ms.
+max.compaction.lag.ms|A record is compacted at the latest this long after it was written, in ms.
+min.compaction.lag.ms|A record is not compacted before this time has passed, in ms.
+max.message.bytes|The largest record batch that is accepted, in bytes, after compression.
+message.timestamp.type|Whose clock a record's timestamp is from: the producer's (CreateTime) or the broker's (LogAppendTime).
+message.timestamp.before.max.ms|How far behind the broker's clock a CreateTime timestamp may lie, in ms.
+message.timestamp.after.max.ms|How far ahead of the broker's clock a CreateTime timestamp may lie, in ms.
+min.cleanable.dirty.ratio|The share of a log that must be uncompacted before it is compacted again.
+min.insync.replicas|How many replicas must have a record before acks=all is answered; with fewer in sync, writing is refused.
+preallocate|Whether a new segment's file gets its full size at once.
+remote.storage.enable|Whether the topic is tiered. Not supported here.
+remote.log.copy.disable|Whether a tiered topic stops copying segments to remote storage.
+remote.log.delete.on.disable|Whether remote data is deleted when tiering is switched off.
+retention.bytes|The most bytes a partition keeps before its oldest segments go; -1 is no limit.
+retention.ms|How long a segment is kept, in ms; -1 is for ever.
+segment.bytes|The size at which a segment's file is closed and a new one begun.
+segment.index.bytes|The largest size of a segment's index; a full index begins a new segment.
+segment.jitter.ms|At most this much is taken off segment.ms at random, so that segments do not all roll at once.
+segment.ms|The age in ms at which a segment is closed and a new one begun.
+unclean.leader.election.enable|Whether a replica that is not in sync may lead when no other can, at the price of lost records.
+barnabas.validate.records|Whether each record inside a batch is checked when it is produced; otherwise batches pass unopened.
+nats.subjects|Subjects of NATS whose messages become records of this topic, with the wildcards * and >. Empty binds none.
+nats.exclude|Subjects that are left out of nats.subjects, with wildcards, too.
+nats.mode|Where the messages come from: subscriptions (core), a stream's durable consumer (jetstream) or a key-value bucket (kv).
+nats.connection|Which of the brokers' connections it is: NAME of their nats.connection.NAME.servers; empty is that of nats.servers.
+nats.paused|Whether the binding rests: nothing is taken and nothing published until it is false again.
+nats.key|What a record's key is made of: subject, token:N, tokens:N,N, header:NAME, regex:PATTERN, reply, json:$.path or none.
+nats.partitioner|What the partition follows: the key as Java producers do (murmur2), as the server's partition() does (fnv1a), or a number in the subject (token:N). A header Kafka-Partition wins.
+nats.acks|In mode core: who is told that a message is stored: nobody (off), messages with a header Kafka-Ack (header), or all that can be replied to (reply).
+nats.dedup.window.ms|In mode core: how long a message with the same Nats-Msg-Id counts as the same message, in ms; 0 is never.
+nats.queue.group|The queue group the brokers join, to share subjects with other subscribers. Order across members is lost.
+nats.topic.template|Names of topics made of the subject, as {1}.{2} or {subject}; they are created when their first message comes.
+nats.topic.max|How many topics nats.topic.template may create.
+nats.template.of|The bound topic whose nats.topic.template this topic is of, and whose messages it takes. Set where the template creates a topic.
+nats.dead.letter.topic|The topic for messages that can't go where they should; without one they are counted and dropped.
+nats.buffer.bytes|How many bytes of messages wait in a broker before it stops reading from the server.
+nats.stream|The stream to read in mode jetstream, all of it where nats.subjects is empty; empty asks the server which one has the subjects.
+nats.delivery|Mode jetstream: each message once, by its sequence number in the log (exactly-once), or at least once.
+nats.durable|The name of the durable consumer with nats.delivery=at-least-once; empty makes one of the cluster's and the topic's names.
+nats.start|Where a new consumer begins in mode jetstream: all, new, seq:N or time:T (RFC 3339).
+nats.max.deliver|With nats.delivery=at-least-once: how often a message is tried before it is a dead letter; -1 is without end.
+nats.bucket|The key-value bucket in mode kv.
+nats.direction|Mode kv: from the bucket to the topic (in), from the topic to the bucket (out), or both.
+nats.publish.subject|Where this topic's records are published, made of {key}, {topic}, {partition}, {header:NAME} and text. Empty publishes none.
+nats.publish.jetstream|Whether a stream's acknowledgement of each published record is awaited before the position moves on.
+nats.publish.group|The consumer group whose offsets are the position of publishing; empty makes one of the topic's name.
+"""
+
+_BROKER_DOCS: Final = """
+advertised.listeners|Addresses that clients are told to connect to, one per listener; by default those of listeners.
+auto.create.topics.enable|Whether a topic that a client asks for is created.
+barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
+barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere.
+broker.id|The node's id by its older name; node.id is the one to set.
+broker.rack|The rack or zone the broker stands in.
+connections.max.idle.ms|A connection without requests is closed after this time in ms.
+controller.listener.names|Listeners between controllers. A single node does not open them.
+controller.quorum.voters|The controllers as id@host:port. A single node may name itself.
+default.replication.factor|Replicas of topics created without a number.
+delete.topic.enable|Whether topics can be deleted.
+fetch.max.bytes|The most bytes a fetch response carries.
+group.initial.rebalance.delay.ms|How long a new group waits for more members before its first rebalance, in ms.
+group.max.session.timeout.ms|The longest session timeout a member may ask for, in ms.
+group.min.session.timeout.ms|The shortest session timeout a member may ask for, in ms.
+group.max.size|The most members a group may have.
+inter.broker.listener.name|The listener brokers use among themselves.
+listener.security.protocol.map|Each listener's name and the protocol spoken on it.
+listeners|Addresses to listen on, as NAME://host:port; an empty host is every interface, port 0 a free port.
+log.dir|The directory of the logs where log.dirs is not set.
+log.dirs|The directories of the logs.
+log.flush.interval.ms|Force a log to disk after this time in ms.
+log.flush.scheduler.interval.ms|How often logs are looked at for flushing, in ms.
+log.retention.check.interval.ms|How often logs are looked at for old segments, in ms.
+log.retention.hours|How long a segment is kept, in hours, where ms and minutes are not set.
+log.retention.minutes|How long a segment is kept, in minutes, where ms is not set.
+log.roll.hours|The age in hours at which a segment is closed, where log.roll.ms is not set.
+log.roll.jitter.hours|At most this much is taken off log.roll.hours at random.
+max.connections|The most connections the broker keeps open.
+max.connections.per.ip|The most connections from one address.
+nats.servers|Servers of NATS, nats://host:port or tls://host:port, user:password@ before the host if need be. Empty connects to none.
+nats.user|The user to log in to NATS as.
+nats.password|The password of nats.user.
+nats.token|The token to log in to NATS with.
+nats.nkey.seed.file|A file with the NKEY seed to log in to NATS with.
+nats.credentials.file|A .creds file (a user's JWT and seed) to log in to NATS with.
+nats.tls.ca.file|Certificates, in PEM, of who may have signed the server's; without one the system's.
+nats.tls.certificate.file|This broker's own certificate, in PEM, where the server asks for one.
+nats.tls.key.file|The key of nats.tls.certificate.file.
+nats.tls.handshake.first|Whether TLS begins at once, as with handshake_first in the server's configuration.
+nats.jetstream.domain|The JetStream domain to use; empty is that of the server.
+nats.monitoring.url|The server's monitoring, http://HOST:8222, where estimates of lost messages come from; empty makes none.
+nats.connect.timeout.ms|How long connecting to one server may take, in ms.
+nats.ping.interval.ms|How often the server is asked whether it is there, in ms.
+node.id|The node's id, unique in the cluster.
+num.partitions|Partitions of topics created without a number.
+offset.metadata.max.bytes|The longest text a committed offset may carry.
+offsets.retention.minutes|How long offsets of a group without members are kept, in minutes.
+offsets.topic.num.partitions|Partitions of the topic of committed offsets.
+offsets.topic.replication.factor|Replicas of the topic of committed offsets.
+offsets.topic.segment.bytes|Segment size of the topic of committed offsets.
+process.roles|What the node is: broker, controller, or both.
+producer.id.expiration.ms|A producer's state is dropped this long after its last write, in ms.
+queued.max.requests|Requests waiting before the network stops reading.
+replica.lag.time.max.ms|A follower that has not caught up for this long in ms leaves the in-sync replicas.
+request.timeout.ms|How long a request may wait for its answer, in ms.
+socket.listen.backlog.size|Connections the kernel holds until the broker accepts them.
+socket.receive.buffer.bytes|The receive buffer of the broker's sockets; -1 is the system's.
+socket.request.max.bytes|The largest request that is read, in bytes.
+socket.send.buffer.bytes|The send buffer of the broker's sockets; -1 is the system's.
+transaction.max.timeout.ms|The longest transaction timeout a producer may ask for, in ms.
+transactional.id.expiration.ms|A transactional id without transactions is dropped after this time in ms.
+"""
+
+_GROUP_DOCS: Final = """
+consumer.session.timeout.ms|A member that has not been heard of for this long in ms is removed (consumer protocol).
+consumer.heartbeat.interval.ms|How often members report, in ms (consumer protocol).
+share.session.timeout.ms|A member that has not been heard of for this long in ms is removed (share groups).
+share.heartbeat.interval.ms|How often members report, in ms (share groups).
+share.record.lock.duration.ms|How long a record stays with the consumer that acquired it, in ms.
+share.auto.offset.reset|Where a share group without a position begins: latest, earliest or by_duration.
+share.isolation.level|Whether a share group sees records of open transactions.
+streams.session.timeout.ms|A member that has not been heard of for this long in ms is removed (streams groups).
+streams.heartbeat.interval.ms|How often members report, in ms (streams groups).
+streams.num.standby.replicas|Standby copies of each task's state.
+"""
+
+_CLIENT_METRICS_DOCS: Final = """
+interval.ms|How often the client sends the metrics, in ms.
+match|Which clients the subscription is for: parameter=regular expression, comma-separated.
+metrics|Prefixes of the names of the metrics wanted.
+"""
+
+_BY_RESOURCE: Final = {2: _TOPIC_DOCS, 4: _BROKER_DOCS, 16: _CLIENT_METRICS_DOCS, 32: _GROUP_DOCS}
+
+
+def documentation(resource_type: int, name: str) -> str | None:
+    """The text for a property of a resource type (ConfigResource.Type); None when there is none."""
+    if resource_type == 4 and name.startswith("nats.connection."):
+        # A named connection's property means what the one without a name means.
+        name = f"nats.{name.split('.', 3)[-1]}"
+    return _texts(resource_type).get(name)
+
+
+@cache
+def _texts(resource_type: int) -> dict[str, str]:
+    texts = dict(line.split("|", 1) for line in _BY_RESOURCE.get(resource_type, "").splitlines() if line)
+    if resource_type == 4:
+        from barnabas.controller.config.topic_configs import TOPIC_SYNONYMS
+
+        topic_texts = _texts(2)
+        for topic_name, synonyms in TOPIC_SYNONYMS.items():
+            # The broker's property is the topics' default and means the same.
+            if topic_name in topic_texts:
+                texts.setdefault(synonyms[0][0], topic_texts[topic_name])
+    return texts

@@ -1,0 +1,169 @@
+"""Kafka 4.3's topic properties, one a line (config_def.py explains the columns), and Barnabas's own.
+
+A topic's value for a property is the first of: set on the topic; set for its broker or the cluster while
+running, under the property's broker name (its synonyms below); given in server.properties; the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from barnabas.controller.config.config_def import ConfigDef
+from barnabas.controller.config.validators import ConfigError
+
+TOPIC_TABLE: Final = """
+segment.bytes int 1073741824 [1048576,...] medium
+segment.ms long 604800000 [1,...] medium
+segment.jitter.ms long 0 [0,...] medium
+segment.index.bytes int 10485760 [4,...] medium
+flush.messages long 9223372036854775807 [1,...] medium
+flush.ms long 9223372036854775807 [0,...] medium
+retention.bytes long -1 * medium
+retention.ms long 604800000 [-1,...] medium
+max.message.bytes int 1048588 [0,...] medium
+index.interval.bytes int 4096 [0,...] medium
+delete.retention.ms long 86400000 [0,...] medium
+min.compaction.lag.ms long 0 [0,...] medium
+max.compaction.lag.ms long 9223372036854775807 [1,...] medium
+file.delete.delay.ms long 60000 [0,...] medium
+min.cleanable.dirty.ratio double 0.5 [0,...,1] medium
+cleanup.policy list delete list:compact,delete medium
+unclean.leader.election.enable boolean false * medium
+min.insync.replicas int 1 [1,...] medium
+compression.type string producer in:uncompressed,zstd,lz4,snappy,gzip,producer medium
+compression.gzip.level int -1 gzip-level medium
+compression.lz4.level int 9 [1,...,17] medium
+compression.zstd.level int 3 [-131072,...,22] medium
+preallocate boolean false * medium
+message.timestamp.type string CreateTime in:CreateTime,LogAppendTime medium
+message.timestamp.before.max.ms long 9223372036854775807 [0,...] medium
+message.timestamp.after.max.ms long 3600000 [0,...] medium
+leader.replication.throttled.replicas list "" throttled-replicas medium
+follower.replication.throttled.replicas list "" throttled-replicas medium
+remote.storage.enable boolean false * medium
+local.retention.ms long -2 [-2,...] medium
+local.retention.bytes long -2 [-2,...] medium
+remote.log.copy.disable boolean false * medium
+remote.log.delete.on.disable boolean false * medium
+internal.segment.bytes int - * medium internal
+barnabas.validate.records boolean false * medium
+"""
+
+# What binds a topic to subjects of NATS. The words of strings without a check here are read in controller/nats/.
+NATS_TABLE: Final = """
+nats.subjects list "" list medium
+nats.exclude list "" list medium
+nats.mode string core in:core,jetstream,kv medium
+nats.connection string "" * medium
+nats.paused boolean false * medium
+nats.key string subject nonempty medium
+nats.partitioner string murmur2 nonempty medium
+nats.acks string header in:off,header,reply medium
+nats.dedup.window.ms long 120000 [0,...,604800000] medium
+nats.queue.group string "" * medium
+nats.topic.template string "" * medium
+nats.topic.max int 100 [1,...,10000] medium
+nats.template.of string "" * low
+nats.dead.letter.topic string "" * medium
+nats.buffer.bytes long 67108864 [65536,...,17179869184] medium
+nats.stream string "" * medium
+nats.delivery string exactly-once in:exactly-once,at-least-once medium
+nats.durable string "" * medium
+nats.start string all nonempty medium
+nats.max.deliver int -1 [-1,...] medium
+nats.bucket string "" * medium
+nats.direction string both in:in,out,both medium
+nats.publish.subject string "" * medium
+nats.publish.jetstream boolean false * medium
+nats.publish.group string "" * medium
+"""
+
+TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE, NATS_TABLE)
+
+# Topic property -> (broker property, milliseconds in one of its units or 1), most important first.
+TOPIC_SYNONYMS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
+    "segment.bytes": (("log.segment.bytes", 1),),
+    "segment.ms": (
+        ("log.roll.ms", 1),
+        ("log.roll.hours", 3_600_000),
+    ),
+    "segment.jitter.ms": (
+        ("log.roll.jitter.ms", 1),
+        ("log.roll.jitter.hours", 3_600_000),
+    ),
+    "segment.index.bytes": (("log.index.size.max.bytes", 1),),
+    "flush.messages": (("log.flush.interval.messages", 1),),
+    "flush.ms": (
+        ("log.flush.interval.ms", 1),
+        ("log.flush.scheduler.interval.ms", 1),
+    ),
+    "retention.bytes": (("log.retention.bytes", 1),),
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", 60_000),
+        ("log.retention.hours", 3_600_000),
+    ),
+    "max.message.bytes": (("message.max.bytes", 1),),
+    "index.interval.bytes": (("log.index.interval.bytes", 1),),
+    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
+    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
+    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
+    "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
+    "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
+    "cleanup.policy": (("log.cleanup.policy", 1),),
+    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
+    "min.insync.replicas": (("min.insync.replicas", 1),),
+    "compression.type": (("compression.type", 1),),
+    "compression.gzip.level": (("compression.gzip.level", 1),),
+    "compression.lz4.level": (("compression.lz4.level", 1),),
+    "compression.zstd.level": (("compression.zstd.level", 1),),
+    "preallocate": (("log.preallocate", 1),),
+    "message.timestamp.type": (("log.message.timestamp.type", 1),),
+    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
+    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
+    "local.retention.ms": (("log.local.retention.ms", 1),),
+    "local.retention.bytes": (("log.local.retention.bytes", 1),),
+    "barnabas.validate.records": (("barnabas.validate.records", 1),),
+}
+
+
+def topic_default(name: str, broker_value: Callable[[str], str | None]) -> str | None:
+    """What a topic has for `name` when nobody sets it on the topic.
+
+    `broker_value` gives a broker property's text when it was set (or the broker's default), None for null.
+    """
+    for broker_name, factor in TOPIC_SYNONYMS.get(name, ()):
+        text = broker_value(broker_name)
+        if text is not None:
+            return text if factor == 1 else str(int(text) * factor)
+    return TOPIC_CONFIGS[name].default
+
+
+def unknown_topic_config(name: str) -> ConfigError:
+    return ConfigError(f"Unknown topic config name: {name}")
+
+
+def validate_topic_configs(properties: Mapping[str, str], effective: Mapping[str, str] | None = None) -> None:
+    """ConfigError, in Kafka's words, when a topic may not have these properties.
+
+    `effective` adds the values of properties that are not set on the topic, for the checks between two of
+    them; without it those checks use the defaults.
+    """
+    TOPIC_CONFIGS.validate(properties, unknown_topic_config)
+    if properties.get("remote.storage.enable", "").strip().lower() == "true":
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        )
+
+    def number(name: str) -> int:
+        text = properties.get(name) or (effective or {}).get(name) or TOPIC_CONFIGS[name].default
+        value = TOPIC_CONFIGS[name].parse(text)
+        assert isinstance(value, int)
+        return value
+
+    low, high = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+    if low > high:
+        raise ConfigError(
+            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )

@@ -1,0 +1,64 @@
+"""From the image to the records that Apache Kafka 4.3 finds in its metadata log.
+
+They say what Kafka's own log says after a clean stop: the broker is registered and fenced, no partition has
+a leader, and where eligible leader replicas (KIP-966) are in use, this node is one instead of in sync. A Kafka
+that starts on them registers the broker anew and elects it in a new leader epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from barnabas.controller.metadata.image import MetadataImage
+from barnabas.controller.operations.features import METADATA_VERSION
+from barnabas.wire.messages import metadata_records as wire
+
+DIRECTORIES_SINCE: Final = (
+    17  # metadata.version 3.7-IV2; Kafka starts on no records that its level does not have
+)
+ELR_FEATURE: Final = "eligible.leader.replicas.version"
+# What a new 4.3 cluster runs with, besides metadata.version; written for metadata that has never been Kafka's.
+# The ELR feature stays out: it comes with a change of min.insync.replicas that nobody asked for.
+NEW_CLUSTER_FEATURES: Final = (
+    ("group.version", 1),
+    ("share.version", 1),
+    ("streams.version", 1),
+    ("transaction.version", 2),
+)
+
+
+def kafka_records(
+    image: MetadataImage, directory_ids: Sequence[bytes], directory_of: Callable[[str, int], bytes | None]
+) -> Iterator[msgspec.Struct]:
+    """The image for Kafka. `directory_of(topic, partition)` is the id of the log directory (16 bytes) where
+    the partition lies, None when it lies nowhere; `directory_ids` are all of this node's."""
+    with_elr = image.features.get(ELR_FEATURE, 0) > 0
+    with_directories = image.features.get(METADATA_VERSION, 0) >= DIRECTORIES_SINCE
+    new = not set(image.features) - {METADATA_VERSION}
+    names = {topic.topic_id: topic.name for topic in image.topics.values()}
+    for record in image.records():
+        if isinstance(record, wire.RegisterBrokerRecord):
+            record.fenced = True
+            record.in_controlled_shutdown = False
+            record.log_dirs = sorted(directory_ids) if with_directories else []
+            record.cordoned_log_dirs = None
+        elif isinstance(record, wire.PartitionRecord):
+            record.leader = -1
+            record.leader_epoch += 1
+            record.partition_epoch += 1
+            if with_elr:
+                record.eligible_leader_replicas = record.last_known_elr = record.isr
+                record.isr = []
+            if with_directories:
+                directory = directory_of(names[record.topic_id], record.partition_id)
+                if directory is not None and len(record.replicas) == 1:
+                    record.directories = [directory]
+            else:
+                record.directories = []
+        yield record
+        if new and isinstance(record, wire.FeatureLevelRecord):
+            for name, level in NEW_CLUSTER_FEATURES:
+                yield wire.FeatureLevelRecord(name=name, feature_level=level)

@@ -1,0 +1,258 @@
+"""The controller: decide -> propose -> commit -> replay -> tell the listeners -> answer.
+
+Operations are decided one after the other, each against an image in which everything decided before it has
+happened already, so several can wait for the same commit. That image (`_decided`) runs ahead of the committed
+one (`image`), which is all that anybody else ever sees. When a commit fails, what was decided on top of it is
+refused with it and `_decided` starts again from the committed image.
+
+Every node has one, and its image follows what is committed; only the active controller's decides.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import msgspec
+
+from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.errors import MetadataError, NotController
+from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage, TopicChanges
+from barnabas.controller.metadata.metadata_log import MetadataLog
+from barnabas.controller.metadata.records import decode_record, encode_record
+from barnabas.wire.errors import ErrorCode
+
+R = TypeVar("R")
+
+TopicListener = Callable[[MetadataImage, TopicChanges, set[str]], object]
+BrokerListener = Callable[[MetadataImage, set[int]], object]
+ConfigListener = Callable[[MetadataImage, set[tuple[int, str]]], object]
+Failed = Callable[[ErrorCode, str], object]
+
+log = logging.getLogger("barnabas.controller")
+
+
+class _Group(msgspec.Struct, frozen=True):
+    """Records that are committed together, as the log gets them and as they are read from there."""
+
+    encoded: list[bytes]
+    records: list[msgspec.Struct]
+
+
+class Controller:
+    """Owns the metadata of the cluster. All calls on the loop's thread."""
+
+    def __init__(self, metadata_log: MetadataLog) -> None:
+        self.image = MetadataImage()
+        self._decided = MetadataImage()
+        self._log = metadata_log
+        self._topic_listeners: list[TopicListener] = []
+        self._config_listeners: list[ConfigListener] = []
+        self._broker_listeners: list[BrokerListener] = []
+        self._image_listeners: list[Callable[[MetadataImage], object]] = []
+        self._activity_listeners: list[Callable[[bool], object]] = []
+        self._under_way: deque[_Group] = deque()  # proposed on top of `image`, in order
+        self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
+        self._started = False
+        self._answer_after: Callable[[Callable[[], object]], object] = lambda answer: answer()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node's controller decides for the cluster."""
+        return self._log.is_leader
+
+    @property
+    def epoch(self) -> int:
+        return self._log.term
+
+    def open(self) -> None:
+        """Blocking: replay what is known to be committed. MetadataError, OSError."""
+        self._log.on_leadership(self._leadership_changed)
+        offset = self._log.open(self._apply, self._snapshot, self._replace)
+        self.image.offset = offset
+        self._reset_decided()
+        self._started = True
+
+    def serve(self) -> None:
+        """The loop is about to run: from now on committing takes place off it."""
+        self._log.serve()
+
+    def close(self) -> None:
+        self._log.close()
+
+    def add_listener(self, listener: TopicListener) -> None:
+        """Call `listener(image, topics, topic names)` after each committed group: topics created, changed or removed
+        (id -> partitions created or changed), and topics whose configs changed (by name; all of them when a broker's
+        did)."""
+        self._topic_listeners.append(listener)
+
+    def add_config_listener(self, listener: ConfigListener) -> None:
+        """Call `listener(image, resources)` after each committed group that changed configs;
+        a resource is (ConfigResource.Type, name)."""
+        self._config_listeners.append(listener)
+
+    def add_broker_listener(self, listener: BrokerListener) -> None:
+        """Call `listener(image, broker ids)` after each committed group that registered, changed or unregistered
+        brokers; those of topics and configs have been called."""
+        self._broker_listeners.append(listener)
+
+    def add_image_listener(self, listener: Callable[[MetadataImage], object]) -> None:
+        """Call `listener(image)` after each committed group, behind the other listeners."""
+        self._image_listeners.append(listener)
+
+    def on_activity(self, listener: Callable[[bool], object]) -> None:
+        """Call `listener(is_active)` whenever that changes."""
+        self._activity_listeners.append(listener)
+
+    def answer_after(self, settled: Callable[[Callable[[], object]], object]) -> None:
+        """`settled(answer)` calls `answer` when what the listeners have begun is done; changes are answered
+        then."""
+        self._answer_after = settled
+
+    def run(
+        self,
+        operation: Callable[[MetadataImage], Decision[R]],
+        done: Callable[[R], object],
+        failed: Failed | None = None,
+    ) -> None:
+        """Decide an operation and call `done(response)` when its records are committed and replayed, or
+        `failed(error, message)` when they could not be; exactly one of them, once. See `answer_after`.
+
+        `operation` must be pure: it gets an image to read, and what it returns is all that happens.
+        """
+        if not self._log.is_leader:
+            self._fail(failed, NotController("this node is not the active controller"))
+            return
+        decision = operation(self._decided)
+        if not decision.records and not self._under_way:
+            done(decision.response)
+            return
+        encoded = [encode_record(record) for record in decision.records]
+        # What is replayed is what was read from the bytes, here as after a restart.
+        group = _Group(encoded, [decode_record(record) for record in encoded])
+        try:
+            self._speculate(group)
+        except MetadataError:
+            self._reset_decided()
+            raise
+        self._under_way.append(group)
+        generation = self._generation
+
+        def finished(error: Exception | None) -> None:
+            if error is None:
+                self._answer_after(lambda: self._call(lambda: done(decision.response)))
+                return
+            if generation == self._generation:
+                if self._under_way and self._under_way[-1] is group:
+                    self._under_way.pop()  # the log has not taken it, and what was decided before it stands
+                else:  # everything behind it was decided on top of it, and fails with it
+                    self._under_way.clear()
+                self._generation += 1
+                self._reset_decided()
+            self._fail(failed, error)
+
+        self._log.propose(encoded, finished)
+
+    def _fail(self, failed: Failed | None, error: Exception) -> None:
+        if failed is None:
+            log.error("a change of the metadata was not committed, and nobody asked to be told: %s", error)
+            return
+        code = ErrorCode.NOT_CONTROLLER if isinstance(error, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
+        self._call(lambda: failed(code, str(error)))
+
+    def _leadership_changed(self, _is_leader: bool, _term: int) -> None:
+        """What was under way under another leader has been told, or is, by the log."""
+        for listener in self._activity_listeners:
+            self._call(partial(listener, self._log.is_leader))
+
+    def _speculate(self, group: _Group) -> None:
+        delta = MetadataDelta()
+        for record in group.records:
+            self._decided.replay(record, delta)
+        self._decided.offset += len(group.records)
+
+    def _reset_decided(self) -> None:
+        """Start again from what is committed and under way."""
+        self._decided = self.image.copy()
+        for group in self._under_way:
+            self._speculate(group)
+
+    def _apply(self, records: Sequence[bytes]) -> None:
+        """One committed group, here or at start."""
+        delta = MetadataDelta()
+        under_way = self._under_way[0] if self._under_way else None
+        is_own = under_way is not None and (
+            under_way.encoded is records or under_way.encoded == list(records)
+        )
+        if under_way is not None and is_own:
+            decoded = under_way.records
+        else:
+            decoded = [decode_record(record) for record in records]
+        for record in decoded:
+            self.image.replay(record, delta)
+        self.image.offset += len(records)
+        if self._started:
+            if is_own:
+                self._under_way.popleft()
+            elif not self._under_way:
+                self._replay_decided(decoded)
+            else:  # decided elsewhere: what was decided here will not be
+                self._under_way.clear()
+                self._generation += 1
+                self._reset_decided()
+            self._tell(delta)
+
+    def _replay_decided(self, records: Sequence[msgspec.Struct]) -> None:
+        """Keep the image to decide on level with the committed one, with nothing under way."""
+        delta = MetadataDelta()
+        for record in records:
+            self._decided.replay(record, delta)
+        self._decided.offset += len(records)
+
+    def _replace(self, records: Sequence[bytes], offset: int) -> None:
+        """Start anew from a snapshot."""
+        old, image = self.image, MetadataImage()
+        delta = MetadataDelta()
+        for record in records:
+            image.replay(decode_record(record), delta)
+        image.offset = offset
+        self.image = image
+        self._under_way.clear()
+        self._generation += 1
+        self._reset_decided()
+        if self._started:
+            for topic in old.topics.values():
+                delta.topic(topic.topic_id)
+            delta.broker_ids.update(old.brokers)
+            delta.resources.update(old.configs)
+            self._tell(delta)
+
+    def _tell(self, delta: MetadataDelta) -> None:
+        names = {name for kind, name in delta.resources if kind == TOPIC_RESOURCE}
+        if any(kind != TOPIC_RESOURCE for kind, _ in delta.resources):
+            names.update(self.image.topics)
+        if delta.resources:  # first, as topics inherit from brokers
+            for config_listener in self._config_listeners:
+                self._call(partial(config_listener, self.image, delta.resources))
+        if delta.topics or names:
+            for topic_listener in self._topic_listeners:
+                self._call(partial(topic_listener, self.image, delta.topics, names))
+        if delta.broker_ids:
+            for broker_listener in self._broker_listeners:
+                self._call(partial(broker_listener, self.image, delta.broker_ids))
+        for image_listener in self._image_listeners:
+            self._call(partial(image_listener, self.image))
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        """The change is committed whatever a listener makes of it; one that raises stops neither the log nor
+        the others."""
+        try:
+            callback()
+        except Exception:
+            log.exception("a listener failed on a committed change of the metadata")
+
+    def _snapshot(self) -> list[bytes]:
+        return [encode_record(record) for record in self.image.records()]

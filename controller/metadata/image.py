@@ -1,0 +1,457 @@
+"""The metadata image: what the cluster consists of, as the committed records say.
+
+`replay` alone changes it, one record at a time, and the same records always give the same image; nothing in
+here reads a clock, a random number or a configuration. `records()` gives the shortest list of records that
+leads to the image, which is what a snapshot holds. States of partitions, topics and brokers are replaced,
+not changed in place, so that whoever keeps one keeps a state that was once true (TopicImage.partitions grows).
+So equal lists of brokers, and equal states of neighbouring partitions, are kept once: 10,000 partitions on one
+node have a handful of states between them.
+
+Record semantics: KRaft's (KIP-631), Kafka's org.apache.kafka.image.*Delta replay the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Final
+
+import msgspec
+
+from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.unsupported_records import CARRIED_RECORDS, Carried, replay_carried
+from barnabas.wire.messages import metadata_records as wire
+
+# Ids of topics that were created, changed or removed, and which of their partitions were created or changed.
+TopicChanges = Mapping[bytes, Set[int]]
+
+# ConfigResource.Type
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+CLIENT_METRICS_RESOURCE: Final = 16
+GROUP_RESOURCE: Final = 32
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+_LEADER_AS_BEFORE: Final = -2
+
+_NOTHING: Final[Mapping[str, str]] = {}
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """One partition. `replicas` in order of preference; `directories` are ids of log directories beside them."""
+
+    replicas: list[int]
+    isr: list[int]
+    leader: int  # -1: none
+    leader_epoch: int
+    partition_epoch: int
+    removing_replicas: list[int] = []
+    adding_replicas: list[int] = []
+    leader_recovery_state: int = 0
+    directories: list[bytes] = []
+    eligible_leader_replicas: list[
+        int
+    ] = []  # out of sync, but known to have every committed record (KIP-966)
+    last_known_elr: list[int] = []  # the last leader, kept while there is none
+
+
+class TopicImage(msgspec.Struct):
+    """A topic and its partitions by index, ascending without gaps."""
+
+    name: str
+    topic_id: bytes
+    partitions: dict[int, PartitionState] = msgspec.field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+
+class BrokerEndpoint(msgspec.Struct, frozen=True):
+    """Where a broker listens. `security_protocol`: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+class BrokerRegistration(msgspec.Struct, frozen=True):
+    """A broker. A fenced one gets no leadership and no new replicas, and clients are not told of it."""
+
+    broker_id: int
+    broker_epoch: int
+    incarnation_id: bytes
+    endpoints: list[BrokerEndpoint]
+    features: dict[str, tuple[int, int]]  # name -> (lowest, highest) supported level
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool = False
+    log_dirs: list[bytes] = []
+    cordoned_log_dirs: list[bytes] | None = None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it may lead and be in sync."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it leads nothing any more, and waits for the others to know."""
+        return self.in_controlled_shutdown and not self.fenced
+
+
+class MetadataDelta:
+    """What a group of records touched, for those who follow the image."""
+
+    __slots__ = ("broker_ids", "resources", "topics")
+
+    def __init__(self) -> None:
+        self.topics: dict[
+            bytes, set[int]
+        ] = {}  # created, changed or removed: id -> partitions created or changed
+        self.broker_ids: set[int] = set()  # registered, changed or unregistered
+        self.resources: set[tuple[int, str]] = set()  # whose configs changed: (ConfigResource.Type, name)
+
+    def topic(self, topic_id: bytes) -> set[int]:
+        """Note that a topic is touched; partitions of it that are go into what this returns."""
+        return self.topics.setdefault(topic_id, set())
+
+
+class MetadataImage:
+    """See the module. `offset` is that of the last record replayed, -1 before the first; its owner counts."""
+
+    def __init__(self) -> None:
+        self.offset = -1
+        self.topics: dict[str, TopicImage] = {}
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.features: dict[str, int] = {}
+        self.controllers: dict[int, wire.RegisterControllerRecord] = {}
+        self.next_producer_id = 0
+        self.carried: Carried = {}  # kept for Kafka; nothing here acts on it
+        self._topics_by_id: dict[bytes, TopicImage] = {}
+        self._producer_id_block = (-1, -1)  # broker id and epoch that took the last block
+        self._broker_lists: dict[tuple[int, ...], list[int]] = {}
+        self._directory_lists: dict[tuple[bytes, ...], list[bytes]] = {}
+
+    def copy(self) -> MetadataImage:
+        """An image that goes its own way from here; what is never changed in place is shared."""
+        copy = MetadataImage()
+        copy.offset = self.offset
+        for topic in self.topics.values():
+            copied = TopicImage(topic.name, topic.topic_id, topic.partitions.copy())
+            copy.topics[topic.name] = copy._topics_by_id[topic.topic_id] = copied
+        copy.configs = {resource: values.copy() for resource, values in self.configs.items()}
+        copy.brokers = self.brokers.copy()
+        copy.features = self.features.copy()
+        copy.controllers = self.controllers.copy()
+        copy.next_producer_id = self.next_producer_id
+        copy._producer_id_block = self._producer_id_block
+        copy._broker_lists = self._broker_lists
+        copy._directory_lists = self._directory_lists
+        return copy
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage | None:
+        return self._topics_by_id.get(topic_id)
+
+    def topic_configs(self, topic: str) -> Mapping[str, str]:
+        """What has been set on the topic itself."""
+        return self.configs.get((TOPIC_RESOURCE, topic), _NOTHING)
+
+    def usable_brokers(self) -> list[int]:
+        """Ids of brokers that are registered and not fenced, ascending."""
+        return sorted(broker.broker_id for broker in self.brokers.values() if not broker.fenced)
+
+    def replay(self, record: msgspec.Struct, delta: MetadataDelta) -> None:
+        """Apply one record. MetadataError when it does not fit: the log is damaged or of another release."""
+        replayer = _REPLAYERS.get(type(record))
+        if replayer is None:
+            raise MetadataError(
+                f"this version does not understand metadata records of type {type(record).__name__}: they come from "
+                f"a later or another release, which has to be run again"
+            )
+        replayer(self, record, delta)
+
+    def records(self) -> Iterator[msgspec.Struct]:
+        """Records that lead from nothing to this image, in Kafka's order of a snapshot."""
+        for name in sorted(self.features, key=lambda name: (name != "metadata.version", name)):
+            yield wire.FeatureLevelRecord(name=name, feature_level=self.features[name])
+        for broker in self.brokers.values():
+            yield _registration_record(broker)
+        yield from self.controllers.values()
+        for topic in self.topics.values():
+            yield wire.TopicRecord(name=topic.name, topic_id=topic.topic_id)
+            for index, state in topic.partitions.items():
+                yield partition_record(topic.topic_id, index, state)
+        for (kind, name), values in self.configs.items():
+            for key, value in values.items():
+                yield wire.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+        if self._producer_id_block != (-1, -1):
+            broker_id, broker_epoch = self._producer_id_block
+            yield wire.ProducerIdsRecord(
+                broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=self.next_producer_id
+            )
+        yield from self.carried.values()
+
+    # Replaying
+
+    def _topic(self, topic_id: bytes, record: msgspec.Struct) -> TopicImage:
+        topic = self._topics_by_id.get(topic_id)
+        if topic is None:
+            raise MetadataError(
+                f"a {type(record).__name__} names topic id {topic_id.hex()}, which does not exist"
+            )
+        return topic
+
+    def _replay_topic(self, record: wire.TopicRecord, delta: MetadataDelta) -> None:
+        if record.name in self.topics:
+            raise MetadataError(f"topic {record.name} is created a second time")
+        if record.topic_id in self._topics_by_id:
+            raise MetadataError(f"topic {record.name} is created with an id that another topic has")
+        topic = TopicImage(record.name, record.topic_id)
+        self.topics[record.name] = topic
+        self._topics_by_id[record.topic_id] = topic
+        delta.topic(record.topic_id)
+
+    def _replay_remove_topic(self, record: wire.RemoveTopicRecord, delta: MetadataDelta) -> None:
+        topic = self._topic(record.topic_id, record)
+        del self.topics[topic.name], self._topics_by_id[topic.topic_id]
+        self.configs.pop((TOPIC_RESOURCE, topic.name), None)
+        delta.topic(topic.topic_id)
+
+    def _replay_partition(self, record: wire.PartitionRecord, delta: MetadataDelta) -> None:
+        topic = self._topic(record.topic_id, record)
+        state = PartitionState(
+            replicas=self._brokers(record.replicas),
+            isr=self._brokers(record.isr),
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            removing_replicas=self._brokers(record.removing_replicas),
+            adding_replicas=self._brokers(record.adding_replicas),
+            leader_recovery_state=record.leader_recovery_state,
+            directories=self._directories(record.directories),
+            eligible_leader_replicas=self._brokers(record.eligible_leader_replicas or []),
+            last_known_elr=self._brokers(record.last_known_elr or []),
+        )
+        neighbour = topic.partitions.get(record.partition_id - 1)
+        topic.partitions[record.partition_id] = neighbour if state == neighbour else state
+        delta.topic(record.topic_id).add(record.partition_id)
+
+    def _replay_partition_change(self, record: wire.PartitionChangeRecord, delta: MetadataDelta) -> None:
+        topic = self._topic(record.topic_id, record)
+        old = topic.partitions.get(record.partition_id)
+        if old is None:
+            raise MetadataError(
+                f"partition {record.partition_id} of {topic.name} changes, but does not exist"
+            )
+        state = changed_state(old, record)
+        topic.partitions[record.partition_id] = msgspec.structs.replace(
+            state,
+            replicas=self._brokers(state.replicas),
+            isr=self._brokers(state.isr),
+            removing_replicas=self._brokers(state.removing_replicas),
+            adding_replicas=self._brokers(state.adding_replicas),
+            directories=self._directories(state.directories),
+            eligible_leader_replicas=self._brokers(state.eligible_leader_replicas),
+            last_known_elr=self._brokers(state.last_known_elr),
+        )
+        delta.topic(record.topic_id).add(record.partition_id)
+
+    def _brokers(self, ids: list[int]) -> list[int]:
+        return self._broker_lists.setdefault(tuple(ids), ids)
+
+    def _directories(self, ids: list[bytes]) -> list[bytes]:
+        return self._directory_lists.setdefault(tuple(ids), ids)
+
+    def _replay_config(self, record: wire.ConfigRecord, delta: MetadataDelta) -> None:
+        resource = (record.resource_type, record.resource_name)
+        delta.resources.add(resource)
+        if record.value is not None:
+            self.configs.setdefault(resource, {})[record.name] = record.value
+            return
+        values = self.configs.get(resource)
+        if values is not None:
+            values.pop(record.name, None)
+            if not values:
+                del self.configs[resource]
+
+    def _replay_register_broker(self, record: wire.RegisterBrokerRecord, delta: MetadataDelta) -> None:
+        delta.broker_ids.add(record.broker_id)
+        self.brokers[record.broker_id] = BrokerRegistration(
+            broker_id=record.broker_id,
+            broker_epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            endpoints=[
+                BrokerEndpoint(point.name, point.host, point.port, point.security_protocol)
+                for point in record.end_points
+            ],
+            features={
+                feature.name: (feature.min_supported_version, feature.max_supported_version)
+                for feature in record.features
+            },
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=record.log_dirs,
+            cordoned_log_dirs=record.cordoned_log_dirs,
+        )
+
+    def _replay_broker_change(
+        self, record: wire.BrokerRegistrationChangeRecord, delta: MetadataDelta
+    ) -> None:
+        old = self.brokers.get(record.broker_id)
+        if old is None or old.broker_epoch != record.broker_epoch:
+            raise MetadataError(f"broker {record.broker_id} changes in an epoch it is not registered in")
+        delta.broker_ids.add(record.broker_id)
+        self.brokers[record.broker_id] = msgspec.structs.replace(
+            old,
+            fenced=old.fenced if record.fenced == 0 else record.fenced > 0,
+            in_controlled_shutdown=old.in_controlled_shutdown or record.in_controlled_shutdown == 1,
+            log_dirs=record.log_dirs or old.log_dirs,
+            cordoned_log_dirs=_changed_or_none(record.cordoned_log_dirs, old.cordoned_log_dirs),
+        )
+
+    def _replay_fence(
+        self, record: wire.FenceBrokerRecord | wire.UnfenceBrokerRecord, delta: MetadataDelta
+    ) -> None:
+        """What Kafka wrote before 3.3."""
+        change = wire.BrokerRegistrationChangeRecord(broker_id=record.id, broker_epoch=record.epoch)
+        change.fenced = 1 if isinstance(record, wire.FenceBrokerRecord) else -1
+        self._replay_broker_change(change, delta)
+
+    def _replay_register_controller(
+        self, record: wire.RegisterControllerRecord, _delta: MetadataDelta
+    ) -> None:
+        self.controllers[record.controller_id] = record
+
+    def _replay_clear_elr(self, record: wire.ClearElrRecord, delta: MetadataDelta) -> None:
+        """For one topic, or for all where none is named."""
+        for topic in self.topics.values():
+            if record.topic_name not in ("", topic.name):
+                continue
+            for index, state in topic.partitions.items():
+                if state.eligible_leader_replicas or state.last_known_elr:
+                    # A change as any other: who compares-and-sets by the epoch must not miss it.
+                    topic.partitions[index] = msgspec.structs.replace(
+                        state,
+                        partition_epoch=state.partition_epoch + 1,
+                        eligible_leader_replicas=[],
+                        last_known_elr=[],
+                    )
+                    delta.topic(topic.topic_id).add(index)
+
+    def _replay_unregister_broker(self, record: wire.UnregisterBrokerRecord, delta: MetadataDelta) -> None:
+        if self.brokers.pop(record.broker_id, None) is None:
+            raise MetadataError(f"broker {record.broker_id} is unregistered, but is not registered")
+        delta.broker_ids.add(record.broker_id)
+
+    def _replay_feature(self, record: wire.FeatureLevelRecord, _delta: MetadataDelta) -> None:
+        if record.feature_level == 0:
+            self.features.pop(record.name, None)
+        else:
+            self.features[record.name] = record.feature_level
+
+    def _replay_producer_ids(self, record: wire.ProducerIdsRecord, _delta: MetadataDelta) -> None:
+        if record.next_producer_id < self.next_producer_id:
+            raise MetadataError(
+                f"producer ids go back from {self.next_producer_id} to {record.next_producer_id}: two producers "
+                f"would get the same one"
+            )
+        self.next_producer_id = record.next_producer_id
+        self._producer_id_block = (record.broker_id, record.broker_epoch)
+
+    def _replay_carried(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
+        replay_carried(self.carried, record)
+
+    def _replay_nothing(self, record: wire.NoOpRecord, _delta: MetadataDelta) -> None:
+        """Kafka's heartbeat of the log."""
+
+
+def changed_state(old: PartitionState, record: wire.PartitionChangeRecord) -> PartitionState:
+    """The partition once the change is made."""
+    recovery = record.leader_recovery_state
+    return PartitionState(
+        replicas=_changed(record.replicas, old.replicas),
+        isr=_changed(record.isr, old.isr),
+        leader=old.leader if record.leader == _LEADER_AS_BEFORE else record.leader,
+        leader_epoch=old.leader_epoch + (record.leader != _LEADER_AS_BEFORE),
+        partition_epoch=old.partition_epoch + 1,
+        removing_replicas=_changed(record.removing_replicas, old.removing_replicas),
+        adding_replicas=_changed(record.adding_replicas, old.adding_replicas),
+        leader_recovery_state=old.leader_recovery_state if recovery == -1 else recovery,
+        directories=old.directories if record.directories is None else record.directories,
+        eligible_leader_replicas=_changed(record.eligible_leader_replicas, old.eligible_leader_replicas),
+        last_known_elr=_changed(record.last_known_elr, old.last_known_elr),
+    )
+
+
+def _changed(new: list[int] | None, old: list[int]) -> list[int]:
+    return old if new is None else new
+
+
+def _changed_or_none(new: list[bytes] | None, old: list[bytes] | None) -> list[bytes] | None:
+    return old if new is None else new
+
+
+def partition_record(topic_id: bytes, index: int, state: PartitionState) -> wire.PartitionRecord:
+    """The record that creates this partition in this state."""
+    return wire.PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=state.replicas,
+        isr=state.isr,
+        removing_replicas=state.removing_replicas,
+        adding_replicas=state.adding_replicas,
+        leader=state.leader,
+        leader_recovery_state=state.leader_recovery_state,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        directories=state.directories,
+        eligible_leader_replicas=state.eligible_leader_replicas or None,
+        last_known_elr=state.last_known_elr or None,
+    )
+
+
+def _registration_record(broker: BrokerRegistration) -> wire.RegisterBrokerRecord:
+    return wire.RegisterBrokerRecord(
+        broker_id=broker.broker_id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.broker_epoch,
+        end_points=[
+            wire.BrokerEndpoint(
+                name=point.name, host=point.host, port=point.port, security_protocol=point.security_protocol
+            )
+            for point in broker.endpoints
+        ],
+        features=[
+            wire.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in broker.features.items()
+        ],
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=broker.log_dirs,
+        cordoned_log_dirs=broker.cordoned_log_dirs,
+    )
+
+
+_REPLAYERS: Final[dict[type, Callable[..., None]]] = {
+    wire.TopicRecord: MetadataImage._replay_topic,
+    wire.RemoveTopicRecord: MetadataImage._replay_remove_topic,
+    wire.PartitionRecord: MetadataImage._replay_partition,
+    wire.PartitionChangeRecord: MetadataImage._replay_partition_change,
+    wire.ConfigRecord: MetadataImage._replay_config,
+    wire.RegisterBrokerRecord: MetadataImage._replay_register_broker,
+    wire.BrokerRegistrationChangeRecord: MetadataImage._replay_broker_change,
+    wire.UnregisterBrokerRecord: MetadataImage._replay_unregister_broker,
+    wire.FenceBrokerRecord: MetadataImage._replay_fence,
+    wire.UnfenceBrokerRecord: MetadataImage._replay_fence,
+    wire.RegisterControllerRecord: MetadataImage._replay_register_controller,
+    wire.ClearElrRecord: MetadataImage._replay_clear_elr,
+    wire.FeatureLevelRecord: MetadataImage._replay_feature,
+    wire.ProducerIdsRecord: MetadataImage._replay_producer_ids,
+    wire.NoOpRecord: MetadataImage._replay_nothing,
+    **dict.fromkeys(CARRIED_RECORDS, MetadataImage._replay_carried),
+}

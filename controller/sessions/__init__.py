@@ -1,0 +1,1 @@
+"""What the active controller knows beyond the metadata: which brokers live, and which should lead."""

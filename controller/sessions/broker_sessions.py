@@ -1,0 +1,336 @@
+"""Who of the brokers lives: what the active controller knows beyond the metadata, and what it does about it.
+
+Every broker that is heard of has a session. It ends when nothing has been heard for broker.session.timeout.ms, and at
+once when its last link closes and nobody listens any more where it did: its process is gone. A link that merely breaks
+ends nothing, as the broker still listens; it is asked again, less and less often, until the link is back. A session
+that ends fences the broker, in the metadata. That is safe whatever the truth is: a broker that lives after all goes on
+with its heartbeats and is unfenced.
+
+A controller that becomes active has heard of nobody. Every broker that serves gets a new session, so that it has the time
+to find the new controller; one without a link is looked for at once. What has not been heard of since does not stop a
+broker of the same id from registering: it has been started again.
+
+A broker that leaves may go once every other one that serves has said, with a heartbeat, that it has applied the metadata
+in which the leaving one leads nothing: Kafka's controlled shutdown. What it has merely been sent does not count.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.operations.brokers import fence, register
+from barnabas.controller.operations.heartbeats import changes_nothing, heartbeat
+from barnabas.controller.sessions.broker_probes import BrokerProbes, Probe
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
+
+if TYPE_CHECKING:
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
+    from barnabas.controller.operations.settings import ControllerSettings
+    from barnabas.runtime.interface import Runtime, Timer
+
+RETRY_S: Final = 0.1
+LATE_S: Final = 0.5  # a timer that comes so late says that this process has not run
+
+log = logging.getLogger("barnabas.controller")
+
+
+@dataclass(slots=True)
+class _Session:
+    """What is known of one broker in one epoch."""
+
+    broker_id: int
+    broker_epoch: int
+    last_contact: float  # on the monotonic clock
+    heard: bool  # whether it has spoken since this controller is active and its links have last closed
+    metadata_offset: int = -1  # that it has applied the metadata up to, as it says
+    leaving_offset: int = -1  # of the metadata in which it leads nothing any more; -1: it does not leave
+    fencing: bool = False
+
+    def leaves(self, broker: BrokerRegistration, image: MetadataImage) -> None:
+        """Note the offset of the metadata in which it does, where this is the first that says so."""
+        if broker.is_leaving and self.leaving_offset < 0:
+            self.leaving_offset = image.offset
+
+
+class BrokerSessions:
+    """See the module. Idle while this node's controller is not the active one. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        settings: ControllerSettings,
+        runtime: Runtime,
+        cluster_id: str,
+        probe: Probe | None = None,
+        *,
+        is_alone: bool = False,
+    ) -> None:
+        """`is_alone`: this is the only controller, whose own broker is there as long as it is and tells it nothing."""
+        self._controller = controller
+        self._settings = settings
+        self._runtime = runtime
+        self._cluster_id = cluster_id
+        self._probes = BrokerProbes(runtime, probe, self._probed_address, self._refused)
+        self._is_alone = is_alone
+        self._sessions: dict[int, _Session] = {}
+        self._links: dict[int, set[int]] = {}  # node id -> numbers of its links; kept while not active, too
+        self._is_active = False
+        self._sweep_timer: Timer | None = None
+        self._sweep_due = 0.0
+
+    def start(self) -> None:
+        """Follow the controller: it may be active already."""
+        self._controller.on_activity(self._activity_changed)
+        self._controller.add_broker_listener(self._brokers_changed)
+        self._activity_changed(self._controller.is_active)
+
+    def close(self) -> None:
+        self._activity_changed(False)
+
+    # -- what is heard
+
+    def link_opened(self, node_id: int, number: int) -> None:
+        """A node has a link to this one; each has a number of its own."""
+        self._links.setdefault(node_id, set()).add(number)
+        session = self._sessions.get(node_id)
+        if session is not None:
+            self._probes.stop(node_id)
+            session.last_contact = self._runtime.monotonic()
+
+    def link_closed(self, node_id: int, number: int) -> None:
+        links = self._links.get(node_id, set())
+        links.discard(number)
+        session = self._sessions.get(node_id)
+        if session is not None and not links:
+            session.heard = False
+            self._probes.begin(node_id)
+
+    def register(
+        self, request: BrokerRegistrationRequest, done: Callable[[BrokerRegistrationResponse], object]
+    ) -> None:
+        """A broker asks to be taken in."""
+
+        def registered(result: int | Refusal) -> None:
+            if isinstance(result, Refusal):
+                log.info("broker %d is not registered: %s", request.broker_id, result.message)
+                done(BrokerRegistrationResponse(error_code=result.error))
+                return
+            if self._is_active:
+                self._take_in(request.broker_id, result)
+            log.info("broker %d is registered in broker epoch %d", request.broker_id, result)
+            done(BrokerRegistrationResponse(broker_epoch=result))
+
+        is_alive = self.is_alive(request.broker_id)
+        self._controller.run(
+            lambda image: register(image, self._settings, request, self._cluster_id, is_alive=is_alive),
+            registered,
+            lambda error, _: done(BrokerRegistrationResponse(error_code=error)),
+        )
+
+    def heartbeat(
+        self, request: BrokerHeartbeatRequest, done: Callable[[BrokerHeartbeatResponse], object]
+    ) -> None:
+        """A broker lives, and wants something perhaps."""
+        if not self._is_active:
+            done(BrokerHeartbeatResponse(error_code=ErrorCode.NOT_CONTROLLER))
+            return
+        image = self._controller.image
+        broker = image.brokers.get(request.broker_id)
+        if broker is not None and broker.broker_epoch == request.broker_epoch:
+            session = self._sessions.get(request.broker_id)
+            if session is None or session.broker_epoch != request.broker_epoch:
+                session = self._take_in(request.broker_id, request.broker_epoch)
+            session.metadata_offset = max(session.metadata_offset, request.current_metadata_offset)
+            self._contact(session)
+            if changes_nothing(image, request) and not session.fencing:
+                is_caught_up = request.current_metadata_offset >= broker.broker_epoch
+                done(BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=False))
+                return
+        may_go = broker is not None and self._may_go(image, broker)
+        self._controller.run(
+            lambda image: heartbeat(image, self._settings, request, may_go=may_go),
+            lambda response: self._answer(request, response, done, may_go=may_go),
+            lambda error, _: done(BrokerHeartbeatResponse(error_code=error)),
+        )
+
+    def _answer(
+        self,
+        request: BrokerHeartbeatRequest,
+        response: BrokerHeartbeatResponse,
+        done: Callable[[BrokerHeartbeatResponse], object],
+        *,
+        may_go: bool,
+    ) -> None:
+        """The heartbeat's changes are in the metadata."""
+        image = self._controller.image
+        session = self._sessions.get(request.broker_id)
+        broker = image.brokers.get(request.broker_id)
+        if not may_go and broker is not None and broker.is_leaving and self._may_go(image, broker):
+            self.heartbeat(request, done)  # at once: everybody knows by now, or there is nobody else
+            return
+        if session is not None and not response.is_fenced:
+            self._arm()
+        done(response)
+
+    def _may_go(self, image: MetadataImage, broker: BrokerRegistration) -> bool:
+        """Whether all others that serve act on metadata in which this broker leads nothing any more."""
+        session = self._sessions.get(broker.broker_id)
+        if session is None or session.leaving_offset < 0:
+            return False
+        return all(
+            self._offset_of(other.broker_id) >= session.leaving_offset
+            for other in image.brokers.values()
+            if other.broker_id != broker.broker_id and other.is_active
+        )
+
+    def _offset_of(self, broker_id: int) -> int:
+        if self._is_alone and broker_id == self._settings.node_id:
+            return self._controller.image.offset
+        session = self._sessions.get(broker_id)
+        return -1 if session is None else session.metadata_offset
+
+    def _brokers_changed(self, image: MetadataImage, broker_ids: set[int]) -> None:
+        for broker_id in sorted(broker_ids):
+            broker, session = image.brokers.get(broker_id), self._sessions.get(broker_id)
+            if broker is not None and session is not None and session.broker_epoch == broker.broker_epoch:
+                session.leaves(broker, image)
+
+    # -- sessions
+
+    def _activity_changed(self, is_active: bool) -> None:
+        if is_active == self._is_active:
+            return
+        self._is_active = is_active
+        self._probes.stop_all()
+        self._sessions.clear()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if not is_active:
+            return
+        now = self._runtime.monotonic()
+        for broker in sorted(self._controller.image.brokers.values(), key=lambda each: each.broker_id):
+            if broker.fenced:
+                continue
+            session = _Session(broker.broker_id, broker.broker_epoch, now, heard=False)
+            session.leaves(broker, self._controller.image)
+            self._sessions[broker.broker_id] = session
+            if not self._links.get(broker.broker_id):
+                self._probes.begin(broker.broker_id)
+        self._arm()
+
+    def _take_in(self, broker_id: int, broker_epoch: int) -> _Session:
+        """Begin a session, unless this one is known."""
+        known = self._sessions.get(broker_id)
+        if known is not None and known.broker_epoch == broker_epoch:
+            self._contact(known)
+            return known
+        self._probes.stop(broker_id)
+        session = _Session(broker_id, broker_epoch, self._runtime.monotonic(), heard=True)
+        image = self._controller.image
+        if broker_id in image.brokers:
+            session.leaves(image.brokers[broker_id], image)
+        self._sessions[broker_id] = session
+        return session
+
+    def _contact(self, session: _Session) -> None:
+        session.last_contact = self._runtime.monotonic()
+        session.heard = True
+
+    def is_alive(self, broker_id: int) -> bool:
+        """Whether a broker of this id is known to live: it has spoken, not too long ago, and has not gone since. (A link
+        alone says nothing: it may be that of the process which asks to be registered.)"""
+        session = self._sessions.get(broker_id)
+        if session is None or not session.heard:
+            return False
+        return self._runtime.monotonic() - session.last_contact < self._timeout_s()
+
+    def _timeout_s(self) -> float:
+        return int(self._settings.value("broker.session.timeout.ms") or 9000) / 1000
+
+    def _arm(self) -> None:
+        """Look when the next session may end; not earlier, as a heartbeat moves it away."""
+        if self._sweep_timer is not None or not self._is_active:
+            return
+        ends = [
+            session.last_contact + self._timeout_s()
+            for session in self._sessions.values()
+            if self._is_serving(session) and not session.fencing
+        ]
+        if ends:
+            now = self._runtime.monotonic()
+            self._sweep_due = max(now, min(ends))
+            self._sweep_timer = self._runtime.call_later(self._sweep_due - now, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_timer = None
+        now = self._runtime.monotonic()
+        has_run = now - self._sweep_due <= LATE_S
+        for session in list(self._sessions.values()):
+            if not has_run:  # who did not listen can't say that nobody has spoken
+                session.last_contact = now
+            elif session.last_contact + self._timeout_s() <= now + 0.001:
+                self._fence(session, "nothing was heard of it for broker.session.timeout.ms")
+        self._arm()
+
+    def _is_serving(self, session: _Session) -> bool:
+        broker = self._controller.image.brokers.get(session.broker_id)
+        return (
+            broker is not None
+            and broker.broker_epoch == session.broker_epoch
+            and not broker.fenced
+            and not (self._is_alone and broker.broker_id == self._settings.node_id)
+        )
+
+    def _fence(self, session: _Session, reason: str) -> None:
+        if session.fencing or not self._is_serving(session):
+            return
+        session.fencing = True
+        self._probes.stop(session.broker_id)
+
+        def fenced(is_change: bool) -> None:
+            if self._sessions.get(session.broker_id) is session:
+                del self._sessions[session.broker_id]
+            if is_change:
+                log.warning("broker %d is fenced: %s", session.broker_id, reason)
+
+        def failed(_error: ErrorCode, message: str) -> None:
+            if self._is_active:
+                log.error("broker %d could not be fenced: %s", session.broker_id, message)
+            self._runtime.call_later(RETRY_S, again)  # perhaps refused at once, so not before
+
+        def again() -> None:
+            session.fencing = False
+            self._arm()
+
+        self._controller.run(
+            lambda image: fence(image, self._settings, session.broker_id, session.broker_epoch),
+            fenced,
+            failed,
+        )
+
+    # -- probes
+
+    def _probed_address(self, broker_id: int) -> tuple[str, int] | None:
+        """Where a broker that serves without a link listens for others."""
+        session = self._sessions.get(broker_id)
+        if session is None or not self._is_serving(session) or self._links.get(broker_id):
+            return None
+        if broker_id == self._settings.node_id:
+            return None
+        endpoints = self._controller.image.brokers[broker_id].endpoints
+        wanted = self._settings.value("inter.broker.listener.name")
+        chosen = [each for each in endpoints if each.name == wanted] or endpoints
+        return (chosen[0].host, chosen[0].port) if chosen and chosen[0].port else None
+
+    def _refused(self, broker_id: int) -> None:
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            self._fence(session, "its link closed, and nobody listens any more where it did")

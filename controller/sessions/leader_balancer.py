@@ -1,0 +1,98 @@
+"""What the active controller does about leaders without being asked: first replicas lead again (auto.leader.rebalance.enable),
+and partitions that nobody leads are looked at again, from time to time and when the configuration has changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from barnabas.controller.operations.elections import balance_leaders, elect_where_none_leads
+
+if TYPE_CHECKING:
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.controller.operations.settings import ControllerSettings
+    from barnabas.runtime.interface import Runtime, Timer
+    from barnabas.wire.errors import ErrorCode
+
+log = logging.getLogger("barnabas.controller")
+
+
+class LeaderUpkeep:
+    """Idle while this node's controller is not the active one. All calls on the loop's thread."""
+
+    def __init__(self, controller: Controller, settings: ControllerSettings, runtime: Runtime) -> None:
+        self._controller = controller
+        self._settings = settings
+        self._runtime = runtime
+        self._timers: dict[str, Timer] = {}
+
+    def start(self) -> None:
+        """Follow the controller: it may be active already."""
+        self._controller.on_activity(self._activity_changed)
+        self._controller.add_config_listener(self._configs_changed)
+        self._activity_changed(self._controller.is_active)
+
+    def close(self) -> None:
+        self._activity_changed(False)
+
+    def _activity_changed(self, is_active: bool) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if is_active:
+            self._later(self._balance_interval_s(), self._balance)
+            self._later(self._election_interval_s(), self._elect)
+
+    def _later(self, delay_s: float, task: Callable[[], object]) -> None:
+        self._timers[task.__name__] = self._runtime.call_later(delay_s, task)
+
+    def _balance_interval_s(self) -> float:
+        return float(self._settings.value("leader.imbalance.check.interval.seconds") or 300)
+
+    def _election_interval_s(self) -> float:
+        return float(self._settings.value("unclean.leader.election.interval.ms") or 300_000) / 1000
+
+    def _balance(self) -> None:
+        if not self._controller.is_active:
+            return
+        if self._settings.value("auto.leader.rebalance.enable") != "true":
+            self._later(self._balance_interval_s(), self._balance)
+            return
+
+        def balanced(is_more: bool) -> None:
+            self._later(0.0 if is_more else self._balance_interval_s(), self._balance)
+
+        self._controller.run(
+            lambda image: balance_leaders(image, self._settings), balanced, self._failed(self._balance)
+        )
+
+    def _elect(self) -> None:
+        if not self._controller.is_active:
+            return
+
+        def elected(count: int) -> None:
+            if count:
+                log.warning("%d partitions that nobody led have a leader now", count)
+            self._later(self._election_interval_s(), self._elect)
+
+        self._controller.run(
+            lambda image: elect_where_none_leads(image, self._settings), elected, self._failed(self._elect)
+        )
+
+    def _failed(self, task: Callable[[], object]) -> Callable[[ErrorCode, str], object]:
+        def failed(_error: ErrorCode, message: str) -> None:
+            if self._controller.is_active:
+                log.error("leaders could not be changed: %s", message)
+                self._later(self._election_interval_s(), task)
+
+        return failed
+
+    def _configs_changed(self, _image: MetadataImage, _resources: set[tuple[int, str]]) -> None:
+        """An election may be unclean from now on: soon, behind the change itself."""
+        if self._controller.is_active:
+            timer = self._timers.get(self._elect.__name__)
+            if timer is not None:
+                timer.cancel()
+            self._later(0.0, self._elect)

@@ -1,0 +1,64 @@
+"""The active controller's last act: another voter leads before this one goes, so that nobody is without a controller for as
+long as it takes to notice that one is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from barnabas.controller.link.links import Links
+    from barnabas.controller.raft.raft_log import RaftMetadataLog
+    from barnabas.runtime.interface import Runtime
+
+PATIENCE_S: Final = 0.5  # a stop is not held up for longer
+RETRY_S: Final = 0.01
+
+log = logging.getLogger("barnabas.controller")
+
+
+class HandOver:
+    """`done()` once, when another node is the active controller, or nobody can be in time; at once where this node is not."""
+
+    def __init__(
+        self, raft: RaftMetadataLog, links: Links, runtime: Runtime, done: Callable[[], object]
+    ) -> None:
+        self._raft = raft
+        self._links = links
+        self._runtime = runtime
+        self._done = done
+        self._deadline = runtime.monotonic() + PATIENCE_S
+        self._is_over = False
+
+    def begin(self) -> None:
+        if not self._raft.is_leader:
+            self._end()
+            return
+        self._links.leader.on_change(self._hear)
+        self._runtime.call_soon(
+            self._try
+        )  # the call may come from within a step of Raft's, which takes no other
+
+    def _hear(self, leader_id: int) -> None:
+        if leader_id not in (-1, self._links.identity.node_id):
+            log.info("node %d is the active controller now", leader_id)
+            self._end()
+
+    def _try(self) -> None:
+        """A voter that is on level is asked; none may be, while it is being told of what has just changed."""
+        if self._is_over:
+            return
+        is_late = self._runtime.monotonic() >= self._deadline
+        if is_late or not any(peer.identity.is_controller for peer in self._links.peers()):
+            log.info("no other controller takes over")
+            self._end()
+            return
+        self._raft.hand_over()
+        self._runtime.call_later(RETRY_S, self._try)
+
+    def _end(self) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._done()

@@ -1,0 +1,1 @@
+"""Files: the disk, which stay open, what is in memory, deletion."""

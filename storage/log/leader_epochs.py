@@ -1,0 +1,124 @@
+"""Which leader epoch began at which offset (KIP-101), kept in `leader-epoch-checkpoint`.
+
+The file is written without fsync as epochs begin, or soon after: a broker that leads a thousand partitions more from
+one moment to the next serves them first. It is synced with the batches (flusher.py). What lies beyond the
+recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet is nobody's loss.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.manager.checkpoints import CheckpointError, format_checkpoint, parse_checkpoint
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class LeaderEpochCache:
+    """Ascending (epoch, start offset) pairs."""
+
+    __slots__ = ("_disk", "_epochs", "_path", "_starts", "unsaved")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.unsaved = False  # whether the file lacks what `assign_unsaved` has taken
+
+    def load(self) -> bool:
+        """Read the file; empty when it is missing or damaged. Whether it could be read."""
+        self._epochs, self._starts = [], []
+        if not self._disk.exists(self._path):
+            return False
+        try:
+            for epoch, start in parse_checkpoint(self._disk.read_file(self._path)):
+                self._insert(int(epoch), int(start))
+        except (CheckpointError, ValueError):
+            self._epochs, self._starts = [], []
+            return False
+        return True
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    @property
+    def latest_epoch(self) -> int:
+        """-1 when no epoch has begun."""
+        return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """`epoch` begins at `start_offset`; nothing happens when it is not newer than the latest."""
+        if epoch > self.latest_epoch:
+            before = list(self._epochs), list(self._starts)
+            self._insert(epoch, start_offset)
+            try:
+                self.save()
+            except OSError:  # the next append tries again
+                self._epochs, self._starts = before
+                raise
+
+    def assign_unsaved(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, but the file is written by the `save` that follows."""
+        if epoch > self.latest_epoch:
+            self._insert(epoch, start_offset)
+            self.unsaved = True
+
+    def recover(self, epoch: int, start_offset: int) -> None:
+        """A batch of that epoch stands there, while a log is scanned: the caller saves at the end. What the file
+        said otherwise is older than the log."""
+        if epoch >= 0 and self.epoch_for_offset(start_offset) != epoch:
+            self._insert(epoch, start_offset)
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(largest epoch known up to `epoch`, offset where the next one began), (-1, -1) when undefined.
+
+        As Kafka's LeaderEpochFileCache.endOffsetFor.
+        """
+        if epoch == UNDEFINED_EPOCH:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self.latest_epoch:
+            return epoch, log_end_offset
+        higher = bisect_right(self._epochs, epoch)
+        if higher == len(self._epochs):
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch that `offset` was written in; -1 when unknown."""
+        index = bisect_right(self._starts, offset)
+        return self._epochs[index - 1] if index else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that begin at or beyond `end_offset`."""
+        if self._starts and self._starts[-1] >= end_offset >= 0:
+            while self._starts and self._starts[-1] >= end_offset:
+                self._starts.pop()
+                self._epochs.pop()
+            self.save()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget what lies below `start_offset`; the epoch that spans it then begins there."""
+        index = bisect_right(self._starts, start_offset)
+        if index and (index > 1 or self._starts[0] < start_offset):
+            del self._epochs[: index - 1], self._starts[: index - 1]
+            self._starts[0] = start_offset
+            self.save()
+
+    def clear(self) -> None:
+        self._epochs, self._starts = [], []
+
+    def save(self, *, sync: bool = False) -> None:
+        self._disk.write_file(self._path, format_checkpoint(self.entries), sync=sync)
+        self.unsaved = False
+
+    def _insert(self, epoch: int, start_offset: int) -> None:
+        # A leader that began and ended without a record leaves its start to its successor.
+        while self._starts and (self._starts[-1] >= start_offset or self._epochs[-1] >= epoch):
+            self._starts.pop()
+            self._epochs.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)

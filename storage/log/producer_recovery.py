@@ -1,0 +1,225 @@
+"""Knowing the producers again when a log is opened or cut back: the newest snapshot, then the batches behind it.
+
+A damaged snapshot is removed and the next older one tried; without any the log is read from its start. What
+has been recovered batch by batch is followed as it goes (`replay`), so nothing is read twice.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
+from barnabas.storage.segment.producer_snapshot import (
+    SNAPSHOT_SUFFIX,
+    CorruptSnapshot,
+    encode_snapshot,
+    read_snapshot,
+    snapshot_path,
+)
+from barnabas.storage.segment.segment import Segment
+from barnabas.storage.segment.transaction_index import (
+    TRANSACTION_INDEX_SUFFIX,
+    CorruptTransactionIndex,
+    TransactionIndex,
+)
+from barnabas.storage.segment.transaction_marker import MARKER_SIZE_MAX, find_marker
+from barnabas.wire.compression import Bytes
+from barnabas.wire.record_batch import BatchHeader, RecordBatchError
+
+logger = logging.getLogger("barnabas.storage")
+
+_SCAN_WINDOW = 1 << 16  # bytes read at a time in search of headers
+
+
+def _list_snapshots(names: Iterable[str]) -> list[int]:
+    stems = (name[: -len(SNAPSHOT_SUFFIX)] for name in names if name.endswith(SNAPSHOT_SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
+
+
+def _is_transaction_index(name: str) -> bool:
+    return name.endswith(TRANSACTION_INDEX_SUFFIX) and name[: -len(TRANSACTION_INDEX_SUFFIX)].isdecimal()
+
+
+class ProducerRecovery:
+    """The producers as of `offset`, brought forward step by step. OSError as the disk gives it."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        partition: str,
+        names: Collection[str],
+        log_start_offset: int,
+        *,
+        now_ms: int = 0,
+        expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    ) -> None:
+        """`names` are those in `directory`; `now_ms` 0 lets no producer expire."""
+        self.offset = -1
+        self.producers = ProducerStateManager(partition)
+        self.transaction_indexes: dict[int, TransactionIndex] = {}
+        self.snapshot_offset = -1  # of the one that was loaded, or where the log is known to begin
+        self._disk = disk
+        self._directory = directory
+        self._partition = partition
+        self._log_start_offset = log_start_offset
+        self._snapshots = _list_snapshots(names)
+        self._indexed = {int(name[:20]) for name in names if _is_transaction_index(name)}
+        self._now_ms = now_ms
+        self._expiration_ms = expiration_ms
+
+    def begin(self, recovery_point: int) -> None:
+        """After a crash: take the newest snapshot of what is known to have been synced, drop those beyond."""
+        self.drop_snapshots_beyond(recovery_point)
+        self._load_newest(recovery_point)
+
+    def take_transaction_index(self, segment: Segment) -> bool:
+        """Whether the segment's transaction index can be believed, or there is none; it is known then."""
+        if segment.base_offset not in self._indexed:
+            return True
+        index = TransactionIndex(self._disk, self._directory, segment.base_offset, None)
+        try:
+            if index.entries():
+                self.transaction_indexes[segment.base_offset] = index
+        except CorruptTransactionIndex as error:
+            logger.warning("%s is made anew: %s", index.path, error)
+            return False
+        return True
+
+    def go_back(self, offset: int) -> None:
+        """Forget what is known of `offset` and what follows; `advance` then begins with an older snapshot."""
+        self.drop_snapshots_beyond(offset)
+        if self.offset > offset:
+            self.offset = self.snapshot_offset = -1
+            self.producers.restore([], self._now_ms, self._expiration_ms)
+
+    def forget(self) -> None:
+        """The log begins anew, where nothing is known."""
+        self.go_back(-1)
+        self.transaction_indexes.clear()
+
+    def as_of(self, offset: int) -> ProducerRecovery:
+        """Another one, for the same log, that knows snapshots of at most `offset` alone."""
+        other = ProducerRecovery(self._disk, self._directory, self._partition, (), self._log_start_offset)
+        other._snapshots = [snapshot for snapshot in self._snapshots if snapshot <= offset]
+        return other
+
+    def drop_snapshots_beyond(self, offset: int) -> None:
+        """What they speak of is not in the log, or not for certain."""
+        self._drop(lambda snapshot: snapshot > offset)
+
+    def drop_snapshots_before(self, offset: int) -> None:
+        """What followed them has been removed: who believed them would miss sequences that were used since."""
+        self._drop(lambda snapshot: snapshot < offset)
+
+    def finish(self, segments: Sequence[Segment], end_offset: int) -> None:
+        """Be as of the log's end, with no file left that has no place in it."""
+        self.go_back(end_offset)
+        self.cut_transaction_index(segments[-1].base_offset, end_offset)
+        bases = {segment.base_offset for segment in segments}
+        for base in self.transaction_indexes.keys() - bases:
+            del self.transaction_indexes[base]
+        self._drop_strays(bases)
+        self.advance(segments, end_offset)
+
+    def advance(self, segments: Sequence[Segment], offset: int) -> None:
+        """Be as of `offset`, which the batches in `segments` reach."""
+        if self.offset >= offset:
+            return
+        self._load_newest(offset)
+        if self.offset < 0:
+            first = segments[0].base_offset if segments else offset
+            self.offset = self.snapshot_offset = min(offset, max(first, self._log_start_offset))
+        for index, segment in enumerate(segments):
+            if self.offset < offset and (
+                index + 1 == len(segments) or segments[index + 1].base_offset > self.offset
+            ):
+                self._scan(segment, offset)
+        self.offset = offset
+
+    def save(self) -> None:
+        """Have a snapshot of what is known now, for the next time."""
+        if self.offset not in self._snapshots:
+            content = encode_snapshot(self.producers.entries.values())
+            self._disk.write_file(snapshot_path(self._directory, self.offset), content, sync=False)
+            bisect.insort(self._snapshots, self.offset)
+
+    def reached(self, offset: int) -> None:
+        """Everything before `offset` has been replayed."""
+        self.offset = max(self.offset, offset)
+
+    def replay(self, segment: Segment, header: BatchHeader, batch: Bytes) -> None:
+        """The next batch of `segment`; it is known already when it lies before `offset`. Of a control batch
+        the whole is needed, of another only the header."""
+        if header.producer_id < 0 or header.last_offset < self.offset:
+            return
+        aborted = self.producers.replay(header, find_marker(batch) if header.is_control else None)
+        if aborted is None:
+            return
+        index = self.transaction_indexes.get(segment.base_offset)
+        if index is None:
+            index = TransactionIndex(self._disk, self._directory, segment.base_offset, ())
+            self.transaction_indexes[segment.base_offset] = index
+        if index.last_offset < aborted.last_offset:  # else it has been there all the time
+            index.append(aborted)
+
+    def cut_transaction_index(self, base_offset: int, offset: int) -> None:
+        """Forget the transactions of that segment which end at `offset` or later."""
+        index = self.transaction_indexes.get(base_offset)
+        if index is not None and index.last_offset >= offset:
+            kept = [transaction for transaction in index.entries() if transaction.last_offset < offset]
+            self.transaction_indexes[base_offset] = TransactionIndex(
+                self._disk, self._directory, base_offset, kept
+            )
+
+    # --- inside
+
+    def _drop_strays(self, bases: Collection[int]) -> None:
+        """Keep those that belong to a segment, and the newest behind the last segment's, as Kafka."""
+        newest = self._snapshots[-1] if self._snapshots else -1
+        last_base = max(bases)
+        self._drop(lambda snapshot: snapshot not in bases and not snapshot == newest > last_base)
+
+    def _load_newest(self, limit: int) -> None:
+        """The newest snapshot of at most `limit`, when it is newer than what is known."""
+        for snapshot in self._snapshots[::-1]:
+            if snapshot <= self.offset:
+                return
+            if snapshot > limit:
+                continue
+            try:
+                entries = read_snapshot(self._disk, self._directory, snapshot)
+            except (CorruptSnapshot, OSError) as error:
+                logger.warning(
+                    "%s: the snapshot of offset %d is dropped: %s", self._directory, snapshot, error
+                )
+                self._remove(snapshot)
+                continue
+            self.producers.restore(entries, self._now_ms, self._expiration_ms)
+            self.offset = self.snapshot_offset = snapshot
+            return
+
+    def _scan(self, segment: Segment, offset: int) -> None:
+        """Replay what stands in `segment` from the offset that is known to `offset`."""
+        position = segment.index_position(self.offset)
+        try:
+            for at, header in segment.headers(position, _SCAN_WINDOW):
+                if header.base_offset >= offset:
+                    return
+                batch = b""
+                if header.is_control:
+                    batch = segment.open_for_read().pread(min(header.size, MARKER_SIZE_MAX), at)
+                self.replay(segment, header, batch)
+        except RecordBatchError as error:  # readers are told; the log opens all the same, as far as it can be
+            logger.warning("%s: producers behind damage are not known: %s", segment.path, error)
+
+    def _drop(self, unwanted: Callable[[int], bool]) -> None:
+        for snapshot in [snapshot for snapshot in self._snapshots if unwanted(snapshot)]:
+            self._remove(snapshot)
+
+    def _remove(self, snapshot: int) -> None:
+        self._disk.remove(snapshot_path(self._directory, snapshot))
+        self._snapshots.remove(snapshot)

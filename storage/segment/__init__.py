@@ -1,0 +1,1 @@
+"""One segment: its records, indexes and snapshots, in Kafka's formats."""

@@ -1,0 +1,160 @@
+"""A segment's aborted transactions in Kafka's `.txnindex` format, for readers who want committed records only.
+
+One entry of 34 bytes for each ABORT marker in the segment, in the order of the markers, big-endian:
+
+    version i16 = 0 | producer id i64 | first offset i64 | last offset (the marker's) i64 | last stable offset i64
+
+The last is where the log became stable when the marker was written: an entry behind one whose last stable
+offset is at least X speaks only of offsets from X on, so a search ends there. There is no file without an
+entry. As with the other indexes, the active segment's entries live in memory and reach the disk when it is
+rolled or closed, since a crash makes them be rebuilt from the markers; an older segment's are read where they
+lie.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable
+
+import msgspec
+
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.segment.segment import Segment
+from barnabas.wire.compression import Bytes
+
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+TRANSACTION_INDEX_VERSION = 0
+
+_ENTRY = struct.Struct(">hqqqq")
+_LAST_OFFSET = struct.Struct(">q")
+_LAST_OFFSET_AT = 18
+
+
+class CorruptTransactionIndex(ValueError):
+    """Not whole entries of this version, or entries of offsets before the segment."""
+
+
+class AbortedTransaction(msgspec.Struct, frozen=True, gc=False):
+    """One entry. Offsets of the first batch, of the marker, and the log's last stable offset behind it."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def transaction_index_path(directory: str, base_offset: int) -> str:
+    return f"{directory}/{base_offset:020d}{TRANSACTION_INDEX_SUFFIX}"
+
+
+def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The file's content."""
+    return b"".join(
+        _ENTRY.pack(
+            TRANSACTION_INDEX_VERSION,
+            transaction.producer_id,
+            transaction.first_offset,
+            transaction.last_offset,
+            transaction.last_stable_offset,
+        )
+        for transaction in transactions
+    )
+
+
+def decode_transactions(content: Bytes, base_offset: int) -> list[AbortedTransaction]:
+    """Every entry of the segment at `base_offset`. Raises CorruptTransactionIndex."""
+    if len(content) % _ENTRY.size:
+        raise CorruptTransactionIndex(f"{len(content)} bytes are no whole entries")
+    transactions = []
+    for version, *fields in _ENTRY.iter_unpack(content):
+        if version != TRANSACTION_INDEX_VERSION:
+            raise CorruptTransactionIndex(f"unknown version {version}")
+        transaction = AbortedTransaction(*fields)
+        if transaction.last_offset < base_offset:
+            raise CorruptTransactionIndex(
+                f"a transaction that ends at {transaction.last_offset}, before the segment"
+            )
+        transactions.append(transaction)
+    return transactions
+
+
+class TransactionIndex:
+    """The aborted transactions of one segment. OSError as the disk gives it."""
+
+    __slots__ = ("_content", "_disk", "base_offset", "path", "unsaved")
+
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, entries: Iterable[AbortedTransaction] | None
+    ) -> None:
+        """`entries` None: they lie on the disk."""
+        self._disk = disk
+        self.path = transaction_index_path(directory, base_offset)
+        self.base_offset = base_offset
+        self._content: bytearray | None = None if entries is None else bytearray(encode_transactions(entries))
+        self.unsaved = entries is not None
+
+    @classmethod
+    def of_swapped(cls, disk: Disk, directory: str, segment: Segment) -> TransactionIndex | None:
+        """Of a segment whose files have not their final names yet; None when it has none."""
+        (path,) = (path for path in segment.files if TRANSACTION_INDEX_SUFFIX in path)
+        try:
+            content = disk.read_file(path)
+        except FileNotFoundError:
+            return None
+        index = cls(disk, directory, segment.base_offset, None)
+        index._content = bytearray(content)
+        return index
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Its marker now stands in the segment, behind those of all others."""
+        if self._content is None:
+            self._content = bytearray(self._disk.read_file(self.path))
+        self._content += encode_transactions((transaction,))
+        self.unsaved = True
+
+    def entries(self) -> list[AbortedTransaction]:
+        """Every entry. Raises CorruptTransactionIndex."""
+        return decode_transactions(self._bytes(), self.base_offset)
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last marker; -1 when there is none."""
+        content = self._bytes()
+        if len(content) < _ENTRY.size:
+            return -1
+        offset: int = _LAST_OFFSET.unpack_from(content, len(content) - _ENTRY.size + _LAST_OFFSET_AT)[0]
+        return offset
+
+    def collect(self, start: int, end: int, found: list[AbortedTransaction]) -> bool:
+        """Add the transactions with records in [start, end); True when no later segment can have more."""
+        content = self._bytes()
+        count = len(content) // _ENTRY.size
+
+        def last_offset(index: int) -> int:
+            offset: int = _LAST_OFFSET.unpack_from(content, index * _ENTRY.size + _LAST_OFFSET_AT)[0]
+            return offset
+
+        first = bisect_left(range(count), start, key=last_offset)
+        for index in range(first, count):
+            _, *fields = _ENTRY.unpack_from(content, index * _ENTRY.size)
+            transaction = AbortedTransaction(*fields)
+            if transaction.first_offset < end:
+                found.append(transaction)
+            if transaction.last_stable_offset >= end:
+                return True
+        return False
+
+    def save(self, *, sync: bool = False) -> None:
+        """Write the entries to the file, whole. OSError leaves them in memory."""
+        if self.unsaved and self._content is not None:
+            self._disk.write_file(self.path, bytes(self._content), sync=sync)
+            self.unsaved = False
+
+    def unload(self) -> None:
+        """Give the memory back, unless it is the only place that has the entries."""
+        if not self.unsaved:
+            self._content = None
+
+    def _bytes(self) -> Bytes:
+        return self._content if self._content is not None else self._disk.read_file(self.path)
