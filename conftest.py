@@ -1,17 +1,22 @@
 """For all tests: a property is never refused because the machine was busy, and which nats-servers there are.
 
 Tests marked `every_nats_server` run once with each nats-server that is installed, the others with the default one
-(barnabas/testing/nats_server.py).
+(compat_tests/harness/nats_server.py).
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from barnabas.testing.nats_server import default_executable, installed_executables
+_ROOT = Path(__file__).resolve().parent
+if str(_ROOT) not in sys.path:
+    sys.path.append(str(_ROOT))  # appended: nothing installed may be shadowed by a folder of the repository
+
+from compat_tests.harness.nats_server import default_executable, installed_executables  # noqa: E402 - found by the path above
 
 settings.register_profile("barnabas", deadline=None)
 settings.load_profile("barnabas")

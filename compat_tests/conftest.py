@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,22 +14,18 @@ from typing import Any
 
 import pytest
 
-_ROOT = Path(__file__).resolve().parents[1]
-if str(_ROOT) not in sys.path:
-    sys.path.append(str(_ROOT))  # appended: nothing installed may be shadowed by a folder of the repository
-
-from compat_tests.harness.apache_broker import ApacheBroker  # noqa: E402
-from compat_tests.harness.barnabas_broker import BarnabasBroker  # noqa: E402
-from compat_tests.harness.broker import Broker, ExternalBroker  # noqa: E402
-from compat_tests.harness.cluster import THREE, Cluster  # noqa: E402
-from compat_tests.harness.fixture_types import (  # noqa: E402
+from compat_tests.harness.apache_broker import ApacheBroker
+from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.broker import Broker, ExternalBroker
+from compat_tests.harness.cluster import THREE, Cluster
+from compat_tests.harness.fixture_types import (
     BrokerFactory,
     ClusterFactory,
     TopicFactory,
 )
-from compat_tests.harness.java_tools import JavaTools  # noqa: E402
-from compat_tests.harness.metrics import LISTENER  # noqa: E402
-from compat_tests.harness.nats_server import NatsServer, NatsServerFactory  # noqa: E402
+from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.metrics import LISTENER
+from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 
 MEASURES_STALLS = "BARNABAS_CHAOS_ROUNDS" in os.environ  # `make chaos`
 # what the shared broker adds to the defaults: sessions short enough to watch them expire

@@ -23,7 +23,6 @@ from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk.disk import RealDisk
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records
 from compat_tests.harness.apache_broker import ApacheBroker
@@ -31,6 +30,7 @@ from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry,
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.raw import RawConnection, produce
 from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.virtual.runtime import VirtualRuntime
 
 pytestmark = pytest.mark.barnabas_only  # it starts both brokers' cleaners itself
 

@@ -2,7 +2,7 @@
 
 Nothing below the composition root imports `time`, `random`, `threading` or `asyncio` (ruff TID251 keeps
 them out), so the same code runs for real (barnabas/runtime/asyncio_runtime.py), under a virtual clock
-(barnabas/testing/virtual_runtime.py) and, later, under a simulator that owns the order of events.
+(compat_tests/virtual/runtime.py) and, later, under a simulator that owns the order of events.
 
 The interface sits in storage because that is the lowest layer with need of a clock; wire has none.
 """

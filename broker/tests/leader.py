@@ -19,7 +19,6 @@ from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.storage.disk.disk import Disk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -43,6 +42,7 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)

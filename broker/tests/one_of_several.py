@@ -17,11 +17,11 @@ from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import PENDING, REGISTRATIONS
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.metadata_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord
 from barnabas.wire.registry import request_type, response_type
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)

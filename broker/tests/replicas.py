@@ -19,9 +19,6 @@ from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.storage.log.log import Log
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.tests.crash_model import read_all
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import VirtualWorld
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import (
     BrokerEndpoint,
@@ -31,6 +28,9 @@ from barnabas.wire.messages.metadata_records import (
 )
 from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import decode_records
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.world import VirtualWorld
 
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)

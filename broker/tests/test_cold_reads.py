@@ -20,7 +20,6 @@ import pytest
 from barnabas.storage.disk import page_cache
 from barnabas.storage.disk.disk import File, RealDisk, RealFile
 from barnabas.testing.raw_client import RawClient
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (
@@ -30,6 +29,7 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.threaded_node import ThreadedNode
 
 PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS = 0, 1, 2, 19
 FIRST_TIMESTAMP = 1_700_000_000_000

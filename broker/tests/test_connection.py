@@ -20,7 +20,6 @@ from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.runtime.repeated_warnings import REASONS_MAX
 from barnabas.testing import Broker
 from barnabas.testing.raw_client import RawClient
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (
@@ -30,6 +29,7 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.threaded_node import ThreadedNode
 
 PRODUCE, FETCH, LIST_OFFSETS, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 18, 19
 TOPIC = "connections"

@@ -18,8 +18,8 @@ from barnabas.broker.network.connection_limits import WAITING_MAX, ConnectionLim
 from barnabas.broker.network.receive_memory import KEPT_BYTES_MAX, RequestMemory
 from barnabas.runtime.asyncio_runtime import bind_socket
 from barnabas.testing.raw_client import RawClient
-from barnabas.testing.threaded_node import ThreadedNode
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.harness.threaded_node import ThreadedNode
+from compat_tests.virtual.runtime import VirtualRuntime
 
 API_VERSIONS = 18
 ASK = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)

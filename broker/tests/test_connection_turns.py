@@ -13,7 +13,7 @@ import pytest
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.network.connection import TURN_LOOK_BYTES, TURN_S, Connection, Connections
 from barnabas.broker.requests.registry import PENDING, Outcome
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 REQUEST = struct.pack(">ihhi", 20, 18, 0, 7) + bytes(12)
 REQUESTS = 2000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import VirtualWorld
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.world import VirtualWorld
 
 VOTERS = ",".join(f"{node_id}@n{node_id}:9093" for node_id in (1, 2, 3))
 

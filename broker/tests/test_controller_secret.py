@@ -10,7 +10,7 @@ from barnabas.broker.cluster.controller_secret import check_secret, inter_broker
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.controller.config.validators import ConfigError
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 SECRET = b"0123456789abcdef"
 

@@ -20,10 +20,10 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC = "__consumer_offsets"
 TOPIC_ID = b"offsets".ljust(16)

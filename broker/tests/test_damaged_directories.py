@@ -18,10 +18,10 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 BATCH = build_batch([Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v")])
 CONFIG = LogConfig.from_properties({"message.timestamp.before.max.ms": str(1 << 60)})

@@ -11,7 +11,7 @@ from barnabas.controller.link.messages import Voter
 from barnabas.controller.link.quorum_state import FORMED, QuorumState, write_quorum_state
 from barnabas.storage.manager.directory import decode_uuid
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 METADATA = "/d/__cluster_metadata-0/barnabas"
 SETTINGS = [

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from barnabas.broker.partitions.log_directories import Directories
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsResponse
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC, HERE, THERE = (name.ljust(16) for name in (b"topic", b"here", b"there"))
 

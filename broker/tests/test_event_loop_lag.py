@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from barnabas.broker.metrics.event_loop_lag import STALL_S, EventLoopLag
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 def test_a_turn_that_takes_long_is_seen_and_counted() -> None:

@@ -19,7 +19,6 @@ from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
 from barnabas.storage.errors import WouldWait
 from barnabas.storage.log.reader import ReadableLog
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -29,6 +28,7 @@ from barnabas.wire.messages.delete_records import (
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 PRODUCE, FETCH, CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS = 0, 1, 19, 20, 21
 VERSION = 12

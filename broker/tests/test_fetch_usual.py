@@ -18,7 +18,6 @@ from barnabas.broker.node import Node
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
 from barnabas.storage.disk.disk import FileRegion
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages.fetch import (
     FETCH_REQUEST,
@@ -31,6 +30,7 @@ from barnabas.wire.messages.fetch import (
 )
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 VERSIONS = range(12, 19)
 LONG_NAME = "n" * 140

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.storage.disk.disk import RealDisk
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from compat_tests.harness.threaded_node import ThreadedNode
 
 CREATE_TOPICS = 19
 

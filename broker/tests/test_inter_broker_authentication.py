@@ -27,7 +27,6 @@ from barnabas.broker.tests.replicas import Replicas
 from barnabas.controller.link.auth import INTER_BROKER_LISTENER, seals
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from barnabas.wire.messages.list_offsets import (
@@ -43,6 +42,7 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
 from barnabas.wire.messages.sasl_authenticate import SASL_AUTHENTICATE_RESPONSE, SaslAuthenticateRequest
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.schema_parser import parse_file
+from compat_tests.virtual.runtime import VirtualRuntime
 
 SECRET = b"a secret that all nodes have"
 FOLLOWER, LEADER = 2, 1

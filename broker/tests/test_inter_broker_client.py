@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.cluster.peer_client import BACKOFF_MAX_S, InterBrokerClient
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.fetch import (
     FETCH_RESPONSE,
     FetchableTopicResponse,
@@ -20,6 +19,7 @@ from barnabas.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from compat_tests.virtual.runtime import VirtualRuntime
 
 VERSION = 18
 LIMIT = 5_000_000

@@ -19,13 +19,13 @@ from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.test_produce_line import Client
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.threaded_node import ThreadedNode
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.threaded_node import ThreadedNode
+from compat_tests.virtual.runtime import VirtualRuntime
 
 PRODUCE, DESCRIBE_GROUPS, CREATE_TOPICS = 0, 15, 19
 

@@ -12,11 +12,11 @@ from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.storage.manager.directory import encode_uuid
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import BrokerRegistrationResponse
 from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from compat_tests.virtual.runtime import VirtualRuntime
 
 INTERVAL_S = 2.0
 SESSION_S = 9.0

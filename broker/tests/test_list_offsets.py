@@ -15,12 +15,12 @@ from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
 from barnabas.broker.requests.services import LOOKUPS_AT_ONCE
 from barnabas.storage.log import timestamps
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import record_heads
 from barnabas.wire.registry import response_type
+from compat_tests.virtual.runtime import VirtualRuntime
 
 LIST_OFFSETS, CREATE_TOPICS = 2, 19
 MAX_TIMESTAMP = -3

@@ -12,9 +12,9 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.directory import decode_uuid
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = b"t".ljust(16)
 CONFIG = LogConfig.from_properties({"message.timestamp.before.max.ms": str(1 << 60)})

@@ -16,8 +16,8 @@ from barnabas.controller.metadata.image import PartitionState
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.runtime.work_queue import WorkQueue
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
+from compat_tests.virtual.runtime import VirtualRuntime
 
 BROKER_RESOURCE, SET = 4, 0
 BYTES_PER_PARTITION_MAX = 4096

@@ -17,7 +17,6 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import find_coordinator as fc
@@ -30,6 +29,7 @@ from barnabas.wire.messages.produce import (
 )
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.record_batch import HEADER_SIZE, Record, assemble_batch, build_batch, read_header
+from compat_tests.virtual.runtime import VirtualRuntime
 
 NOW = 1_700_000_000_000
 VERSIONS = range(9, 14)

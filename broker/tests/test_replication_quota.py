@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.broker.partitions.replication_quota import NO_LIMIT, ReplicationQuota, throttled_partitions
 from barnabas.broker.tests.replicas import Replicas
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 @pytest.mark.parametrize(

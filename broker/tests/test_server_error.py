@@ -10,7 +10,6 @@ import pytest
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.testing import Broker
 from barnabas.testing.raw_client import RawClient
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CREATE_TOPICS_RESPONSE,
@@ -25,6 +24,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from barnabas.wire.primitives import MAX_ERROR_MESSAGE_CHARACTERS, EncodeError
+from compat_tests.harness.threaded_node import ThreadedNode
 
 CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS = 19, 44
 LONGEST = "é" * 16_383  # 32,766 bytes

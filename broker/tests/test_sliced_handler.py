@@ -18,7 +18,6 @@ from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTR
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.controller.operations.topics import TOO_MANY_PARTITIONS
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import alter_configs as ac
 from barnabas.wire.messages import alter_partition_reassignments as ap
@@ -44,6 +43,7 @@ from barnabas.wire.messages import offset_fetch as of
 from barnabas.wire.messages import offset_for_leader_epoch as ofe
 from barnabas.wire.messages import update_features as uf
 from barnabas.wire.registry import response_type
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC = 2
 TICK_S = 0.0001  # so that a slice of 2 ms ends after 20 parts

@@ -18,13 +18,13 @@ import pytest
 from barnabas.storage.disk.disk import File, RealDisk, RealFile
 from barnabas.storage.log import write_pressure
 from barnabas.testing.raw_client import RawClient
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.compression import Bytes
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.threaded_node import ThreadedNode
 
 PRODUCE, FETCH, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 19, 20
 LARGE_BYTES = 140_000

@@ -13,7 +13,6 @@ from barnabas.broker.cluster.controller_channel import ToController
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.requests.api_index import SERVED
 from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import (
@@ -21,6 +20,7 @@ from barnabas.wire.messages.broker_registration import (
     BrokerRegistrationResponse,
 )
 from barnabas.wire.registry import request_type, response_type
+from compat_tests.virtual.runtime import VirtualRuntime
 
 HEARTBEAT, REGISTRATION = 63, 62
 

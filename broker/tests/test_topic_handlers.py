@@ -17,7 +17,6 @@ from barnabas.broker.node import Node
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.refused_transactions import MOST_NAMED
 from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_partition_reassignments as pr
 from barnabas.wire.messages import create_partitions as cp
@@ -32,6 +31,7 @@ from barnabas.wire.messages import incremental_alter_configs as iac
 from barnabas.wire.messages import init_producer_id as ipi
 from barnabas.wire.messages import metadata as md
 from barnabas.wire.registry import request_type, response_type
+from compat_tests.virtual.runtime import VirtualRuntime
 
 UNKNOWN_ID = bytes(range(16))
 

@@ -8,9 +8,9 @@ from functools import partial
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import VirtualWorld
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.world import VirtualWorld
 
 NODE_IDS = (1, 2, 3)
 

@@ -15,13 +15,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from barnabas.testing.nats_server import NatsServer
 from compat_tests.bench import nats_loads
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.nats_system import System
 from compat_tests.bench.report import cell, markdown
 from compat_tests.bench.workloads import Measures
 from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.streams import Streams
 
 _RATE = "messages/s"

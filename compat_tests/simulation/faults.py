@@ -12,9 +12,9 @@ import dataclasses
 import random
 from collections.abc import Callable
 
-from barnabas.testing.virtual_network import VirtualNetwork
 from compat_tests.simulation.history import History
 from compat_tests.simulation.nodes import SimulatedNode
+from compat_tests.virtual.network import VirtualNetwork
 
 FAR_AHEAD_MS = 400 * 86_400_000
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
 
 HOST, PORT = "nats", 4222
 _INFO = {

@@ -17,8 +17,8 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.storage.errors import LogDirectoryError
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
 
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 DATA = "/var/data"

@@ -19,9 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import Process, VirtualWorld
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import Admin
 from compat_tests.simulation.config_changers import ConfigChanger
@@ -37,6 +34,9 @@ from compat_tests.simulation.tasks import Task
 from compat_tests.simulation.tuning import small
 from compat_tests.simulation.watch import Watch
 from compat_tests.simulation.wire_client import Client
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.world import Process, VirtualWorld
 
 TURN_S = 0.1  # of processor time: DESIGN.md's bound, which is reported
 MARK_S = 0.01

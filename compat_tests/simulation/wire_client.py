@@ -11,12 +11,12 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponseTopic
 from barnabas.wire.registry import request_type, response_type
 from compat_tests.simulation.tasks import Result, sleep, within
+from compat_tests.virtual.runtime import VirtualRuntime
 
 METADATA, METADATA_VERSION = 3, 13
 Address = tuple[str, int]

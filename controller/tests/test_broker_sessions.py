@@ -14,7 +14,6 @@ from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.topics import NewTopic, create_topics
 from barnabas.controller.sessions.broker_sessions import RETRY_S, BrokerSessions
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import (
@@ -24,6 +23,7 @@ from barnabas.wire.messages.broker_registration import (
     Listener,
 )
 from barnabas.wire.messages.metadata_records import ClearElrRecord, FeatureLevelRecord
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class Settings:

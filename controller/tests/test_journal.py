@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_log import JOURNAL, SNAPSHOT, LocalMetadataLog
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 DIRECTORY = "/metadata"
 JOURNAL_PATH, SNAPSHOT_PATH = f"{DIRECTORY}/{JOURNAL}", f"{DIRECTORY}/{SNAPSHOT}"

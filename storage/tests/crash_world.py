@@ -13,7 +13,7 @@ from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.tests.crash_model import Model, tree
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 DATA = "/var/data"
 PRODUCERS = 3

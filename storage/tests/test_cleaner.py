@@ -17,10 +17,10 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records, read_header
+from compat_tests.virtual.runtime import VirtualRuntime
 
 BACKOFF_S = 15
 COMPACT = frozenset({"compact"})

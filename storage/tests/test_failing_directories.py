@@ -20,8 +20,8 @@ from barnabas.storage.manager.directory import (
 )
 from barnabas.storage.manager.manager import LogManager, LogManagerSettings
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = bytes(range(1, 17))
 CONFIG = LogConfig(segment_bytes=300, retention_ms=-1)

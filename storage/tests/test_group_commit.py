@@ -13,7 +13,7 @@ from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class SlowThreads(VirtualRuntime):

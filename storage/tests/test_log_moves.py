@@ -14,8 +14,8 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = bytes(range(1, 17))
 CONFIG = LogConfig(segment_bytes=300, file_delete_delay_ms=1000, index_interval_bytes=1, retention_ms=-1)

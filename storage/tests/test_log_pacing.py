@@ -13,7 +13,7 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.pacing import BACKLOG_BYTES, LARGE_APPEND_BYTES
 from barnabas.storage.log.write_pressure import SLOW_WRITE_S, WritePressure
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 LARGE = 1 << 20
 

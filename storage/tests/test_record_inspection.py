@@ -12,7 +12,6 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log import validation
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.validation import Inspected, RecordsUnread
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -24,6 +23,7 @@ from barnabas.wire.record_batch import (
     read_header,
 )
 from barnabas.wire.records import record_heads
+from compat_tests.virtual.runtime import VirtualRuntime
 
 COMPACT: dict[str, Any] = {"cleanup_policy": frozenset({"compact"})}
 READS_ALL: list[dict[str, Any]] = [

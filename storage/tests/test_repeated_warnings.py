@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from barnabas.runtime.repeated_warnings import INTERVAL_S, PEERS_MAX, REASONS_MAX, RepeatedWarnings
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class World:

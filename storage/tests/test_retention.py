@@ -18,7 +18,7 @@ from barnabas.storage.manager.manager import LogManager, LogManagerSettings
 from barnabas.storage.manager.retention import SEGMENTS_PER_STEP, RetentionPass, enforce_retention
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.wall_clock import WallClock
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 HOUR = 3_600_000
 TOPIC_ID = bytes(range(1, 17))

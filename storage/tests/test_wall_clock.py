@@ -10,7 +10,7 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager, LogManagerSettings
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.wall_clock import TOLERANCE_MS, WallClock
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 DAY_MS = 86_400_000
 AHEAD_MS = 400 * DAY_MS

@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.nats.tests.client_world import ClientWorld
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
 from barnabas.nats.cluster.positions import Position, Positions
 from barnabas.nats.reverse.carrier import ReverseBinding
-from barnabas.testing.nats_server import NatsServer
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.nats_server import NatsServer
+from compat_tests.harness.threaded_node import ThreadedNode
 
 T = TypeVar("T")
 CREATE_TOPICS = 19

@@ -20,11 +20,11 @@ from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.nats_server import NatsServer
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record
 from barnabas.wire.records import decode_records
+from compat_tests.harness.nats_server import NatsServer
+from compat_tests.virtual.runtime import VirtualRuntime
 
 T = TypeVar("T")
 TOPIC_ID = b"t".ljust(16)

@@ -24,8 +24,8 @@ from barnabas.nats.client.errors import (
     RequestTimedOut,
 )
 from barnabas.nats.tests.client_world import ClientWorld, flushed, into, outcome, settled, until
-from barnabas.testing.nats_server import NatsServer
 from barnabas.testing.ports import free_port
+from compat_tests.harness.nats_server import NatsServer
 
 BLOCK = b"NATS/1.0\r\nA: 1\r\na: 2\r\nA: \xff\r\n\r\n"
 QUIET: Any = {"allow_reconnect": False, "error_cb": None}

@@ -9,7 +9,7 @@ import pytest
 from barnabas.nats import connections as connections_module
 from barnabas.nats.connections import NatsConnections
 from barnabas.nats.tests.client_world import ClientWorld, into, settings, until
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 
 def test_a_binding_that_fails_costs_the_others_nothing(

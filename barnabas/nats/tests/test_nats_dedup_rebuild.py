@@ -14,9 +14,9 @@ from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.test_coordinator_log import Ticking, World
 from barnabas.nats.ingest.dedup import DedupWindow, kept_id
 from barnabas.nats.ingest.dedup_rebuild import DedupRebuild, RebuildQueue
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 WINDOW_MS = 60_000
 

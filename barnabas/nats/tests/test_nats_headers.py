@@ -16,7 +16,7 @@ from barnabas.nats.client.headers import (
     read_status,
 )
 from barnabas.nats.tests.header_blocks import format_headers
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 no_line_end = st.binary(max_size=40).filter(lambda text: b"\r\n" not in text)
 names = no_line_end.filter(lambda name: b":" not in name)

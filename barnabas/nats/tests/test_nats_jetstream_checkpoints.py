@@ -11,10 +11,10 @@ from barnabas.broker.tests.test_coordinator_log import World
 from barnabas.nats.cluster.positions import Position, Positions
 from barnabas.nats.jetstream.checkpoint import Checkpoint, Checkpoints
 from barnabas.nats.jetstream.steps import Answer, Steps
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.primitives import uuid_to_string
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.threaded_node import ThreadedNode
 
 CREATE_TOPICS = 19
 

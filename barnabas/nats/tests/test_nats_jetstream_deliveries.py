@@ -8,7 +8,7 @@ from typing import Any, cast
 from barnabas.nats.client.errors import NatsError, NotConnected
 from barnabas.nats.jetstream.acks import ACK, IN_PROGRESS, NAK, TERM
 from barnabas.nats.jetstream.deliveries import CONFIRM_EVERY_S, REMEMBERED, Deliveries
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class Server:

@@ -24,7 +24,7 @@ from barnabas.nats.jetstream.durable import durable_name, open_durable
 from barnabas.nats.jetstream.setup import Blocked, Consumer, find_stream
 from barnabas.nats.jetstream.steps import Answer, Steps
 from barnabas.nats.tests.stream_world import StreamWorld, binding
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 NAMED = {"nats_delivery": "at-least-once", "nats_durable": "taker"}
 

@@ -17,8 +17,8 @@ from nats.js.api import StreamSource
 from barnabas.controller.nats.binding import read_binding
 from barnabas.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
 from barnabas.nats.tests.stream_world import StreamWorld, binding
-from barnabas.testing.nats_server import NatsServer
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.nats_server import NatsServer
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from barnabas.nats.cluster.foreign import ForeignProducer
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.nats.tests.stream_world import StreamWorld, binding
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 
 @pytest.fixture

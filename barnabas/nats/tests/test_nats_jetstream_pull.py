@@ -15,7 +15,7 @@ from barnabas.nats.jetstream.pull import (
     Puller,
     PullLimits,
 )
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOO_LARGE = b"409 Message Size Exceeds MaxBytes"
 

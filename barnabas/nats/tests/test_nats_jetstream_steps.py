@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.nats.jetstream.steps import Answer, Steps, in_thread, pause
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class Waits:

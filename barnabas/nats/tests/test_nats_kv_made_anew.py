@@ -15,10 +15,10 @@ from barnabas.nats.kv.made_anew import bury_old_keys
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder
 from barnabas.nats.records.parts import header_parts, sized
 from barnabas.nats.tests.stream_world import StreamWorld
-from barnabas.testing.nats_server import NatsServer
 from barnabas.wire.compression import Codec
 from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import Record, build_batch, read_header, seal_batch
+from compat_tests.harness.nats_server import NatsServer
 
 KEYS = 3000
 CREATED_NS = 1_700_000_000_000_000_000

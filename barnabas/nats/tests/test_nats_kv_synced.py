@@ -28,8 +28,8 @@ from barnabas.nats.reverse.partition import PartitionPublisher
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
+from compat_tests.virtual.runtime import VirtualRuntime
 
 EXPECTED = b"Nats-Expected-Last-Subject-Sequence"
 

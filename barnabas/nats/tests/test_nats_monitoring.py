@@ -13,7 +13,7 @@ from barnabas.nats.client.connection_settings import parse_monitoring_url
 from barnabas.nats.client.errors import NatsSettingsError
 from barnabas.nats.monitoring import ANSWER_BYTES_MAX, HttpGet, Monitoring
 from barnabas.nats.tests.client_world import ClientWorld, flushed, outcome, until
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 
 def test_urls() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from barnabas.nats.core.overflow import OTHERS_WAIT_S, SLOW_FOR_S, Overflow
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class Connection:

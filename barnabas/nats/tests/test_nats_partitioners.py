@@ -21,7 +21,7 @@ from barnabas.nats.records.partitioners import (
     positive_murmur2,
     requested_partition,
 )
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,10 @@ from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.nats.cluster import positions as positions_module
 from barnabas.nats.cluster.positions import Position, Positions
-from barnabas.testing.threaded_node import ThreadedNode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord
+from compat_tests.harness.threaded_node import ThreadedNode
 
 CREATE_TOPICS = 19
 OFFSETS_TOPIC_ID = b"offsets-elsewhere"[:16]

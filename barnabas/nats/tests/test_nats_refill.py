@@ -15,7 +15,7 @@ from barnabas.nats.core.refill import WAIT_S, Refill
 from barnabas.nats.core.shadow import DEAF_S
 from barnabas.nats.core.standbys import Standby
 from barnabas.nats.tests.test_nats_standbys import Joining, joining
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 __all__ = ["joining"]  # a fixture
 

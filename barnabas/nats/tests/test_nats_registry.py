@@ -10,7 +10,7 @@ from barnabas.nats.carrier import CarrierStats, Gap
 from barnabas.nats.overview import Overview, Way, overview, refused_overview
 from barnabas.nats.registry import SUBJECT, BindingsService, describe
 from barnabas.nats.tests.client_world import ClientWorld, flushed, into
-from barnabas.testing.nats_server import NatsServer
+from compat_tests.harness.nats_server import NatsServer
 
 
 def bound(

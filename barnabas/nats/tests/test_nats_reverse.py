@@ -13,9 +13,9 @@ from kafka import KafkaConsumer
 
 from barnabas.nats.reverse import group as reverse_group
 from barnabas.nats.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
-from barnabas.testing.nats_server import NatsServer
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
+from compat_tests.harness.nats_server import NatsServer
 
 
 @pytest.fixture

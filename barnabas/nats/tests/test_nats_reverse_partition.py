@@ -25,8 +25,8 @@ from barnabas.nats.reverse.partition import PartitionPublisher
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 ACK = b'{"stream":"S","seq":1}'
 REFUSAL = (

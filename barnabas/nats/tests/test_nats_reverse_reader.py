@@ -19,11 +19,11 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import MemoryFile
 from barnabas.storage.segment.transaction_marker import build_marker
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire import codecs
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import InvalidBatch, Record, build_batch
+from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = b"topic".ljust(16)
 

@@ -17,7 +17,7 @@ from barnabas.nats.client.errors import NOT_REACHED, STALE
 from barnabas.nats.client.reconnect import LOGGED_MAX, FailureLog
 from barnabas.nats.client.server_pool import BACKOFF_MAX_S, FIRST_BACKOFF_S, ServerPool
 from barnabas.nats.tests.client_world import Events, into, settings
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 INFO = b'INFO {"server_id":"x","server_name":"x","version":"2.15.1","headers":true,"max_payload":1000}\r\n'
 

@@ -16,7 +16,7 @@ from barnabas.nats.core.presence import Presence
 from barnabas.nats.core.shadow import ASK_SOON_S, KEPT_S, MARKS, Lapse
 from barnabas.nats.core.standbys import VALID_S, WAIT_S, Standby, Standbys
 from barnabas.nats.tests.test_nats_shadow import Follower
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 EPOCH = 7
 

@@ -19,7 +19,6 @@ from barnabas.nats.templates.topics import (
     Message,
     TopicMaker,
 )
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopicResult,
@@ -27,6 +26,7 @@ from barnabas.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from barnabas.wire.messages.metadata_records import ConfigRecord, TopicRecord
+from compat_tests.virtual.runtime import VirtualRuntime
 
 BOUND = "bound"
 

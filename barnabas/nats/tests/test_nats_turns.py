@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.nats.client.errors import NotConnected
 from barnabas.nats.cluster.turns import EARLY_S, LATEST_S, SENT_AFTER_S, Turn, Turns
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 BROKERS = 3
 

@@ -12,7 +12,6 @@ from barnabas.broker.coordinator.loading import Replay
 from barnabas.broker.groups.classic import Client
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
-from barnabas.testing.virtual_runtime import VirtualRuntime, VirtualTimer
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -24,6 +23,7 @@ from barnabas.wire.messages.offset_commit import (
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.record_batch import read_header
+from compat_tests.virtual.runtime import VirtualRuntime, VirtualTimer
 
 GROUP = "group"
 

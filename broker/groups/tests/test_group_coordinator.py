@@ -17,7 +17,6 @@ from barnabas.broker.node import Node
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.refused_transactions import MESSAGE
 from barnabas.broker.requests.registry import PENDING, REGISTRATIONS
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -47,6 +46,7 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.registry import request_type, response_type
+from compat_tests.virtual.runtime import VirtualRuntime
 
 KEYS = {
     "ApiVersions": 18,

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from barnabas.broker.groups.timers import DeadlineTimer
-from barnabas.testing.virtual_runtime import VirtualRuntime
 from barnabas.wire.errors import ErrorCode as E
+from compat_tests.virtual.runtime import VirtualRuntime
 
 # Eighths of a second, in ms: sums of them are exact as floats, so the clock and the model agree on what is due.
 amounts = st.integers(1, 50).map(lambda eighths: 125 * eighths)

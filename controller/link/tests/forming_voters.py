@@ -13,9 +13,9 @@ from barnabas.controller.metadata.journal_format import Entry, encode_entry, jou
 from barnabas.controller.metadata.local_log import JOURNAL
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import VirtualWorld
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.world import VirtualWorld
 
 DIRECTORY = "/data/metadata"
 TARGETS: list[tuple[str, int, int | None]] = [(f"n{n}", PORT, n) for n in (1, 2, 3)]

@@ -10,9 +10,9 @@ from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Vote
 from barnabas.controller.link.peer import Peer
 from barnabas.controller.link.refusals import LinkRefused
 from barnabas.controller.link.settings import LinkSettings
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import VirtualWorld
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.world import VirtualWorld
 
 PORT = 9093
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qg"

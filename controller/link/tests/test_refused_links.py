@@ -15,7 +15,7 @@ from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello, encode
 from barnabas.controller.link.settings import LinkSettings
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld, directory_of, journalled
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class RawClient:

@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld
 from barnabas.controller.link.waiting import ControllerWatch, has_lost_majority
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class HangsUp:

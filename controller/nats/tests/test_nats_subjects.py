@@ -23,7 +23,7 @@ from barnabas.controller.nats.subjects import (
     overlap,
     without_covered,
 )
-from barnabas.testing.nats_server import NatsServer, installed_executables
+from compat_tests.harness.nats_server import NatsServer, installed_executables
 
 # Two ordinary tokens, and in subjects a third one that no pattern names: enough for every case there is.
 PATTERN_TOKENS = st.sampled_from(["a", "b", "*"])

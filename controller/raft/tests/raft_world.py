@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from barnabas.controller.raft.messages import Message, decode_message
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_world import VirtualWorld
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.world import VirtualWorld
 
 DIRECTORY = "/meta"
 DELAY_S = 0.0005

@@ -15,7 +15,7 @@ from barnabas.controller.metadata.records import encode_record
 from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
 from barnabas.controller.raft.files import JOURNAL, SNAPSHOT
 from barnabas.storage.disk.disk import RealDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from barnabas.controller.raft.messages import Chunk
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld, kind_of
 from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 
 def test_what_the_leader_proposes_is_applied_everywhere() -> None:

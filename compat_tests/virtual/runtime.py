@@ -5,21 +5,21 @@
 - Threads are none: `run_in_thread` does its work at the next turn, or when `thread_delay_s` says, and hands over
   the result the turn after, so the order of events is the same in every run.
 - Randomness comes from a seed.
-- Several runtimes in one `VirtualWorld` share its time and its network (virtual_network.py), each as a host of its
+- Several runtimes in one `VirtualWorld` share its time and its network (network.py), each as a host of its
   own; a runtime that is given no world has one to itself, where a connection can be made to its own ports alone.
   `listening` holds the protocol factories by port, so a test can make a connection's protocol itself.
 """
 
 from __future__ import annotations
 
-import random  # noqa: TID251 - this file is a runtime
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.runtime.interface import Connecting, Runtime
-from barnabas.testing.virtual_network import VirtualNetwork
-from barnabas.testing.virtual_world import VirtualEvent, VirtualWorld
+from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.world import VirtualEvent, VirtualWorld
 
 if TYPE_CHECKING:
     import ssl
@@ -155,9 +155,9 @@ class VirtualRuntime(Runtime):
         port: int,
         protocol_factory: Callable[[], Any],
         *,
-        send_buffer_bytes: int = -1,  # noqa: ARG002 - no sockets here
-        receive_buffer_bytes: int = -1,  # noqa: ARG002
-        tls: ssl.SSLContext | None = None,  # noqa: ARG002 - nobody can listen in
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        tls: ssl.SSLContext | None = None,
     ) -> VirtualServer:
         if port in self.listening:
             raise OSError(98, f"address {host}:{port} in use")
@@ -178,16 +178,16 @@ class VirtualRuntime(Runtime):
         protocol_factory: Callable[[], Any],
         failed: Callable[[OSError], object],
         *,
-        tls: ssl.SSLContext | None = None,  # noqa: ARG002
+        tls: ssl.SSLContext | None = None,
     ) -> Connecting:
         return self.network.connect(self, host, port, protocol_factory, failed)
 
     def start_tls(
         self,
         transport: Any,
-        protocol: Any,  # noqa: ARG002 - it stays the transport's
-        tls: ssl.SSLContext,  # noqa: ARG002 - nobody can listen in
-        server_name: str,  # noqa: ARG002
+        protocol: Any,
+        tls: ssl.SSLContext,
+        server_name: str,
         done: Callable[[Any, OSError | None], object],
     ) -> None:
         self.call_soon(lambda: done(transport, None))

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.testing.virtual_network import CONNECT_TIMEOUT_S, VirtualNetwork
-from barnabas.testing.virtual_runtime import VirtualRuntime
-from barnabas.testing.virtual_transport import WINDOW_BYTES
-from barnabas.testing.virtual_world import VirtualWorld
+from compat_tests.virtual.network import CONNECT_TIMEOUT_S, VirtualNetwork
+from compat_tests.virtual.runtime import VirtualRuntime
+from compat_tests.virtual.transport import WINDOW_BYTES
+from compat_tests.virtual.world import VirtualWorld
 
 PORT = 9092
 

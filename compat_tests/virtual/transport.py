@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from barnabas.testing.virtual_network import Host, VirtualNetwork
+    from compat_tests.virtual.network import Host, VirtualNetwork
 
 WINDOW_BYTES: Final = 256 * 1024
 HIGH_WATER_BYTES: Final = 64 * 1024  # of what a transport holds back, before it tells its protocol to stop
@@ -37,7 +37,7 @@ class VirtualSocket:
             raise OSError(errno.EBADF, "the socket is closed")
         return VirtualSocket(self._endpoint)
 
-    def send(self, data: bytes | memoryview, flags: int = 0) -> int:  # noqa: ARG002 - MSG_MORE and the like
+    def send(self, data: bytes | memoryview, flags: int = 0) -> int:
         if self._descriptor < 0:
             raise OSError(errno.EBADF, "the socket is closed")
         return self._endpoint.send(data)

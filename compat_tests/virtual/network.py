@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
-from barnabas.testing.virtual_transport import Endpoint, VirtualTransport
-from barnabas.testing.virtual_world import Process, VirtualEvent, VirtualWorld
+from compat_tests.virtual.transport import Endpoint, VirtualTransport
+from compat_tests.virtual.world import Process, VirtualEvent, VirtualWorld
 
 LOOPBACK = ("", "127.0.0.1", "localhost", "::1", "0.0.0.0", "::")
 CONNECT_TIMEOUT_S = 30.0

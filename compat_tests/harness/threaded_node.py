@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading  # noqa: TID251 - the loop's own thread, which a runtime can't give to itself
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 

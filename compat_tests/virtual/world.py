@@ -13,7 +13,7 @@ runtime, too.
 from __future__ import annotations
 
 import heapq
-import random  # noqa: TID251 - this file is part of a runtime
+import random
 from collections.abc import Callable
 from typing import Protocol
 
