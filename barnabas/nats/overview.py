@@ -12,7 +12,7 @@ from barnabas.nats.reverse.carrier import ReverseBinding
 if TYPE_CHECKING:
     from barnabas.controller.nats.bound import Binding
     from barnabas.nats.carrier import Carrier
-    from barnabas.nats.ingest.pending_acks import AckStats
+    from barnabas.nats.ingest.acks import AckStats
 
 PUBLISH: Final = "publish"  # the mode that a topic's way out is shown with
 PAUSED: Final = "paused"

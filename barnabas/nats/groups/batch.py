@@ -10,7 +10,7 @@ from barnabas.nats.records.batch_builder import Batch, BatchBuilder
 from barnabas.wire.record_batch import seal_batch
 
 if TYPE_CHECKING:
-    from barnabas.nats.ingest.pending_acks import Owed
+    from barnabas.nats.ingest.acks import Owed
 
 _ANY_SIZE: Final = 1 << 40
 

@@ -18,8 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.groups.batch import GroupBatch
-from barnabas.nats.ingest.acks import ACK_ALL, KAFKA_ACK, NO_ACK
 from barnabas.nats.ingest.expectations import Refusal, concern_topic, expects, expects_of_log, refusal
+from barnabas.nats.pub_ack import ACK_ALL, KAFKA_ACK, NO_ACK
 from barnabas.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.wire.errors import ErrorCode
 
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.cluster.foreign import Placed
     from barnabas.nats.core.shadow import Asked
-    from barnabas.nats.groups.acks import GroupAcks
-    from barnabas.nats.ingest.acks import AckLevel
+    from barnabas.nats.ingest.acks import AckSender, Owed
     from barnabas.nats.ingest.lane import OnRefused
-    from barnabas.nats.ingest.pending_acks import Owed
+    from barnabas.nats.pub_ack import AckLevel
     from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
@@ -83,7 +82,7 @@ class GroupLane:
         name: str,
         runtime: Runtime,
         stats: CarrierStats,
-        acks: GroupAcks,
+        acks: AckSender,
         produce: Produce,
         leader: Callable[[], int],
         next_id: Callable[[NextId], object],

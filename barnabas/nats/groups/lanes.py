@@ -13,16 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.cluster.foreign import ForeignProducer
-from barnabas.nats.groups.acks import GroupAcks
 from barnabas.nats.groups.lane import NOBODY, GroupLane
-from barnabas.nats.ingest.pending_acks import AckStats
+from barnabas.nats.ingest.acks import AckSender, AckStats
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.services import Services
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.cluster.foreign import Placed
+    from barnabas.nats.ingest.acks import Send
     from barnabas.nats.ingest.lane import OnRefused
-    from barnabas.nats.ingest.pending_acks import Send
 
 _SIZE_MAX: Final = 1_048_588  # max.message.bytes, unless a log here knows it
 
@@ -84,7 +83,7 @@ class GroupLanes:
             f"{self._topic}-{index}",
             runtime,
             self._stats,
-            GroupAcks(self._topic, index, self._send_acks, self.ack_stats, runtime.monotonic),
+            AckSender(self._topic, index, self._send_acks, self.ack_stats, runtime.monotonic),
             partial(self._produce, index),
             partial(self._leader, index),
             self._services.producer_ids.next,

@@ -1,128 +1,243 @@
-"""Which acknowledgement a message asks for, and the bytes of one.
+"""Acknowledgements of messages that became records of a partition.
 
-The answer to a message is the JSON of JetStream's PubAck, so `js.publish()` of any client takes a bound topic for a
-stream: the stream is the topic, the sequence is the record's offset plus one (JetStream counts from one), and a field
-of ours tells the partition, which clients pass over. An error is JetStream's as well, its description begins with
-Kafka's name of the error. Clients build their exception from the fields of "error", some from exactly those three:
-whatever is ours stands beside it.
+`AckSender` sends them: a queue group's lane calls it when the partition's leader, perhaps another broker, has committed the
+records. `PendingAcks` is for a partition that is led here: it holds each acknowledgement until its record is as safe as the
+message asked for:
 
-nats.acks says when a message asks:
-- `header`: when it has a reply subject and the header Kafka-Ack. Answering unasked would hijack the requests of others,
-  whose first answer counts.
-- `reply`: when it has a reply subject.
-- `off`: never.
-Kafka-Ack is `all` (the high watermark is behind the record) or `leader` (it is appended); Kafka's own -1, 1 and 0 are
-understood as well, 0 or `none` asks for none in any mode, and what is unknown is given the most. In mode `reply` no header
-means `all`. A reply subject that begins with $ is never answered. It is the server's: $JS.ACK. is how a consumer
-acknowledges to JetStream, which would take our answer for its own; and who may not publish to $KV. or $JS.API. is not to
-have us do it.
+- `leader`: after the append, and after the sync when flush.messages makes the append await one.
+- `all`: when the high watermark has passed the record.
+- A duplicate's: when the first one's would be sent, with its offset. It promises the same.
+- While the disk is behind, no sooner than its write-back backlog is smaller: this slows down publishers that wait for
+  answers.
+- The error NOT_ENOUGH_REPLICAS, before anything is appended, to messages that ask for `all` while the ISR is below
+  min.insync.replicas (`refuses_all`); messages beside them that ask for less are appended. The error
+  NOT_ENOUGH_REPLICAS_AFTER_APPEND, as Kafka's, when too few replicas have the record: a publisher that repeats the message
+  gets a duplicate's answer when it has a Nats-Msg-Id, and makes a second record when not.
+- None when this broker loses the leadership first. It can't know whether the record will survive: an acknowledgement may be
+  false, and so may an error, which would reach the publisher before the answer of the new leader. So either the new leader
+  answers, or the publisher tries again after its timeout; with a Nats-Msg-Id that finds the record if it is there.
 
-Source: ADR-1 and ADR-22 (JetStream's API and publishing), nats-server's own answers.
+Replicas that don't follow hold acknowledgements back, which takes memory: a partition holds at most WAITING_MAX. The
+publishers of further messages time out.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from typing import Final
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+from barnabas.nats.client.errors import NatsError
+from barnabas.nats.pub_ack import ACK_ALL, NO_ACK, PubAckBytes
 from barnabas.wire.errors import ErrorCode
 
-# What a message asks for.
-NO_ACK: Final = 0
-ACK_LEADER: Final = 1
-ACK_ALL: Final = 2
+if TYPE_CHECKING:
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.nats.ingest.expectations import Refusal
+    from barnabas.storage.log.log import AppendResult
 
-AckLevel = Callable[[bytes, bytes | None], int]
+log = logging.getLogger("barnabas.nats")
 
-KAFKA_ACK: Final = b"Kafka-Ack"
-_LEVELS: Final = {
-    b"all": ACK_ALL,
-    b"-1": ACK_ALL,
-    b"leader": ACK_LEADER,
-    b"1": ACK_LEADER,
-    b"none": NO_ACK,
-    b"0": NO_ACK,
-}
-_OF_SERVERS: Final = b"$"
-_DESCRIPTION_CHARACTERS_MAX: Final = 512
+# (encoded messages, how many they are); NatsError when it can't send them
+Send = Callable[[bytes, int], object]
+# (index of its record in the batch, reply subject, ACK_LEADER or ACK_ALL, whether it is a duplicate of that record)
+Owed = tuple[int, bytes, int, bool]
 
-# HTTP-like code and JetStream's number, where one means the same. 10077 is "the store has failed", 10008 "temporarily
-# unavailable", 10003 "bad request".
-_TEMPORARY: Final = (503, 10008)
-_STORE_FAILED: Final = (503, 10077)
-_BAD_REQUEST: Final = (400, 10003)
-_CODES: Final = {
-    ErrorCode.NOT_ENOUGH_REPLICAS: _TEMPORARY,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _TEMPORARY,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: _TEMPORARY,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: _TEMPORARY,
-    ErrorCode.THROTTLING_QUOTA_EXCEEDED: _TEMPORARY,
-    ErrorCode.KAFKA_STORAGE_ERROR: _STORE_FAILED,
-    ErrorCode.MESSAGE_TOO_LARGE: (400, 10054),
-    ErrorCode.RECORD_LIST_TOO_LARGE: (400, 10054),
-    ErrorCode.INVALID_RECORD: _BAD_REQUEST,
-    ErrorCode.INVALID_TIMESTAMP: _BAD_REQUEST,
-    ErrorCode.INVALID_REQUEST: _BAD_REQUEST,
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (403, 10035),
-}
+WAITING_MAX: Final = 500_000
+SENT_TOGETHER: Final = 512
+LOG_EVERY_S: Final = 60.0
 
 
-def ack_level(mode: str) -> AckLevel:
-    """The function (reply subject, value of Kafka-Ack or None) -> NO_ACK, ACK_LEADER or ACK_ALL of the nats.acks given;
-    the reply is b"" when absent."""
-    return {"header": _asked_by_header, "reply": _asked_by_reply}.get(mode, _never)
+@dataclass(slots=True)
+class AckStats:
+    """Counters of one binding, since it was started here."""
+
+    sent: int = 0  # of records, those of duplicates included
+    duplicates: int = 0
+    refused: int = 0  # errors sent
+    refused_untold: int = 0  # refused messages without a reply subject to answer
+    withheld: int = 0  # not sent because the leadership was lost
+    unsent: int = 0  # not sent because there was no connection, or too many were waiting
+    latency_s: float = 0.0  # of the newest, from the receipt of the first message of its batch
+    latency_sum_s: float = 0.0  # of all that were sent
 
 
-def _never(_reply: bytes, _asked: bytes | None) -> int:
-    return NO_ACK
+class AckSender:
+    """Sends the acknowledgements and errors of one partition's messages. All calls on the loop's thread."""
+
+    __slots__ = ("_bytes", "_log_again_s", "_name", "_now", "_send_encoded", "stats")
+
+    def __init__(
+        self, topic: str, partition: int, send: Send, stats: AckStats, now: Callable[[], float]
+    ) -> None:
+        """`now` in seconds, of the same clock as `received_s`."""
+        self._send_encoded = send
+        self._now = now
+        self._bytes = PubAckBytes(topic, partition)
+        self._name = f"{topic}-{partition}"
+        self._log_again_s = 0.0
+        self.stats = stats
+
+    def stored(self, base_offset: int, owed: Sequence[Owed], received_s: float) -> None:
+        """Acknowledges records of the batch at `base_offset`."""
+        stats = self.stats
+        prefix = self._bytes.prefix
+        first = base_offset + 1
+        frames = []
+        for place, reply, _, is_duplicate in owed:
+            if is_duplicate:
+                answer = b'%b%d,"duplicate":true}' % (prefix, first + place)
+                stats.duplicates += 1
+            else:
+                answer = b"%b%d}" % (prefix, first + place)
+            # As lines.pub, without its checks: the server has accepted the reply subject.
+            frames.append(b"PUB %b %d\r\n%b\r\n" % (reply, len(answer), answer))
+        for start in range(0, len(frames), SENT_TOGETHER):
+            together = frames[start : start + SENT_TOGETHER]
+            if self._send(b"".join(together), len(together)):
+                stats.sent += len(together)
+        stats.latency_s = self._now() - received_s
+        stats.latency_sum_s += stats.latency_s * len(owed)
+
+    def fail(self, reply: bytes, error: ErrorCode, message: str = "") -> None:
+        """Answers a message that was not stored with an error of Kafka's; b"" is no reply subject."""
+        if reply:
+            self._send_error(reply, self._bytes.failed(error, message))
+
+    def fail_all(self, owed: Sequence[Owed], error: ErrorCode, message: str = "") -> None:
+        """As `fail`, for messages of a batch. A broker that is no longer the leader sends nothing: see the module."""
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self.stats.withheld += len(owed)
+            return
+        answer = self._bytes.failed(error, message)
+        for _, reply, _, _ in owed:
+            self._send_error(reply, answer)
+
+    def refuse(self, reply: bytes, refusal: Refusal) -> None:
+        """Answers a message that was not stored with an error of JetStream's. Without a reply subject it is logged, at
+        most once per LOG_EVERY_S."""
+        if reply:
+            self._send_error(reply, self._bytes.refused(*refusal))
+            return
+        self.stats.refused_untold += 1
+        now_s = self._now()
+        if now_s >= self._log_again_s:
+            self._log_again_s = now_s + LOG_EVERY_S
+            log.warning(
+                "%s: a message without a reply subject was not stored: %s (%d such messages of this topic so far)",
+                self._name,
+                refusal.description,
+                self.stats.refused_untold,
+            )
+
+    def _send_error(self, reply: bytes, answer: bytes) -> None:
+        if self._send(b"PUB %b %d\r\n%b\r\n" % (reply, len(answer), answer), 1):
+            self.stats.refused += 1
+
+    def _send(self, data: bytes, count: int) -> bool:
+        try:
+            self._send_encoded(data, count)
+        except NatsError:
+            self.stats.unsent += count
+            return False
+        return True
 
 
-def _asked_by_header(reply: bytes, asked: bytes | None) -> int:
-    if asked is None or not reply or reply.startswith(_OF_SERVERS):
-        return NO_ACK
-    level = _LEVELS.get(asked)
-    return _level(asked) if level is None else level
+class PendingAcks(AckSender):
+    """Holds the acknowledgements of a partition that is led here until they are due: see the module."""
 
+    __slots__ = ("_partition", "_waiting")
 
-def _asked_by_reply(reply: bytes, asked: bytes | None) -> int:
-    if not reply or reply.startswith(_OF_SERVERS):
-        return NO_ACK
-    return ACK_ALL if asked is None else _level(asked)
+    def __init__(self, partition: Partition, send: Send, stats: AckStats, now: Callable[[], float]) -> None:
+        super().__init__(partition.topic, partition.partition, send, stats, now)
+        self._partition = partition
+        self._waiting = 0
 
+    @property
+    def waiting(self) -> int:
+        """How many are held."""
+        return self._waiting
 
-def _level(asked: bytes) -> int:
-    return _LEVELS.get(asked.strip().lower(), ACK_ALL)
+    def refuses_all(self) -> bool:
+        """Whether the ISR is too small for messages that ask for `all`: refuse them with `refuse_for_replicas`."""
+        leadership = self._partition.leadership
+        return leadership is not None and leadership.is_under_min_isr
 
+    def refuse_for_replicas(self, reply: bytes) -> None:
+        self.fail(reply, ErrorCode.NOT_ENOUGH_REPLICAS, "fewer replicas are in sync than min.insync.replicas")
 
-class PubAckBytes:
-    """The answers of one partition. Formatting one costs a third of a microsecond."""
+    def appended(self, result: AppendResult, owed: Sequence[Owed], received_s: float) -> None:
+        """A batch is in the log; `owed` are the acknowledgements of its records, `received_s` is when it was received."""
+        for_all = [each for each in owed if each[2] == ACK_ALL]
+        at_once = [each for each in owed if each[2] != ACK_ALL] if len(for_all) < len(owed) else []
+        base_offset = result.base_offset
+        if at_once:
+            self._when_appended(result, at_once, received_s)
+        if for_all and self._hold(len(for_all)):
+            self._partition.when_committed(
+                max(for_all)[0] + base_offset + 1,
+                partial(self._committed, result, for_all, received_s),
+            )
 
-    __slots__ = ("_error_end", "partition", "prefix", "topic")
+    def repeated(self, offset: int, reply: bytes, level: int) -> None:
+        """A message that asks for `level` is a duplicate of the record at `offset`, whose batch is in the log."""
+        if level == NO_ACK or not self._hold(1):
+            return
+        owed = [(0, reply, level, True)]
+        received_s = self._now()
+        if level == ACK_ALL:
+            self._partition.when_committed(offset + 1, partial(self._settled, offset, owed, received_s))
+        elif self._partition.log.awaits_sync(offset):
+            self._partition.log.when_synced(offset + 1, partial(self._synced, offset, owed, received_s))
+        else:
+            self._synced(offset, owed, received_s, None)
 
-    def __init__(self, topic: str, partition: int) -> None:
-        self.topic = topic
-        self.partition = partition
-        stream = json.dumps(topic)
-        self.prefix = f'{{"stream":{stream},"partition":{partition},"seq":'.encode()
-        self._error_end = f',"stream":{stream},"partition":{partition},"seq":0}}'
+    def _when_appended(self, result: AppendResult, owed: list[Owed], received_s: float) -> None:
+        if not self._hold(len(owed)):
+            return
+        due = partial(self._synced, result.base_offset, owed, received_s)
+        if result.awaits_sync:
+            self._partition.log.when_synced(result.last_offset + 1, due)
+        elif result.awaits_write_back:
+            self._partition.log.when_written_back(due)
+        else:
+            due(None)
 
-    def stored(self, offset: int) -> bytes:
-        """The message is the record at `offset`."""
-        return b"%b%d}" % (self.prefix, offset + 1)
+    def _hold(self, count: int) -> bool:
+        if self._waiting + count > WAITING_MAX:
+            if not self.stats.unsent:
+                log.warning(
+                    "%s: %d acknowledgements wait for replicas or the disk; more are not noted, and publishers time out",
+                    self._name,
+                    self._waiting,
+                )
+            self.stats.unsent += count
+            return False
+        self._waiting += count
+        return True
 
-    def duplicate(self, offset: int) -> bytes:
-        """The message is one that came before and is the record at `offset`."""
-        return b'%b%d,"duplicate":true}' % (self.prefix, offset + 1)
+    def _committed(self, result: AppendResult, owed: list[Owed], received_s: float, error: ErrorCode) -> None:
+        if error == ErrorCode.NONE and result.awaits_write_back:
+            self._partition.log.when_written_back(partial(self._synced, result.base_offset, owed, received_s))
+        else:
+            self._settled(result.base_offset, owed, received_s, error)
 
-    def refused(self, code: int, number: int, description: str) -> bytes:
-        """The message is no record. `code` is like HTTP's, `number` JetStream's for the error."""
-        text = json.dumps(description[:_DESCRIPTION_CHARACTERS_MAX])
-        return (
-            f'{{"error":{{"code":{code},"err_code":{number},"description":{text}}}{self._error_end}'.encode()
-        )
+    def _synced(self, base_offset: int, owed: list[Owed], received_s: float, failure: str | None) -> None:
+        error = ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR
+        self._settled(base_offset, owed, received_s, error, failure or "")
 
-    def failed(self, error: ErrorCode, message: str = "") -> bytes:
-        """The message is no record, or not as safe a one as was asked for, for a reason of Kafka's."""
-        code, number = _CODES.get(error, _STORE_FAILED)
-        return self.refused(code, number, f"{error.name}: {message}" if message else error.name)
+    def _settled(
+        self,
+        base_offset: int,
+        owed: list[Owed],
+        received_s: float,
+        error: ErrorCode,
+        message: str = "",
+    ) -> None:
+        self._waiting -= len(owed)
+        if error == ErrorCode.NONE:
+            self.stored(base_offset, owed, received_s)
+        else:
+            self.fail_all(owed, error, message)

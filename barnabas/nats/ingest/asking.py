@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.nats.keys import SUBJECT_KEY
-from barnabas.nats.ingest.acks import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
 from barnabas.nats.ingest.dedup import MESSAGE_ID, kept_id
 from barnabas.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
+from barnabas.nats.pub_ack import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
 from barnabas.nats.records.loops import HOPS_HEADER
 from barnabas.wire.errors import ErrorCode
 

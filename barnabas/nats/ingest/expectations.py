@@ -28,12 +28,12 @@ import re
 from typing import Final, NamedTuple
 
 from barnabas.nats.client.headers import find_header
-from barnabas.nats.ingest.acks import NO_ACK
 from barnabas.nats.ingest.dedup import ID_BYTES_MAX, kept_id
+from barnabas.nats.pub_ack import NO_ACK
 
 
 class Refusal(NamedTuple):
-    """Why a message is not stored; for PartitionAcks.refuse."""
+    """Why a message is not stored; for PendingAcks.refuse."""
 
     code: int
     number: int
@@ -89,7 +89,7 @@ def expects(header_block: bytes) -> bool:
 
 def concern_topic(mode: str, level: int, reply: bytes, header_block: bytes) -> bool:
     """Whether the expectations of a message are the topic's to meet. `mode` is nats.acks, `level` what the message asks
-    for (ingest/acks.py)."""
+    for (pub_ack.py)."""
     if level != NO_ACK:
         return True
     return not reply and mode != "off" and _REPUBLISHED.search(header_block) is None

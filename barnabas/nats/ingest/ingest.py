@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.core.shadow import Lapse, Shadow
+from barnabas.nats.ingest.acks import AckStats, PendingAcks, Send
 from barnabas.nats.ingest.asking import Asking, is_special
 from barnabas.nats.ingest.budget import Budget
 from barnabas.nats.ingest.coming import Coming
 from barnabas.nats.ingest.dedup import DedupWindow
 from barnabas.nats.ingest.entrances import Entrances
 from barnabas.nats.ingest.lane import Lane
-from barnabas.nats.ingest.pending_acks import AckStats, PartitionAcks, Send
 from barnabas.nats.ingest.unstored import Unstored
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import compile_key
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.headers import Pairs
     from barnabas.nats.core.shadow import Asked
-    from barnabas.nats.groups.acks import GroupAcks
     from barnabas.nats.groups.lanes import GroupLanes
+    from barnabas.nats.ingest.acks import AckSender
     from barnabas.nats.ingest.dead_letters import DeadLetters
     from barnabas.nats.records.routes import Take, Wanted
     from barnabas.runtime.interface import Runtime
@@ -316,7 +316,7 @@ class Ingest:
             self.on_lapses(found)
 
     def _open_lane(self, partition: Partition) -> Lane:
-        acks = PartitionAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
+        acks = PendingAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
         dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
         lane = Lane(partition, self._runtime, self.stats, acks, dedup)
         lane.on_held = self._held
@@ -443,7 +443,7 @@ class Ingest:
     ) -> None:
         lane = self.lanes.get(error.partition)
         if lane is not None:
-            acks: PartitionAcks | GroupAcks | None = lane.acks
+            acks: AckSender | None = lane.acks
         elif self._group is not None:
             acks = self._group.lanes[error.partition].acks
         else:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from barnabas.nats.ingest.acks import NO_ACK
+from barnabas.nats.pub_ack import NO_ACK
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -20,8 +20,8 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.carrier import CarrierStats
+    from barnabas.nats.ingest.acks import Owed, PendingAcks
     from barnabas.nats.ingest.dedup import DedupWindow
-    from barnabas.nats.ingest.pending_acks import Owed, PartitionAcks
     from barnabas.runtime.interface import Runtime, Timer
     from barnabas.storage.log.log import AppendResult
 
@@ -71,7 +71,7 @@ class Lane:
         partition: Partition,
         runtime: Runtime,
         stats: CarrierStats,
-        acks: PartitionAcks | None = None,
+        acks: PendingAcks | None = None,
         dedup: DedupWindow | None = None,
     ) -> None:
         self.partition = partition

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from barnabas.nats.client.headers import find_header
-from barnabas.nats.ingest.acks import KAFKA_ACK, NO_ACK
 from barnabas.nats.ingest.dead_letters import record_of_message, record_of_tail
+from barnabas.nats.pub_ack import KAFKA_ACK, NO_ACK
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.nats.carrier import CarrierStats
-    from barnabas.nats.groups.acks import GroupAcks
-    from barnabas.nats.ingest.acks import AckLevel
+    from barnabas.nats.ingest.acks import AckSender
     from barnabas.nats.ingest.dead_letters import Answer, DeadLetters
-    from barnabas.nats.ingest.pending_acks import PartitionAcks
+    from barnabas.nats.pub_ack import AckLevel
     from barnabas.nats.records.partitioners import BadPartition
     from barnabas.runtime.interface import Runtime
 
@@ -34,7 +33,7 @@ class Unstored:
         self,
         message: tuple[bytes, bytes, bytes, bytes],
         error: BadPartition,
-        acks: PartitionAcks | GroupAcks | None,
+        acks: AckSender | None,
         level_of: AckLevel,
     ) -> None:
         """It asks for a partition that there is not. `message`: subject, reply, header block, payload."""

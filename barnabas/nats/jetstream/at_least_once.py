@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.reconnect import FailureLog
-from barnabas.nats.jetstream.acks import is_position, parse_ack_subject
+from barnabas.nats.jetstream.ack_subject import is_position, parse_ack_subject
 from barnabas.nats.jetstream.api import NANOSECONDS
 from barnabas.nats.jetstream.carrier import (
     Source,

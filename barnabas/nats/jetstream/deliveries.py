@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.errors import NatsError
-from barnabas.nats.jetstream.acks import ACK, IN_PROGRESS, NAK, TERM
+from barnabas.nats.jetstream.ack_subject import ACK, IN_PROGRESS, NAK, TERM
 
 if TYPE_CHECKING:
     from barnabas.nats.client.client import NatsClient

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.nats.jetstream.acks import is_position, parse_ack_subject
+from barnabas.nats.jetstream.ack_subject import is_position, parse_ack_subject
 from barnabas.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, JetStreamApi, StreamInfo
 from barnabas.nats.jetstream.carrier import Source, StreamCarrier
 from barnabas.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, shown_subject

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.reconnect import FailureLog
-from barnabas.nats.jetstream.acks import numbers_start, parse_ack_subject
+from barnabas.nats.jetstream.ack_subject import numbers_start, parse_ack_subject
 from barnabas.nats.jetstream.pull import Puller, PullLimits
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.jetstream.positions import read_position
 from barnabas.nats.kv.bucket import key_problem, stream_of, subject_prefix
-from barnabas.nats.reverse.acks import NO_STREAM
+from barnabas.nats.pub_ack import NO_STREAM
 from barnabas.nats.reverse.message import MessageHeaders
 from barnabas.nats.reverse.outgoing import Outgoing
 from barnabas.nats.reverse.subject import SUBJECT_BYTES_MAX, Unpublishable

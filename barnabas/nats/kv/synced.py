@@ -25,7 +25,7 @@ import msgspec
 from barnabas.nats.client.headers import find_header
 from barnabas.nats.jetstream.api import nanoseconds_of
 from barnabas.nats.kv.outgoing import BucketOutgoing
-from barnabas.nats.reverse.acks import read_ack
+from barnabas.nats.pub_ack import read_ack
 from barnabas.nats.reverse.message import HOPS_HEADER, MESSAGE_ID_HEADER
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from barnabas.nats.reverse.acks import failure_of
+from barnabas.nats.pub_ack import failure_of
 from barnabas.nats.reverse.message import MessageHeaders
 from barnabas.nats.reverse.subject import compile_subject
 

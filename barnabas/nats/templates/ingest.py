@@ -28,10 +28,10 @@ from barnabas.nats.client.lines import pub
 from barnabas.nats.cluster.roles import roles_of
 from barnabas.nats.cluster.turns import Turns, turn_of
 from barnabas.nats.core.alignment import Alignment
-from barnabas.nats.ingest.acks import KAFKA_ACK, NO_ACK, PubAckBytes, ack_level
+from barnabas.nats.ingest.acks import AckStats
 from barnabas.nats.ingest.dead_letters import DeadLetters, record_of_message
 from barnabas.nats.ingest.ingest import Ingest
-from barnabas.nats.ingest.pending_acks import AckStats
+from barnabas.nats.pub_ack import KAFKA_ACK, NO_ACK, PubAckBytes, ack_level
 from barnabas.nats.records.partitioners import positive_murmur2
 from barnabas.nats.records.routes import Wanted
 from barnabas.nats.templates.routes import Derived, Router, Sink

@@ -15,9 +15,9 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.test_coordinator_log import World, batch
 from barnabas.nats.client.errors import NotConnected
-from barnabas.nats.ingest.acks import ACK_ALL, ACK_LEADER, NO_ACK, PubAckBytes, ack_level
+from barnabas.nats.ingest.acks import AckStats, PendingAcks
 from barnabas.nats.ingest.expectations import TTL_DISABLED
-from barnabas.nats.ingest.pending_acks import AckStats, PartitionAcks
+from barnabas.nats.pub_ack import ACK_ALL, ACK_LEADER, NO_ACK, PubAckBytes, ack_level
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
 
@@ -44,8 +44,8 @@ class Publisher:
             self.sent.append((subject, json.loads(payload)))
         assert data == b""
 
-    def acks(self, partition: Partition) -> PartitionAcks:
-        return PartitionAcks(partition, self.send, AckStats(), lambda: self.now_s)
+    def acks(self, partition: Partition) -> PendingAcks:
+        return PendingAcks(partition, self.send, AckStats(), lambda: self.now_s)
 
     @property
     def sequences(self) -> list[tuple[bytes, int]]:
@@ -263,7 +263,7 @@ def test_many_are_sent_together() -> None:
 
 
 def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("barnabas.nats.ingest.pending_acks.WAITING_MAX", 2)
+    monkeypatch.setattr("barnabas.nats.ingest.acks.WAITING_MAX", 2)
     replicas, publisher = Replicas(leader=1), Publisher()
     replicas.run(1)
     acks = publisher.acks(replicas[1].partition)

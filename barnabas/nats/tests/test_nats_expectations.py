@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.nats.ingest.acks import ACK_ALL, NO_ACK, PubAckBytes
 from barnabas.nats.ingest.dedup import DedupWindow, message_id
 from barnabas.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
+from barnabas.nats.pub_ack import ACK_ALL, NO_ACK, PubAckBytes
 from compat_tests.harness.nats_server import NatsServer, default_executable
 
 NAME = "ORDERS"

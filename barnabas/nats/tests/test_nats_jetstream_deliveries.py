@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from barnabas.nats.client.errors import NatsError, NotConnected
-from barnabas.nats.jetstream.acks import ACK, IN_PROGRESS, NAK, TERM
+from barnabas.nats.jetstream.ack_subject import ACK, IN_PROGRESS, NAK, TERM
 from barnabas.nats.jetstream.deliveries import CONFIRM_EVERY_S, REMEMBERED, Deliveries
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.nats.jetstream.acks import Delivery, is_position, numbers_start, parse_ack_subject
+from barnabas.nats.jetstream.ack_subject import Delivery, is_position, numbers_start, parse_ack_subject
 
 NAMES = st.text("abcXYZ019_-é", min_size=1, max_size=8)
 NUMBERS = st.integers(0, (1 << 64) - 1)

@@ -1,4 +1,4 @@
-"""The reply subject of a message that JetStream delivers: where it is acknowledged, and what is known of it.
+"""Reply subjects of messages that JetStream delivers: they are acknowledged there, and they carry the delivery's numbers.
 
     $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp ns>.<pending>
     $JS.ACK.<domain>.<account hash>.<stream>.<consumer>.<delivered>.<...the same five...>[.<more>]
