@@ -24,9 +24,9 @@ from compat_tests.harness.confluent_admin import (
     OffsetSpec,
     ResourceType,
 )
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.members import ConfluentMember, await_balance
-from compat_tests.harness.topics import eventually
 
 ERRORS = confluent_kafka.KafkaError
 

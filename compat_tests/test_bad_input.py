@@ -14,9 +14,10 @@ import pytest
 
 from compat_tests.harness import raw
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory, UniqueName
 from compat_tests.harness.raw import RawConnection, batch, good_batch, record, request, string
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 NONE, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, UNKNOWN_TOPIC_OR_PARTITION = 0, 1, 2, 3
 MESSAGE_TOO_LARGE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 10, 22, 25

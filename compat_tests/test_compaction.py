@@ -17,8 +17,9 @@ from kafka.structs import TopicPartition as PythonTopicPartition
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Client, Sample
 from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.0", "segment.ms": "1000"}
 ROUNDS, KEYS = 6, 10

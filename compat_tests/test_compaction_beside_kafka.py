@@ -27,9 +27,10 @@ from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.raw import RawConnection, produce
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 from compat_tests.virtual.runtime import VirtualRuntime
 
 pytestmark = pytest.mark.barnabas_only  # it starts both brokers' cleaners itself

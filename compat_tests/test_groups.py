@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.confluent_admin import NewPartitions
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.members import LIBRARIES, SESSION_TIMEOUT_MS, ConfluentMember, Member, await_balance
-from compat_tests.harness.topics import eventually
 
 by_library = pytest.mark.parametrize("library", LIBRARIES, ids=lambda one: one.library)
 

@@ -12,9 +12,9 @@ import pytest
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Read, Sample
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools, run_as_process
-from compat_tests.harness.topics import eventually
 
 Lines = Callable[[str], bool]
 

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.committed import committed as committed_by
 from compat_tests.harness.dumped_logs import LogJudge
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.loads import (
@@ -28,7 +29,7 @@ from compat_tests.harness.loads import (
     kafka_python,
     librdkafka,
 )
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 ROUNDS = int(os.environ.get("BARNABAS_KILL_ROUNDS", "3"))
 SMALL_SEGMENTS = {"segment.ms": "250", "retention.ms": "-1"}

@@ -22,9 +22,10 @@ from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.confluent_admin import NewTopic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory, UniqueName
 from compat_tests.harness.raw import RawConnection
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 
 def test_records_up_to_the_limit_and_above(broker: Broker, topic: TopicFactory) -> None:

@@ -20,10 +20,11 @@ from compat_tests.harness.confluent_admin import (
     ConfigResource,
     ResourceType,
 )
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.raw import RawConnection
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 STORAGE_ERROR, NOT_LEADER_OR_FOLLOWER = 56, 6
 SETTINGS = {"retention.ms": "-1", "segment.bytes": "1048576"}

@@ -10,9 +10,10 @@ from confluent_kafka import Producer
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import BrokerFailed
 from compat_tests.harness.cluster_work import create_topic as create_replicated
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.metrics import LISTENER, metrics
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 pytestmark = pytest.mark.barnabas_only
 

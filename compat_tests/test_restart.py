@@ -12,9 +12,10 @@ from kafka import KafkaConsumer, KafkaProducer
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
 from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.members import LIBRARIES, await_balance
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 KEPT = {"retention.ms": "-1"}
 

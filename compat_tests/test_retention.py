@@ -18,9 +18,10 @@ from compat_tests.harness.confluent_admin import (
     OffsetSpec,
     ResourceType,
 )
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.raw import RawConnection
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 OFFSET_OUT_OF_RANGE = 1
 SETTINGS = {"log.retention.check.interval.ms": "300", "log.initial.task.delay.ms": "300"}

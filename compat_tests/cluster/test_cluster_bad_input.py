@@ -18,8 +18,8 @@ from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ClusterNode
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
-from compat_tests.harness.topics import eventually
 
 pytestmark = pytest.mark.barnabas_only
 

@@ -18,8 +18,8 @@ from compat_tests.harness.asking import ask_for_topic
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import QUIET, Work
 from compat_tests.harness.confluent_admin import NewTopic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
-from compat_tests.harness.topics import eventually
 
 LONG = "BARNABAS_CHAOS_ROUNDS" in os.environ
 SETTINGS = {

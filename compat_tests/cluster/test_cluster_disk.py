@@ -15,9 +15,9 @@ from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.raw import RawConnection
-from compat_tests.harness.topics import eventually
 
 SMALL = {
     "log.index.size.max.bytes": "4096",

@@ -9,9 +9,9 @@ from compat_tests.harness.clients import CLIENTS
 from compat_tests.harness.cluster import COMBINED, Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.raw import RawConnection
-from compat_tests.harness.topics import eventually
 
 NOT_ENOUGH_REPLICAS = 19
 NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20

@@ -18,8 +18,8 @@ from compat_tests.company.read import read_all
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.golden import GOLDEN, SETTINGS
-from compat_tests.harness.topics import eventually
 
 RECORDS = [
     (f"key {number}".encode(), f"value {number}".encode()) for number in (*range(0, 10, 2), *range(1, 10, 2))

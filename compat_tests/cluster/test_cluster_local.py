@@ -16,7 +16,7 @@ from barnabas.testing.ports import free_port
 from compat_tests.harness import cluster_view
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster_local import LocalNode, stop
-from compat_tests.harness.topics import eventually
+from compat_tests.harness.eventually import eventually
 
 pytestmark = pytest.mark.barnabas_only
 _ROOT = Path(__file__).parents[2]

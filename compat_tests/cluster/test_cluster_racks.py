@@ -8,8 +8,8 @@ import confluent_kafka
 
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster_work import QUIET, create_topic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
-from compat_tests.harness.topics import eventually
 
 RACKS = {1: "east", 2: "west", 3: "west"}
 SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"

@@ -10,8 +10,8 @@ from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import Work, create_topic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
-from compat_tests.harness.topics import eventually
 
 SEPARATE = {1: "controller", 2: "controller", 3: "controller", 11: "broker", 12: "broker"}
 TWO = {

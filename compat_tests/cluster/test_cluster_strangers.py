@@ -20,9 +20,9 @@ from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopi
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import create_topic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.java_tools import JavaTools
-from compat_tests.harness.topics import eventually
 
 pytestmark = pytest.mark.barnabas_only
 

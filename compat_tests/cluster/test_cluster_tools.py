@@ -14,8 +14,8 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.dumped_logs import LogJudge
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
-from compat_tests.harness.topics import eventually
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_kafka_reassign_partitions(cluster: Cluster, java_tools: JavaTools, tmp_
             java_tools.run("kafka-reassign-partitions", *chosen, "--verify", "--preserve-throttles").stdout
         )
 
-    eventually(complete, pause=0.3)
+    eventually(complete)
     verified = java_tools.run("kafka-reassign-partitions", *chosen, "--verify").stdout
     assert verified.count("is completed") == 2
     assert "Clearing broker-level throttles" in verified

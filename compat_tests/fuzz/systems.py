@@ -28,7 +28,7 @@ from compat_tests.harness.broker import Broker, BrokerFailed
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.confluent_admin import NewTopic
-from compat_tests.harness.topics import eventually
+from compat_tests.harness.eventually import eventually
 
 ADDRESS_SPACE_MAX = 4 << 30  # the machine's other processes must not pay for what a case finds
 SILENT_MAX = 256  # connections that are kept open

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.confluent_admin import NewTopic
-from compat_tests.harness.topics import eventually
+from compat_tests.harness.eventually import eventually
 
 _ASK_AGAIN = (
     KafkaError.NOT_CONTROLLER,

@@ -24,9 +24,9 @@ from compat_tests.harness.broker import BrokerFailed
 from compat_tests.harness.cluster_nodes import ApacheNode, BarnabasNode, ClusterNode, properties_of
 from compat_tests.harness.cluster_proxy import Network
 from compat_tests.harness.cluster_view import MetadataView, PartitionView, QuorumView
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.metrics import metrics
-from compat_tests.harness.topics import eventually
 
 COMBINED = "broker,controller"
 THREE: Mapping[int, str] = {1: COMBINED, 2: COMBINED, 3: COMBINED}
@@ -240,7 +240,7 @@ class Cluster:
     def _await(self, reached: object, timeout: float, what: str) -> None:
         assert callable(reached)
         try:
-            eventually(reached, timeout, pause=0.02)
+            eventually(reached, timeout)
         except AssertionError:
             tails = "\n".join(f"--- node {id_}: {one.log_text()[-2500:]}" for id_, one in self.nodes.items())
             raise BrokerFailed(f"{what} after {timeout} s: {self._state()}\n{tails}") from None

@@ -19,9 +19,9 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import NewTopic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.loads import PARTITIONS, Load, Make, Reader, group_commits, kafka_python, librdkafka
 from compat_tests.harness.members import AioKafkaMember, ConfluentMember, Member
-from compat_tests.harness.topics import eventually
 
 QUIET = {"log_level": 0}
 

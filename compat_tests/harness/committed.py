@@ -6,7 +6,7 @@ from __future__ import annotations
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.harness.topics import eventually
+from compat_tests.harness.eventually import eventually
 
 _NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,

@@ -17,7 +17,7 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.errors import KafkaConnectionError
 
-from compat_tests.harness.topics import eventually
+from compat_tests.harness.eventually import eventually
 
 SESSION_TIMEOUT_MS = 3_000
 

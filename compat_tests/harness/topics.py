@@ -1,17 +1,14 @@
-"""Create topics, and wait until a topic is as a test needs it."""
+"""Creating topics on a broker under test."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.confluent_admin import NewTopic, OffsetSpec
-
-Value = TypeVar("Value")
+from compat_tests.harness.eventually import eventually
 
 
 def create_topic(
@@ -33,15 +30,3 @@ def create_topic(
 
     eventually(leaders_serve)
     return name
-
-
-def eventually(check: Callable[..., Value], timeout: float = 60, pause: float = 0.05) -> Value:
-    """Call `check` until it is truthy; its value. AssertionError after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while True:
-        value = check()
-        if value:
-            return value
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not so within {timeout} s (last value {value!r})")
-        time.sleep(pause)

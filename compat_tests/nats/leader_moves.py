@@ -6,8 +6,8 @@ import struct
 
 from compat_tests.harness import raw
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.raw import RawConnection
-from compat_tests.harness.topics import eventually
 
 _ALTER_PARTITION_REASSIGNMENTS, _ELECT_LEADERS = 45, 43
 _PREFERRED = 0

@@ -31,9 +31,9 @@ from compat_tests.harness.confluent_admin import (
     OffsetSpec,
     ResourceType,
 )
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.harness.topics import eventually
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "nats.md"
 KAFKA, NATS, METRICS = "127.0.0.1:9092", "127.0.0.1:4222", "127.0.0.1:9404"

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.publishers import end_publishers
 
 
@@ -91,10 +91,10 @@ def _delete_all(bootstrap: str, addresses: Iterable[str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = _topics(admin)
     if topics:
-        eventually(lambda: _are_deleted(admin), pause=0.01)
+        eventually(lambda: _are_deleted(admin))
         for address in addresses:
             one = AdminClient({"bootstrap.servers": address})
-            eventually(lambda one=one: not _topics(one), pause=0.02)
+            eventually(lambda one=one: not _topics(one))
     groups = [group.group_id for group in admin.list_consumer_groups().result(30).valid]
     for group in admin.delete_consumer_groups(groups).values() if groups else ():
         try:

@@ -19,10 +19,11 @@ from compat_tests.harness.confluent_admin import (
     NewTopic,
     ResourceType,
 )
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServerFactory
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.topics import create_topic
 
 pytestmark = pytest.mark.barnabas_only
 

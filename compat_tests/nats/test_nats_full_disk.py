@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServerFactory
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.streams import Streams, read_all
 

@@ -18,9 +18,9 @@ from nats.aio.client import Client as NatsClient
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.received import by_subject
 from compat_tests.nats.streams import Streams

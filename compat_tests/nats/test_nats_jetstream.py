@@ -13,8 +13,8 @@ from kafka import KafkaConsumer
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import NewPartitions
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all, records
 

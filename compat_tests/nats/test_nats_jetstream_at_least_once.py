@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import (
     Streams,
@@ -112,7 +112,7 @@ def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
         publishing = streams.begin(publish())
         for _ in range(3):
             before = taken()
-            eventually(lambda before=before: taken() > before, pause=0.001)
+            eventually(lambda before=before: taken() > before)
             broker.stop()
             eventually(is_at_rest)  # the server deals with acknowledgements a little later
             broker.start()

@@ -32,9 +32,9 @@ from nats.js.errors import NotFoundError
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all
 from compat_tests.nats.test_nats_reverse import CONFLUENT, samples, stored, stored_count, stream_of

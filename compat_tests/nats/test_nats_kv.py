@@ -18,8 +18,8 @@ from nats.js.kv import KeyValue
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 
 pytestmark = pytest.mark.barnabas_only

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from compat_tests.harness.asking import ask_for_topic
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import NewTopic
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import await_running, await_taken, bind
 from compat_tests.nats.leader_moves import reassign
 from compat_tests.nats.publishers import SteadyPublisher

@@ -17,9 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import await_taken, bind
 from compat_tests.nats.publishers import publish
 from compat_tests.nats.received import read

@@ -16,9 +16,9 @@ from confluent_kafka import Producer
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.harness.topics import eventually
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
 

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpark page uses)
 
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
-from compat_tests.harness.topics import eventually
 from compat_tests.spark.streams import Job, JobFactory, numbered, once
 from compat_tests.spark.topics import Record, Topics
 

@@ -13,7 +13,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     NewPartitions,
 )
 
-from compat_tests.harness.topics import create_topic, eventually
+from compat_tests.harness.eventually import eventually
+from compat_tests.harness.topics import create_topic
 
 Headers = list[tuple[str, bytes | None]]
 
