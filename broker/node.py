@@ -63,7 +63,7 @@ NATS_BINDINGS = (
     "nats.subjects",
     "nats.bucket",
     "nats.publish.subject",
-)  # what makes a binding (controller/nats)
+)  # what makes a binding (barnabas/nats/binding)
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from barnabas.controller.nats.bound import KV
+from barnabas.nats.binding.binding import KV
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
 
 
 def for_whom(binding: Binding, leading: Iterable[int]) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier, CarrierStats
     from barnabas.nats.cluster.turns import Turn
     from barnabas.nats.core.binding import CoreBinding

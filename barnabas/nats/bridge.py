@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.metadata.image import TOPIC_RESOURCE
-from barnabas.controller.nats.binding import PREFIX
+from barnabas.nats.binding.reader import PREFIX
 from barnabas.nats.bound_topic import BoundTopic
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.carriers import make_carriers, make_core
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.requests.services import Services
     from barnabas.controller.metadata.image import MetadataImage, TopicChanges, TopicImage
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.connection_settings import ConnectionSettings
     from barnabas.nats.core.attendance import Attendance
     from barnabas.nats.overview import Overview

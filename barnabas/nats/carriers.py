@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from barnabas.controller.nats.bound import CORE, JETSTREAM, KV
+from barnabas.nats.binding.binding import CORE, JETSTREAM, KV
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.core.binding import CoreBinding
@@ -20,7 +20,7 @@ from barnabas.nats.reverse.carrier import ReverseBinding
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.requests.services import Services
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier
     from barnabas.nats.cluster.positions import Positions
     from barnabas.nats.connections import NatsConnections

@@ -10,7 +10,7 @@ from barnabas.nats.core.binding import CoreBinding
 from barnabas.nats.reverse.carrier import ReverseBinding
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier
     from barnabas.nats.ingest.acks import AckStats
 

@@ -25,8 +25,8 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.nats.bound import CORE, Binding
-from barnabas.controller.nats.subjects import compile_filter, is_valid_subject
+from barnabas.nats.binding.binding import CORE, Binding
+from barnabas.nats.binding.subjects import compile_filter, is_valid_subject
 from barnabas.nats.client.errors import NatsError
 
 if TYPE_CHECKING:

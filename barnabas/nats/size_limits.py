@@ -10,7 +10,7 @@ import logging
 from operator import is_
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.nats.bound import CORE
+from barnabas.nats.binding.binding import CORE
 from barnabas.nats.jetstream.intake import RECORD_OVERHEAD_BYTES, batch_bytes_max
 from barnabas.nats.records.parts import (
     SEQUENCE_HEADER,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.bound_topic import BoundTopic
     from barnabas.nats.connections import NatsConnections
 

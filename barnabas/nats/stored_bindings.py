@@ -7,12 +7,12 @@ from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.nats.binding import only_bound, read_configs
-from barnabas.controller.nats.binding_effects import check_effects
-from barnabas.controller.nats.subjects import looks_wild
+from barnabas.nats.binding.checks import check_effects
+from barnabas.nats.binding.reader import only_bound, read_configs
+from barnabas.nats.binding.subjects import looks_wild
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
 
 log = logging.getLogger("barnabas.nats")
 

@@ -50,7 +50,7 @@ internal.segment.bytes int - * medium internal
 barnabas.validate.records boolean false * medium
 """
 
-# What binds a topic to subjects of NATS. The words of strings without a check here are read in controller/nats/.
+# What binds a topic to subjects of NATS. The words of strings without a check here are read in barnabas/nats/binding/.
 NATS_TABLE: Final = """
 nats.subjects list "" list medium
 nats.exclude list "" list medium

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from barnabas.controller.metadata.image import MetadataImage
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.decisions import BindingDecisions
+    from barnabas.nats.binding.decisions import BindingDecisions
 
 _PREFIX: Final = "nats."
 _POLICY: Final = "cleanup.policy"
@@ -43,9 +43,7 @@ class BindingCheck:
 
     def _made(self) -> BindingDecisions:
         if self._decisions is None:
-            from barnabas.controller.nats.decisions import (
-                BindingDecisions,  # only a topic that is bound needs it
-            )
+            from barnabas.nats.binding.decisions import BindingDecisions
 
             self._decisions = BindingDecisions(self._image, self._config.value)
         return self._decisions

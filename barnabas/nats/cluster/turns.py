@@ -21,7 +21,7 @@ from barnabas.nats.client.errors import NatsError
 if TYPE_CHECKING:
     from barnabas.broker.requests.services import Services
     from barnabas.controller.metadata.image import TopicImage
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient, Subscription
     from barnabas.runtime.interface import Runtime, Timer
 

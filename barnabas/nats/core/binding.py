@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.nats.subjects import compile_subscriptions
 from barnabas.nats.announcements import for_whom
+from barnabas.nats.binding.subjects import compile_subscriptions
 from barnabas.nats.client.client import ClientListener
 from barnabas.nats.cluster.roles import NO_ROLES, Roles
 from barnabas.nats.cluster.turns import Turns
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.requests.services import Services
-    from barnabas.controller.nats.bound import Binding
-    from barnabas.controller.nats.subjects import Filter
+    from barnabas.nats.binding.binding import Binding
+    from barnabas.nats.binding.subjects import Filter
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.errors import Cause, NatsError
     from barnabas.nats.client.protocol import Sink

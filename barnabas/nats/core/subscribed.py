@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from barnabas.controller.nats.subjects import Filter
+    from barnabas.nats.binding.subjects import Filter
     from barnabas.nats.client.client import Subscription
     from barnabas.nats.client.errors import NatsError
     from barnabas.nats.client.protocol import Sink

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from barnabas.controller.nats.subjects import (
+from barnabas.nats.binding.subjects import (
     Filter,
     compile_filter,
     compile_subscriptions,

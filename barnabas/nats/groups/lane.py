@@ -24,7 +24,7 @@ from barnabas.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.cluster.foreign import Placed
     from barnabas.nats.core.shadow import Asked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.nats.keys import SUBJECT_KEY
+from barnabas.nats.binding.keys import SUBJECT_KEY
 from barnabas.nats.ingest.dedup import MESSAGE_ID, kept_id
 from barnabas.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
 from barnabas.nats.pub_ack import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
@@ -16,7 +16,7 @@ from barnabas.nats.records.loops import HOPS_HEADER
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.core.shadow import Asked
     from barnabas.nats.ingest.lane import Lane

@@ -27,7 +27,7 @@ from barnabas.nats.records.partitioners import BadPartition, compile_partitioner
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.headers import Pairs
     from barnabas.nats.core.shadow import Asked

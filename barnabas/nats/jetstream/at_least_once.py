@@ -41,7 +41,7 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.server_info import ServerInfo
     from barnabas.nats.cluster.foreign import ForeignProducer
     from barnabas.runtime.interface import Runtime, Timer

@@ -13,7 +13,7 @@ from barnabas.nats.jetstream.exact import ExactlyOnce
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.services import Services
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.cluster.positions import Positions
     from barnabas.nats.jetstream.carrier import Source, StreamCarrier
     from barnabas.nats.jetstream.exact import MadeAnew

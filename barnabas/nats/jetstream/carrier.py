@@ -26,7 +26,7 @@ from barnabas.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.client.errors import Cause
     from barnabas.nats.client.server_info import ServerInfo

@@ -34,7 +34,7 @@ from barnabas.nats.jetstream.setup import (
 from barnabas.nats.jetstream.steps import Answer, pause
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.jetstream.deliveries import Deliveries
     from barnabas.runtime.interface import Runtime

@@ -44,7 +44,7 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.jetstream.checkpoint import Checkpoints
     from barnabas.nats.records.keys import KeyFunction
     from barnabas.runtime.interface import Runtime, Timer

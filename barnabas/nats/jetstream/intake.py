@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.partitions.partition import ACKS_ALL
-from barnabas.controller.nats.subjects import compile_filter
+from barnabas.nats.binding.subjects import compile_filter
 from barnabas.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import KeyFunction, compile_key
@@ -33,7 +33,7 @@ from barnabas.wire.primitives import varint
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.records.encoder import Encoded
 

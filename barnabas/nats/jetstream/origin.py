@@ -35,7 +35,7 @@ from barnabas.nats.jetstream.setup import Blocked, create, delete
 from barnabas.nats.jetstream.steps import Answer
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.keys import StartSpec
+    from barnabas.nats.binding.keys import StartSpec
     from barnabas.nats.jetstream.checkpoint import Checkpoint
     from barnabas.nats.jetstream.positions import LogPosition
 

@@ -25,7 +25,7 @@ from barnabas.nats.jetstream.positions import find_position
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.jetstream.api import JetStreamApi
     from barnabas.nats.jetstream.checkpoint import Checkpoints
     from barnabas.runtime.interface import Runtime

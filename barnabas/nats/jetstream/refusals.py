@@ -15,7 +15,7 @@ from barnabas.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, 
 from barnabas.nats.jetstream.deliveries import Delivered, Deliveries
 
 if TYPE_CHECKING:
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
 
 log = logging.getLogger("barnabas.nats")

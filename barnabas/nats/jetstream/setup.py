@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.controller.nats.bound import KV
-from barnabas.controller.nats.subjects import REST, covers, overlap
+from barnabas.nats.binding.binding import KV
+from barnabas.nats.binding.subjects import REST, covers, overlap
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.jetstream.api import (
     DUPLICATE_FILTERS,
@@ -32,7 +32,7 @@ from barnabas.nats.jetstream.steps import Answer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
 
 log = logging.getLogger("barnabas.nats")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from barnabas.controller.nats.keys import SUBJECT_KEY
+from barnabas.nats.binding.keys import SUBJECT_KEY
 from barnabas.nats.client.headers import find_header
 from barnabas.nats.records.keys import SUBJECT, KeyFunction
 

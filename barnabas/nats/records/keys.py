@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from barnabas.controller.nats.keys import KeySpec, parse_key
+from barnabas.nats.binding.keys import KeySpec, parse_key
 from barnabas.nats.client.headers import find_header
 
 # The one part of the message that a key is made of -> the key, None for Kafka's null

@@ -21,7 +21,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, TypeAlias
 
-from barnabas.controller.nats.keys import KeySpec, PartitionerSpec, parse_key, parse_partitioner
+from barnabas.nats.binding.keys import KeySpec, PartitionerSpec, parse_key, parse_partitioner
 
 # (subject, key or None for null) -> partition
 PartitionOf: TypeAlias = Callable[[bytes, bytes | None], int]

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.nats.binding import KV
-from barnabas.controller.nats.subjects import matches
 from barnabas.nats.announcements import publishing
+from barnabas.nats.binding.binding import KV
+from barnabas.nats.binding.subjects import matches
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import ClientListener
 from barnabas.nats.cluster.positions import Positions
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.requests.services import Services
-    from barnabas.controller.nats.binding import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient, Subscription
     from barnabas.nats.client.errors import Cause
     from barnabas.nats.client.server_info import ServerInfo

@@ -11,7 +11,7 @@ from barnabas.nats.reverse.subject import compile_subject
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.controller.nats.templates import PublishTemplate
+    from barnabas.nats.binding.templates import PublishTemplate
     from barnabas.wire.record_batch import Record
 
 # Of a message: "" it is dealt with, a state (`waiting: <why>`) that it is not, or what to publish instead.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.nats.templates import PublishTemplate, is_internal_subject
+from barnabas.nats.binding.templates import PublishTemplate, is_internal_subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from barnabas.controller.metadata.image import TOPIC_RESOURCE
-from barnabas.controller.nats.binding import TEMPLATE_OF
+from barnabas.nats.binding.reader import TEMPLATE_OF
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.client.headers import find_header
 from barnabas.nats.client.lines import pub
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.requests.services import Services
     from barnabas.controller.metadata.image import TopicImage
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.core.shadow import Lapse, Shadow

@@ -10,7 +10,7 @@ from barnabas.nats.records.routes import SUBJECT_BYTES_KEPT_MAX, SUBJECTS_KEPT_M
 
 if TYPE_CHECKING:
     from barnabas.controller.metadata.image import TopicImage
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.cluster.roles import Roles
     from barnabas.nats.cluster.turns import Turn, Turns
     from barnabas.nats.core.alignment import Alignment

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from barnabas.broker.cluster.topic_creation import have_topics_created
-from barnabas.controller.nats.binding import PREFIX, TEMPLATE_OF
 from barnabas.controller.operations.topics import NewTopic
+from barnabas.nats.binding.reader import PREFIX, TEMPLATE_OF
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.services import Services
     from barnabas.controller.metadata.image import MetadataImage
-    from barnabas.controller.nats.bound import Binding
+    from barnabas.nats.binding.binding import Binding
     from barnabas.nats.ingest.budget import Budget
 
 log = logging.getLogger("barnabas.nats")

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import nats
 
 from barnabas.broker.partitions.partition import Partition
-from barnabas.controller.nats.binding import read_binding
+from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
 from barnabas.nats.cluster.positions import Position, Positions

@@ -12,7 +12,8 @@ import nats
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
-from barnabas.controller.nats.binding import Binding, read_binding
+from barnabas.nats.binding.binding import Binding
+from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
 from barnabas.nats.jetstream.exact import ExactlyOnce

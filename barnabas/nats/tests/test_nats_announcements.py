@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.controller.nats.binding import Binding, read_binding
 from barnabas.nats.announcements import for_whom, publishing, reading
+from barnabas.nats.binding.binding import Binding
+from barnabas.nats.binding.reader import read_binding
 
 
 def binding(**configs: str) -> Binding:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.tests.test_coordinator_log import World
-from barnabas.controller.nats.binding import read_binding
+from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.ingest.ingest import Ingest
 from barnabas.storage.tests.crash_model import read_all

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
 from barnabas.broker.tests.replicas import TOPIC_ID, Replicas
-from barnabas.controller.nats.bound import Binding
+from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.cluster.foreign import NOWHERE, Placed
 from barnabas.nats.groups.lanes import GroupLanes

@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
-from barnabas.controller.nats.bound import Binding
+from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.ingest.ingest import Ingest
 from barnabas.nats.ingest.lane import RETRY_MAX_S

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.nats.binding import Binding
+from barnabas.nats.binding.binding import Binding
 from barnabas.nats.client.errors import NoResponders
 from barnabas.nats.jetstream.api import (
     CONSUMER_NOT_FOUND,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from nats.js.api import StreamSource
 
-from barnabas.controller.nats.binding import read_binding
+from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
 from barnabas.nats.tests.stream_world import StreamWorld, binding
 from barnabas.wire.record_batch import Record, build_batch

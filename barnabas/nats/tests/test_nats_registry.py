@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from barnabas.controller.nats.binding import read_binding
+from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.carrier import CarrierStats, Gap
 from barnabas.nats.overview import Overview, Way, overview, refused_overview
 from barnabas.nats.registry import SUBJECT, BindingsService, describe

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.nats.subjects import is_valid_subject
-from barnabas.controller.nats.templates import is_internal_subject, parse_publish_template
+from barnabas.nats.binding.subjects import is_valid_subject
+from barnabas.nats.binding.templates import is_internal_subject, parse_publish_template
 from barnabas.nats.client.headers import parse_headers
 from barnabas.nats.client.lines import pub
 from barnabas.nats.client.protocol import NatsParser

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
-from barnabas.controller.nats.templates import parse_publish_template
+from barnabas.nats.binding.templates import parse_publish_template
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.errors import NatsError, NotConnected
 from barnabas.nats.client.headers import find_header

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from barnabas.broker.tests.replicas import Replicas
-from barnabas.controller.nats.bound import Binding
+from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.core.alignment import SENDER_BYTES, Alignment, Mark

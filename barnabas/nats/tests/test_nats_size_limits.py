@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from barnabas.controller.nats.binding import Binding, read_binding
+from barnabas.nats.binding.binding import Binding
+from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.bound_topic import BoundTopic
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.records.batch_builder import BatchBuilder, TooLarge

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.nats.subjects import Filter, matches
+from barnabas.nats.binding.subjects import Filter, matches
 from barnabas.nats.core.subscribing import changed_subscriptions
 
 _TOKENS = st.sampled_from(["a", "b", "*"])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
-from barnabas.controller.nats.binding import TEMPLATE_OF, read_binding
+from barnabas.nats.binding.reader import TEMPLATE_OF, read_binding
 from barnabas.nats.ingest.budget import Budget
 from barnabas.nats.records.routes import SUBJECT_BYTES_KEPT_MAX
 from barnabas.nats.templates.routes import Router

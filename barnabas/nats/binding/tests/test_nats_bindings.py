@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from barnabas.controller.config.topic_configs import NATS_TABLE, TOPIC_CONFIGS
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage
-from barnabas.controller.nats.binding import Binding, read_binding
-from barnabas.controller.nats.cycles import check_cycles
-from barnabas.controller.nats.decisions import bindings_of
-from barnabas.controller.nats.keys import KeySpec
-from barnabas.controller.nats.subjects import covers_together, matches
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics
+from barnabas.nats.binding.binding import Binding
+from barnabas.nats.binding.decisions import bindings_of, check_cycles
+from barnabas.nats.binding.keys import KeySpec
+from barnabas.nats.binding.reader import read_binding
+from barnabas.nats.binding.subjects import covers_together, matches
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord
 

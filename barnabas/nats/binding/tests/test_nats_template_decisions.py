@@ -6,8 +6,8 @@ import pytest
 
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage
-from barnabas.controller.nats.binding import TEMPLATE_OF
-from barnabas.controller.nats.decisions import BindingDecisions
+from barnabas.nats.binding.decisions import BindingDecisions
+from barnabas.nats.binding.reader import TEMPLATE_OF
 
 OF_BOUND = {TEMPLATE_OF: "bound"}
 

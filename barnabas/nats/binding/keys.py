@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.nats.regexes import regex_problem
+from barnabas.nats.binding.regexes import regex_problem
 
 TOKEN_MAX: Final = 512  # a subject of 1024 bytes has no more
 HEADER_NAME_MAX: Final = 256

@@ -6,9 +6,9 @@ from typing import Final
 
 import msgspec
 
-from barnabas.controller.nats.keys import SUBJECT_KEY, KeySpec, PartitionerSpec, StartSpec
-from barnabas.controller.nats.subjects import ONE, REST, covers, overlap, without_covered
-from barnabas.controller.nats.templates import PublishTemplate, TopicTemplate
+from barnabas.nats.binding.keys import SUBJECT_KEY, KeySpec, PartitionerSpec, StartSpec
+from barnabas.nats.binding.subjects import ONE, REST, covers, overlap, without_covered
+from barnabas.nats.binding.templates import PublishTemplate, TopicTemplate
 
 CORE: Final = "core"
 JETSTREAM: Final = "jetstream"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.controller.nats.subjects import (
+from barnabas.nats.binding.subjects import (
     PATTERN_BYTES_MAX,
     compile_filter,
     compile_subscriptions,

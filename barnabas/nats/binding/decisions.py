@@ -1,30 +1,29 @@
-"""Whether a topic's nats.* configs may be, seen beside all other topics and the node that decides.
+"""Decisions about a topic's nats.* configs that depend on other topics and on the deciding node.
 
-What a topic's configs say alone is binding.py's matter. Configs that stay as they are are never looked at again, so a
-topic that was bound once can still be changed in every other way, whatever became of the servers meanwhile.
+What one topic's configs mean by themselves is in reader.py and checks.py. Configs that stay as they are are not checked
+again, so a topic that was bound once can still be changed in every other way, whatever became of the servers meanwhile.
+
+Topics and subjects must form no circle: what a topic publishes would come back to it, directly or through others, for ever.
+Messages carry a hop header, which stops circles that this broker alone can't see. A circle that it can see is refused
+when it would be closed, because a message that is stopped on its way is a message lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
-from barnabas.controller.nats.binding import (
-    KV,
-    PREFIX,
-    TEMPLATE_OF,
-    Binding,
-    only_bound,
-    read_binding,
-    read_configs,
-)
-from barnabas.controller.nats.binding_effects import check_effects
-from barnabas.controller.nats.cycles import check_cycles
+from barnabas.nats.binding.binding import KV, Binding
+from barnabas.nats.binding.checks import check_effects
+from barnabas.nats.binding.reader import PREFIX, TEMPLATE_OF, only_bound, read_binding, read_configs
 
 Report = Callable[[str, str], object]
+
+_INTAKE: Final = ">"  # before a topic's name: what comes in for it, which may go to other topics
 
 
 def bindings_of(image: MetadataImage, report: Report | None = None) -> dict[str, Binding]:
@@ -145,3 +144,63 @@ def _check_widening(before: Binding | None, binding: Binding) -> None:
         f"Without nats.subjects the topic would take all that nats.stream={binding.stream} holds. To unbind it delete "
         "nats.stream and nats.mode, too; for the whole stream set nats.subjects to >"
     )
+
+
+def check_cycles(topic: str, binding: Binding, others: Mapping[str, Binding]) -> None:
+    """ConfigError, naming the circle, when `binding` of `topic` would close one with the bindings of other topics."""
+    bindings = {**others, topic: binding}
+    way = _way_back(topic, bindings) or _way_back(_INTAKE + topic, bindings)
+    if way is None:
+        return
+    steps = "; ".join(
+        f'topic {each} publishes to "{bindings[each].published_pattern}"' for each in way if each in bindings
+    )
+    advice = "Publish to other subjects, or name them in nats.exclude of one of these topics"
+    if any(bindings[each].mode == KV for each in way if each in bindings):
+        advice = "Set nats.direction=in on all but one of the topics that share a bucket"
+    raise ConfigError(
+        f"This closes a circle in which each record comes back for ever: {steps}, which topic {topic} gets again. {advice}"
+    )
+
+
+def _way_back(start: str, bindings: Mapping[str, Binding]) -> list[str] | None:
+    """The topics and intakes from `start` on whose records reach it again; None when none do."""
+    came_from: dict[str, str] = {}
+    todo = [start]
+    while todo:
+        current = todo.pop(0)
+        for following in _reached(current, bindings):
+            if following == start:
+                way = [current]
+                while way[0] != start:
+                    way.insert(0, came_from[way[0]])
+                return way
+            if following not in came_from:
+                came_from[following] = current
+                todo.append(following)
+    return None
+
+
+def _reached(place: str, bindings: Mapping[str, Binding]) -> Iterator[str]:
+    """The intakes that get a topic's records as messages, or the bound topics that an intake's messages may go to, by
+    name."""
+    if place.startswith(_INTAKE):
+        target = bindings[place.removeprefix(_INTAKE)]
+        template = target.topic_template
+        if template is None:
+            yield target.topic
+        else:  # whichever may have such a name
+            yield from (each for each in sorted(bindings) if template.may_give(each))
+        if target.dead_letter_topic in bindings:
+            yield target.dead_letter_topic
+        return
+    source = bindings[place]
+    published = source.published_pattern
+    if published is None:
+        return
+    for name in sorted(bindings):
+        target = bindings[name]
+        if target.connection != source.connection or not target.takes_of(published):
+            continue
+        if name != place or source.mode != KV:  # a bucket's topic knows its own changes again
+            yield _INTAKE + name

@@ -14,11 +14,11 @@ from typing import Final
 
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.nats.binding_checks import check_binding
-from barnabas.controller.nats.bound import CORE, JETSTREAM, KV, Binding
-from barnabas.controller.nats.keys import parse_key, parse_partitioner, parse_start
-from barnabas.controller.nats.subjects import pattern_problem
-from barnabas.controller.nats.templates import parse_publish_template, parse_topic_template
+from barnabas.nats.binding.binding import CORE, JETSTREAM, KV, Binding
+from barnabas.nats.binding.checks import check_binding
+from barnabas.nats.binding.keys import parse_key, parse_partitioner, parse_start
+from barnabas.nats.binding.subjects import pattern_problem
+from barnabas.nats.binding.templates import parse_publish_template, parse_topic_template
 
 __all__ = ["CORE", "JETSTREAM", "KV", "Binding", "read_binding"]
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.nats.keys import (
+from barnabas.controller.operations.topic_names import CollidingTopics, invalid_topic_name
+from barnabas.nats.binding.keys import (
     KeySpec,
     PartitionerSpec,
     StartSpec,
@@ -18,15 +19,15 @@ from barnabas.controller.nats.keys import (
     parse_partitioner,
     parse_start,
 )
-from barnabas.controller.nats.regexes import regex_problem
-from barnabas.controller.nats.subjects import is_valid_subject, matches
-from barnabas.controller.nats.templates import (
+from barnabas.nats.binding.regexes import regex_problem
+from barnabas.nats.binding.subjects import is_valid_subject, matches
+from barnabas.nats.binding.templates import (
+    escape_topic,
     is_internal_subject,
     parse_publish_template,
     parse_topic_template,
+    unescape_topic,
 )
-from barnabas.controller.nats.topic_escapes import escape_topic, unescape_topic
-from barnabas.controller.operations.topic_names import CollidingTopics, invalid_topic_name
 
 SUBJECTS = (st.binary(min_size=1, max_size=8) | st.text("a5F_-.", min_size=1, max_size=10).map(str.encode)).filter(
     is_valid_subject

@@ -3,6 +3,13 @@
 A template is text with fields in braces. There is no way to write a brace itself: neither a topic's name nor a sane
 subject has one. Expanding gives None where there is no result: a token the subject does not have, a null key, a name
 that no topic can have, a subject that NATS would not take.
+
+A topic's name holds ASCII letters, digits, ".", "_" and "-". Dots, dashes, letters and digits of a subject stay; every
+other byte, "_" among them, becomes "__" and two hexadecimal digits: `orders.eu-1` stays, `a_b` is `a__5Fb`.
+
+"_" is always escaped for two reasons. Kafka refuses a topic whose name differs from another's only in "." and "_"
+(their metrics would have one name): since a subject has no empty token, no two subjects' names are alike even then.
+And no subject becomes the name of one of Kafka's internal topics.
 """
 
 from __future__ import annotations
@@ -14,16 +21,17 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.nats.keys import TOKEN_MAX, header_name
-from barnabas.controller.nats.subjects import is_valid_subject, pattern_problem
-from barnabas.controller.nats.topic_escapes import escape_topic
 from barnabas.controller.operations.topic_names import NAME_LENGTH_MAX, invalid_topic_name
+from barnabas.nats.binding.keys import TOKEN_MAX, header_name
+from barnabas.nats.binding.subjects import is_valid_subject, pattern_problem
 
 TEMPLATE_LENGTH_MAX: Final = 500
 
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _TOKEN_NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 _NAME_PART: Final = re.compile(r"[a-zA-Z0-9._-]*")
+_ESCAPED: Final = re.compile(rb"[^a-zA-Z0-9.-]")
+_UNESCAPED: Final = re.compile(r"__([0-9A-F]{2})")
 
 # Where the server keeps its own things, or a client its answers. What a record says must never reach them.
 INTERNAL_FIRST_TOKENS: Final = (b"_INBOX", b"_R_", b"_GR_")
@@ -185,3 +193,16 @@ def _split(config: str, text: str) -> list[tuple[bool, str]]:
     if any(not is_field and ("{" in piece or "}" in piece) for is_field, piece in pieces):
         raise ConfigError.invalid(config, text, "A brace is not closed or not opened")
     return pieces
+
+
+def escape_topic(subject: bytes) -> str:
+    """A subject (or one token of it) as a topic name; it may be longer than a topic's name can be."""
+    return _ESCAPED.sub(lambda found: b"__%02X" % found[0][0], subject).decode("ascii")
+
+
+def unescape_topic(name: str) -> bytes:
+    """The subject whose escaped name this is; ValueError when it is no subject's."""
+    subject = _UNESCAPED.sub(lambda found: chr(int(found[1], 16)), name).encode("latin-1", "replace")
+    if escape_topic(subject) != name:
+        raise ValueError(f"{name!r} is not the name of a subject")
+    return subject
