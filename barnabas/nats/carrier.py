@@ -24,7 +24,6 @@ class Gap:
     begin_ms: int
     end_ms: int
     cause: str
-    lost_at_most: int = -1  # an estimate of the messages that were lost, where the server tells; -1: unknown
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.client import ClientListener, NatsClient
 from barnabas.nats.client.heartbeat import Heartbeat
-from barnabas.nats.monitoring import Monitoring
 
 if TYPE_CHECKING:
     from barnabas.nats.client.connection_settings import ConnectionSettings
@@ -35,8 +34,6 @@ class Intake(ClientListener):
         self._runtime = runtime
         self._tell_again_s = 0.0
         self.heartbeat = Heartbeat(runtime, client)  # the first one to be told of the connection
-        url = client.settings.monitoring_url
-        self.monitoring = Monitoring(runtime, client, url) if url else None
         self.closers: list[Callable[[], object]] = []
         self.is_unreachable = False
         self._is_behind = False  # the server may not know yet what is subscribed to
@@ -50,8 +47,6 @@ class Intake(ClientListener):
 
     def stop(self) -> None:
         self.heartbeat.stop()
-        if self.monitoring is not None:
-            self.monitoring.stop()
         self.client.stop()
 
     @property
@@ -138,8 +133,6 @@ class NatsConnections:
         if found is None and name in self._settings:
             found = self._intakes[name] = self._make_intake(name, "in")
             found.heartbeat.start()
-            if found.monitoring is not None:
-                found.monitoring.start()
         return found
 
     def streams(self, name: str) -> Intake | None:

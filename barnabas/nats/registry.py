@@ -9,12 +9,12 @@ publisher has to know how many answers to expect. Every broker answers for the t
     answer:  {"broker": 1, "cluster": "...", "bindings": [{"topic": "orders", "connection": "", "subjects": ["orders.>"],
               "exclude": [], "mode": "core", "partitions": [0, 2], "acks": "header", "expected_acks": 1,
               "state": "running", "ways": [{"mode": "core", "state": "running", "messages_in": 17, ..., "gaps":
-              [{"begin_ms": 1700000000000, "end_ms": 1700000001000, "cause": "...", "lost_at_most": null}]}]}]}
+              [{"begin_ms": 1700000000000, "end_ms": 1700000001000, "cause": "..."}]}]}]}
 
 `expected_acks` is how many answers a message that asks for one gets from this topic, from all brokers together: 1, or 0
 when the binding is paused or answers none. Whoever asks adds those of different topics and not of different brokers.
 `state` says why when it is not running, and `warning`, where there is one, which messages will be refused; a binding that can't be read has no more than a topic and that. Counters are since
-the binding was started here; the end of a gap is 0 while it lasts, and `lost_at_most` an estimate.
+the binding was started here; the end of a gap is 0 while it lasts.
 """
 
 from __future__ import annotations
@@ -150,7 +150,6 @@ def _gap(gap: Gap) -> dict[str, object]:
         "begin_ms": gap.begin_ms,
         "end_ms": gap.end_ms,
         "cause": gap.cause,
-        "lost_at_most": gap.lost_at_most if gap.lost_at_most >= 0 else None,
     }
 
 

@@ -12,7 +12,6 @@ from barnabas.nats.client.connection_settings import (
     ConnectionSettings,
     Secret,
     ServerAddress,
-    parse_monitoring_url,
     parse_server,
 )
 from barnabas.nats.client.errors import NatsSettingsError
@@ -72,11 +71,6 @@ def _settings(connection: str, given: Mapping[str, str]) -> ConnectionSettings |
         raise ConfigError(f"{' and '.join(used)} are different ways to log in: set one of them")
     if text("nats.password") and not text("nats.user"):
         raise ConfigError(f"{full('nats.user')} is missing: {full('nats.password')} is its password")
-    if text("nats.monitoring.url"):
-        try:
-            parse_monitoring_url(text("nats.monitoring.url"))
-        except NatsSettingsError as error:
-            raise ConfigError(f"{full('nats.monitoring.url')}: {error}") from error
     return ConnectionSettings(
         servers=tuple(_server(full(SERVERS), server) for server in servers),
         name=connection,
@@ -90,7 +84,6 @@ def _settings(connection: str, given: Mapping[str, str]) -> ConnectionSettings |
         tls_key_file=text("nats.tls.key.file"),
         tls_first=value("nats.tls.handshake.first") is True,
         jetstream_domain=text("nats.jetstream.domain"),
-        monitoring_url=text("nats.monitoring.url"),
         connect_timeout_s=seconds("nats.connect.timeout.ms"),
         ping_interval_s=seconds("nats.ping.interval.ms"),
     )

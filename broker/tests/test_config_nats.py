@@ -78,11 +78,17 @@ def test_secrets_are_in_no_refusal() -> None:
 def test_named_connections_are_known_and_their_mistakes_are_not() -> None:
     assert BrokerConfig.from_properties(GIVEN).notes == []
     notes = BrokerConfig.from_properties(
-        {**GIVEN, "nats.connection.east.usr": "x", "nats.sevrers": "h"}
+        {
+            **GIVEN,
+            "nats.connection.east.usr": "x",
+            "nats.sevrers": "h",
+            "nats.monitoring.url": "http://h:8222",
+        }
     ).notes
     assert [text for _, text in notes] == [
         "unknown property nats.connection.east.usr is ignored",
         "unknown property nats.sevrers is ignored; did you mean nats.servers?",
+        "unknown property nats.monitoring.url is ignored",
     ]
 
 

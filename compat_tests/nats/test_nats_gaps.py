@@ -134,9 +134,8 @@ def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: 
 
 
 def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
-    server = nats_server(config='write_deadline: "1s"\n', monitoring=True)
-    monitoring = f"http://127.0.0.1:{server.monitoring_port}"
-    broker = bound_broker(fresh_broker, server, {"nats.monitoring.url": monitoring})
+    server = nats_server(config='write_deadline: "1s"\n')
+    broker = bound_broker(fresh_broker, server)
     publisher = TimedPublisher(server, "s", size=20_000, burst=8, pause_s=0.01)
     time.sleep(1.2)
     assert broker.process is not None
@@ -147,12 +146,8 @@ def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: Na
     gap = await_gap(broker, 1, "slow consumer")
     assert "stood still" in gap.cause
     publisher.await_more(200)
-    missing = check(broker.bootstrap, publisher.finish(), gaps_of(broker))
-    estimate = re.search(r"at most (\d+) messages of any subject, by an estimate", gap.cause)
-    assert estimate is not None
-    assert 100 < missing <= int(estimate[1]) < 3 * missing + 2000
+    assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
     assert "Slow Consumer Detected" in server.log_text()
-    assert "Slow Consumer (Write Deadline); of " in broker.log_text()
 
 
 def test_a_log_that_takes_nothing(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:

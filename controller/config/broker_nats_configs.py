@@ -25,7 +25,6 @@ nats.tls.certificate.file string "" * medium
 nats.tls.key.file string "" * medium
 nats.tls.handshake.first boolean false * low
 nats.jetstream.domain string "" * medium
-nats.monitoring.url string "" * low
 nats.connect.timeout.ms int 5000 [100,...] low
 nats.ping.interval.ms int 20000 [1000,...] low
 """

@@ -112,7 +112,6 @@ nats.tls.certificate.file|This broker's own certificate, in PEM, where the serve
 nats.tls.key.file|The key of nats.tls.certificate.file.
 nats.tls.handshake.first|Whether TLS begins at once, as with handshake_first in the server's configuration.
 nats.jetstream.domain|The JetStream domain to use; empty is that of the server.
-nats.monitoring.url|The server's monitoring, http://HOST:8222, where estimates of lost messages come from; empty makes none.
 nats.connect.timeout.ms|How long connecting to one server may take, in ms.
 nats.ping.interval.ms|How often the server is asked whether it is there, in ms.
 node.id|The node's id, unique in the cluster.

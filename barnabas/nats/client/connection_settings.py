@@ -10,7 +10,6 @@ import msgspec
 from barnabas.nats.client.errors import NatsSettingsError
 
 DEFAULT_PORT: Final = 4222
-MONITORING_PORT: Final = 8222
 SCHEMES: Final = ("nats", "tls")
 
 
@@ -69,7 +68,6 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key_file: str = ""
     tls_first: bool = False  # TLS from the first byte on (the server's handshake_first)
     jetstream_domain: str = ""
-    monitoring_url: str = ""  # http://host:port of the server's monitoring, or ""
     inbox_prefix: str = "_INBOX"
     echo: bool = True  # whether our subscriptions get what this very connection publishes
     ping_interval_s: float = 20.0
@@ -99,24 +97,3 @@ def parse_server(text: str) -> ServerAddress:
     if user and parts.password is None:
         user, token = "", user  # as in every NATS client: a user without password is a token
     return ServerAddress(host, port or DEFAULT_PORT, scheme == "tls", user, Secret(password), Secret(token))
-
-
-def parse_monitoring_url(text: str) -> tuple[str, int, str]:
-    """Host, port and path (without a slash at its end) of http://HOST:PORT/PATH. NatsSettingsError."""
-    host, port = None, None
-    try:
-        parts = urlsplit(text.strip())
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        pass
-    if (
-        not host
-        or parts.scheme != "http"
-        or "@" in text
-        or parts.query
-        or parts.fragment
-        or not text.isascii()
-    ):
-        shown = text.rpartition("@")[2]
-        raise NatsSettingsError(f"{shown} is no address of a server's monitoring: write http://host:8222")
-    return host, port or MONITORING_PORT, parts.path.rstrip("/")

@@ -43,8 +43,6 @@ class GapLog:
         """`on_known()` is called when `until_ms` is known for the first time."""
         self.until_ms = 0
         self._on_known = on_known
-        # Estimates what was lost in a gap that has ended, and calls back.
-        self.estimate: Callable[[Gap, Callable[[], object]], object] | None = None
         self.open: Gap | None = None
         self._topic = topic
         self._stats = stats
@@ -133,22 +131,11 @@ class GapLog:
         self._ends_ms = 0
         gap.end_ms = max(end_ms, gap.begin_ms)
         self._stats.gap_ms += gap.end_ms - gap.begin_ms
-        if self.estimate is not None:
-            self.estimate(gap, lambda: self._tell(gap))
-        else:
-            self._tell(gap)
-
-    def _tell(self, gap: Gap) -> None:
-        estimate = ""
-        if gap.lost_at_most >= 0:
-            self._stats.lost_estimate += gap.lost_at_most
-            estimate = f"; at most {gap.lost_at_most} messages of any subject, by an estimate"
         log.warning(
-            "topic %s: messages published from %s to %s (%.3f s) may be missing: %s%s",
+            "topic %s: messages published from %s to %s (%.3f s) may be missing: %s",
             self._topic,
             shown_time(gap.begin_ms),
             shown_time(gap.end_ms),
             (gap.end_ms - gap.begin_ms) / 1000,
             gap.cause,
-            estimate,
         )

@@ -70,7 +70,6 @@ class Presence:
         self.refill = Refill(runtime, gaps)
         self._has_standbys = has_standbys
         self._led: Mapping[int, Partition] = {}
-        gaps.estimate = intake.monitoring.estimate if intake.monitoring is not None else None
 
     @property
     def absence(self) -> str:

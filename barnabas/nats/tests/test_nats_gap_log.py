@@ -202,7 +202,7 @@ def test_a_process_that_stood_still_was_slow() -> None:
 def test_an_absence_has_all_its_causes_each_kind_once() -> None:
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
-    intake = SimpleNamespace(heartbeat=heartbeat, client=client, monitoring=None)
+    intake = SimpleNamespace(heartbeat=heartbeat, client=client)
     stats = CarrierStats()
     gaps = GapLog("t", stats, runtime.time_ms, lambda: None)
     presence = Presence(runtime, intake, "t", gaps, lambda: True, lambda: True)  # type: ignore[arg-type]
@@ -233,7 +233,7 @@ def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
     """A broker that ends loses it: its gap begins with what was in the log."""
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
-    intake = SimpleNamespace(heartbeat=heartbeat, client=client, monitoring=None)
+    intake = SimpleNamespace(heartbeat=heartbeat, client=client)
     stats = CarrierStats()
     gaps = GapLog("t", stats, runtime.time_ms, lambda: None)
     is_whole = True

@@ -273,7 +273,7 @@ def test_an_answer_of_another_leader_epoch_begins_nothing(joining: Joining) -> N
 def test_lapses_are_one_gap_with_their_times(joining: Joining) -> None:
     stats = CarrierStats()
     gaps = GapLog("t", stats, joining.runtime.time_ms, lambda: None)
-    intake = SimpleNamespace(monitoring=None, heartbeat=SimpleNamespace(until_ms=0, on_beat=[]))
+    intake = SimpleNamespace(heartbeat=SimpleNamespace(until_ms=0, on_beat=[]))
     presence = Presence(joining.runtime, intake, "t", gaps, lambda: True, lambda: True)  # type: ignore[arg-type]
     presence.is_listening = True
     partition = joining.partition
