@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from barnabas.storage.disk.open_files import OpenFiles
-from barnabas.storage.log.write_pressure import WritePressure
+from barnabas.storage.disk.write_pressure import WritePressure
 from barnabas.storage.memory_file import Choose, MemoryContent, MemoryFile, ProcessKilled
 from barnabas.storage.memory_names import Directory, Names
 from barnabas.wire.compression import Bytes

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from barnabas.storage.disk.open_files import OpenFiles
-from barnabas.storage.log.write_pressure import WritePressure
+from barnabas.storage.disk.write_pressure import WritePressure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("storage/tests", "controller/tests", "broker/tests", "compat_tests")
+PARTS = ("wire", "storage", "controller", "broker", "compat_tests")
 NAMED = re.compile(r"`(?P<path>[\w/]*test_\w+\.py)?(?:::(?P<test>test_\w+))?`")
 
 
@@ -18,7 +18,10 @@ def test_every_test_that_is_named_exists(page: str) -> None:
     path, tests = "", 0
     for named in NAMED.finditer(text):
         if named["path"]:
-            places = [ROOT / named["path"], *(ROOT / folder / named["path"] for folder in FOLDERS)]
+            places = [
+                ROOT / named["path"],
+                *(place for part in PARTS for place in ROOT.glob(f"{part}/**/{named['path']}")),
+            ]
             found = [place for place in places if place.is_file()]
             assert found, f"{named['path']} is not there"
             path = found[0].read_text()

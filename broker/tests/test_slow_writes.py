@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.storage.disk import write_pressure
 from barnabas.storage.disk.disk import File, RealDisk, RealFile
-from barnabas.storage.log import write_pressure
 from barnabas.testing.raw_client import RawClient
 from barnabas.wire.compression import Bytes
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

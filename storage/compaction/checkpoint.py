@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 from barnabas.runtime.interface import Runtime
+from barnabas.storage.disk.checkpoint_file import CheckpointError, read_offsets, write_offsets
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.manager.checkpoints import CheckpointError, read_offsets, write_offsets
 
 logger = logging.getLogger("barnabas.storage")
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from barnabas.storage.disk import page_cache
 from barnabas.storage.disk.open_files import OPEN_FILES_MAX, OpenFiles
-from barnabas.storage.log.write_pressure import WritePressure
+from barnabas.storage.disk.write_pressure import WritePressure
 from barnabas.wire.compression import Bytes
 
 # Of what is made anew; the process's umask may take more away.

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from barnabas.storage.disk.checkpoint_file import CheckpointError, format_checkpoint, parse_checkpoint
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.manager.checkpoints import CheckpointError, format_checkpoint, parse_checkpoint
 
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.producer_recovery import ProducerRecovery
+from barnabas.storage.log.producer_snapshot import encode_snapshot, snapshot_path
 from barnabas.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStateManager
 from barnabas.storage.log.reader import ReadResult
 from barnabas.storage.log.segments import SegmentedLog
-from barnabas.storage.segment.producer_snapshot import encode_snapshot, snapshot_path
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.storage.segment.transaction_marker import EndTransactionMarker, find_marker, read_marker

@@ -17,9 +17,9 @@ from functools import partial
 from typing import Final
 
 from barnabas.storage.disk.disk import File
+from barnabas.storage.disk.write_pressure import SLOW_WRITE_S
 from barnabas.storage.log.flusher import Synced
 from barnabas.storage.log.log_producers import ProducerLog
-from barnabas.storage.log.write_pressure import SLOW_WRITE_S
 from barnabas.storage.segment.segment import Segment
 
 LARGE_APPEND_BYTES: Final = 64 * 1024  # smaller ones are neither timed nor held back

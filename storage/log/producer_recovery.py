@@ -11,14 +11,14 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
-from barnabas.storage.segment.producer_snapshot import (
+from barnabas.storage.log.producer_snapshot import (
     SNAPSHOT_SUFFIX,
     CorruptSnapshot,
     encode_snapshot,
     read_snapshot,
     snapshot_path,
 )
+from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerStateManager
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import (
     TRANSACTION_INDEX_SUFFIX,

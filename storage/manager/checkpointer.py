@@ -15,11 +15,11 @@ from typing import Final
 
 from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import in_slices
+from barnabas.storage.disk.checkpoint_file import format_offsets, write_offsets
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.errors import is_passing
 from barnabas.storage.log.high_watermark import WatermarkedLog
 from barnabas.storage.log.log import Log
-from barnabas.storage.manager.checkpoints import format_offsets, write_offsets
 from barnabas.storage.manager.directory import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,

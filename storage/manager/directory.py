@@ -11,9 +11,9 @@ import logging
 import msgspec
 
 from barnabas.runtime.interface import Runtime
+from barnabas.storage.disk.checkpoint_file import CheckpointError, read_offsets
 from barnabas.storage.disk.disk import Disk, Lock
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline
-from barnabas.storage.manager.checkpoints import CheckpointError, read_offsets
 
 logger = logging.getLogger("barnabas.storage")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
+from barnabas.storage.disk.checkpoint_file import read_offsets
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.manager.checkpoints import read_offsets
 from barnabas.storage.manager.directory import RECOVERY_POINT_FILE
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.memory_disk import MemoryDisk

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from barnabas.storage.manager.checkpoints import CheckpointError, format_checkpoint, parse_checkpoint
+from barnabas.storage.disk.checkpoint_file import CheckpointError, format_checkpoint, parse_checkpoint
 
 if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime

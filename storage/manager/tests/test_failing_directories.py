@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from barnabas.storage.disk.checkpoint_file import read_offsets
 from barnabas.storage.errors import LogDirectoryError, StorageError
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.checkpointer import CheckpointFile
-from barnabas.storage.manager.checkpoints import read_offsets
 from barnabas.storage.manager.directory import (
     LOG_START_OFFSET_FILE,
     RECOVERY_POINT_FILE,

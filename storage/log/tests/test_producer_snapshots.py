@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from barnabas.storage.log.log import Log
+from barnabas.storage.log.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
 from barnabas.storage.log.producers import ProducerEntry
-from barnabas.storage.segment.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
 from barnabas.storage.segment.transaction_marker import build_marker
 
 DIRECTORY = "/logs/t-0"

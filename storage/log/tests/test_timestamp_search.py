@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.runtime.slices import StepQueue
 from barnabas.storage.log import timestamps
-from barnabas.storage.tests.test_record_inspection import TickingRuntime
+from barnabas.storage.log.tests.test_record_inspection import TickingRuntime
 from barnabas.wire import codecs
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.storage.manager.checkpoints import (
+from barnabas.storage.disk.checkpoint_file import (
     CheckpointError,
     format_checkpoint,
     parse_checkpoint,

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from barnabas.storage.disk.write_pressure import SLOW_WRITE_S, WritePressure
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.pacing import BACKLOG_BYTES, LARGE_APPEND_BYTES
-from barnabas.storage.log.write_pressure import SLOW_WRITE_S, WritePressure
 from barnabas.storage.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -17,8 +17,8 @@ from barnabas.storage.disk.disk import RealDisk
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.log.producer_snapshot import decode_snapshot
 from barnabas.storage.log.producers import ProducerEntry
-from barnabas.storage.segment.producer_snapshot import decode_snapshot
 from barnabas.storage.segment.transaction_index import decode_transactions
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
 from barnabas.wire.errors import ErrorCode
