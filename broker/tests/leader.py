@@ -5,7 +5,6 @@ Everything runs through the real handlers, the real controller and the real logs
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import msgspec
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.partitions.partition import Partition
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.broker.tests.reply import Reply, send
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.storage.disk.disk import Disk
@@ -48,39 +46,6 @@ TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)
 TIME = 1_700_000_000_000
 FENCE, UNFENCE = 1, -1
-
-
-class Call:
-    """A request on its way; `answer` is the response once it is there. `peer_broker_id`: the broker that its connection
-    is authenticated as."""
-
-    closed = False
-    peer_handshake: Any = None
-
-    def __init__(self, peer_broker_id: int = -1) -> None:
-        self.peer_broker_id = peer_broker_id
-        self.answer: Any = None
-        self.outcome: Outcome | None = None
-
-    def complete(self, context: RequestContext, response: Any) -> None:
-        assert self.answer is None, "answered twice"
-        if isinstance(response, Outcome):
-            self.outcome = response
-        else:
-            self.answer = response
-
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
-        """Nobody leaves here."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        """Nobody sends more meanwhile."""
-
-    @property
-    def done(self) -> bool:
-        return self.answer is not None or self.outcome is not None
 
 
 def batch(*values: str) -> bytes:
@@ -184,26 +149,17 @@ class Leader:
         """Everything that is due."""
         self.runtime.advance(0)
 
-    def ask(self, key: int, version: int, request: msgspec.Struct, peer_broker_id: int = -1) -> Call:
-        call = Call(peer_broker_id)
-        context = RequestContext(
-            self.node.services, call, key, version, 1, "client", "PLAINTEXT", "127.0.0.1"
-        )
-        answer = REGISTRATIONS[key].handler(context, request)
-        if not isinstance(answer, Outcome):
-            call.answer = answer
-        elif answer is not Outcome.PENDING:
-            call.outcome = answer
-        return call
+    def ask(self, key: int, version: int, request: msgspec.Struct, peer_broker_id: int = -1) -> Reply:
+        return send(self.node.services, key, version, request, Reply(peer_broker_id))
 
     def produce(
         self, *values: str, acks: int = -1, index: int = 0, timeout_ms: int = 30_000, version: int = 12
-    ) -> Call:
+    ) -> Reply:
         data = PartitionProduceData(index, memoryview(bytearray(batch(*values))))
         topic = TopicProduceData("t", TOPIC_ID, [data])
         return self.ask(0, version, ProduceRequest(None, acks, timeout_ms, [topic]))
 
-    def produced(self, call: Call) -> PartitionProduceResponse:
+    def produced(self, call: Reply) -> PartitionProduceResponse:
         """What a produce to one partition was answered."""
         assert call.answer is not None, "it has not been answered"
         answer: PartitionProduceResponse = call.answer.responses[0].partition_responses[0]
@@ -218,7 +174,7 @@ class Leader:
         epoch: int = -1,
         version: int = 17,
         **fields: Any,
-    ) -> Call:
+    ) -> Reply:
         """As a consumer."""
         wanted = FetchPartition(
             index, epoch, offset, partition_max_bytes=1 << 20, last_fetched_epoch=fields.get("last_epoch", -1)
@@ -231,7 +187,7 @@ class Leader:
     def follower(self, broker_id: int, **fields: Any) -> Follower:
         return Follower(self, broker_id, **fields)
 
-    def fetched(self, call: Call) -> PartitionData:
+    def fetched(self, call: Reply) -> PartitionData:
         """What a fetch of one partition was answered."""
         assert call.answer is not None, "it has not been answered"
         answer: PartitionData = call.answer.responses[0].partitions[0]
@@ -263,20 +219,20 @@ class Follower:
         leader_epoch: int | None = None,
         wait: bool = False,
         version: int = 18,
-    ) -> Call:
+    ) -> Reply:
         if leader_epoch is None:
             leader_epoch = self._leader.partition(index).leader_epoch
         wanted = FetchPartition(index, leader_epoch, offset, last_epoch, start, 1 << 20)
         return self._send([wanted], wait=wait, version=version)
 
-    def begin_session(self, offset: int, index: int = 0) -> Call:
+    def begin_session(self, offset: int, index: int = 0) -> Reply:
         self.session_epoch = 0
         call = self.fetch(offset, index=index)
         assert isinstance(call.answer, FetchResponse)
         self.session_id, self.session_epoch = call.answer.session_id, 1
         return call
 
-    def go_on(self, offset: int | None = None, *, wait: bool = True, **fields: Any) -> Call:
+    def go_on(self, offset: int | None = None, *, wait: bool = True, **fields: Any) -> Reply:
         """The session's next request, which names the partition only when its offset has moved."""
         if offset is not None:
             call = self.fetch(offset, wait=wait, **fields)
@@ -285,7 +241,7 @@ class Follower:
         self.session_epoch += 1
         return call
 
-    def _send(self, wanted: list[FetchPartition], *, wait: bool, version: int) -> Call:
+    def _send(self, wanted: list[FetchPartition], *, wait: bool, version: int) -> Reply:
         is_new = version >= 15
         request = FetchRequest(
             replica_id=-1 if is_new else self.broker_id,

@@ -5,7 +5,7 @@ Every request and response passes through its wire form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,7 @@ import msgspec
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, REGISTRATIONS
+from barnabas.broker.tests.reply import Reply, as_received, send
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -25,27 +24,6 @@ from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)
-
-
-class Reply:
-    closed = False
-    peer_broker_id = -1
-    peer_handshake: Any = None
-
-    def __init__(self) -> None:
-        self.responses: list[Any] = []
-
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
-        """Nobody leaves here."""
-
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        """Nobody sends more meanwhile."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
-    def complete(self, context: RequestContext, response: Any) -> None:
-        self.responses.append(response)
 
 
 class View:
@@ -90,21 +68,12 @@ class View:
     def ask(self, key: int, request: Any, version: int) -> Any:
         """The response in this version's wire form."""
         (outcome,) = self.ask_later(key, request, version).responses
-        encoded = b"".join(bytes(part) for part in response_type(key).encode(version, outcome))  # type: ignore[call-overload]
-        return response_type(key).decode(version, encoded)[0]
+        return as_received(response_type(key), version, outcome)
 
     def ask_later(self, key: int, request: Any, version: int) -> Reply:
         """Where the response comes, as a struct, now or later."""
-        encoded = b"".join(bytes(part) for part in request_type(key).encode(version, request))  # type: ignore[call-overload]
-        message, _ = request_type(key).decode(version, encoded)
-        reply = Reply()
-        context = RequestContext(
-            self.node.services, reply, key, version, 1, "client", "PLAINTEXT", "127.0.0.1"
-        )
-        outcome: Any = REGISTRATIONS[key].handler(context, message)
+        reply = send(self.node.services, key, version, as_received(request_type(key), version, request))
         self.runtime.advance(0)
-        if outcome is not PENDING:
-            reply.responses.append(outcome)
         return reply
 
     def metadata(self, version: int = 13) -> Any:

@@ -22,8 +22,9 @@ from barnabas.broker.network.receive_memory import LARGE_BODY_BYTES
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
-from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
+from barnabas.broker.tests.leader import TOPIC_ID, Leader
 from barnabas.broker.tests.replicas import Replicas
+from barnabas.broker.tests.reply import Reply
 from barnabas.controller.link.auth import INTER_BROKER_LISTENER, seals
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.storage.memory_disk import MemoryDisk
@@ -68,20 +69,20 @@ class Broker:
             image=lambda: image,
         )
 
-    def serve(self, call: Call, token: bytes, listener: str = "INTERNAL") -> Any:
+    def serve(self, call: Reply, token: bytes, listener: str = "INTERNAL") -> Any:
         services: Any = None
         context = RequestContext(services, call, AUTHENTICATE_BROKER, 0, 1, "broker-2", listener, "10.0.0.9")
         return self.side.serve(context, SaslAuthenticateRequest(memoryview(token)))  # type: ignore[arg-type]  # as it is decoded
 
 
-def greet(follower: Broker, leader: Broker, call: Call) -> tuple[bytes, Handshake]:
+def greet(follower: Broker, leader: Broker, call: Reply) -> tuple[bytes, Handshake]:
     """(the follower's hello, the follower's side of the handshake)."""
     hello = follower.side.hello(LEADER)
     return hello, follower.side.greeted(LEADER, hello, leader.serve(call, hello).auth_bytes)
 
 
 def test_both_sides_prove_that_they_know_the_secret() -> None:
-    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Call()
+    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     _, handshake = greet(follower, leader, call)
     assert call.peer_broker_id == -1, "a hello proves nothing"
     answer = leader.serve(call, handshake.prove())
@@ -106,7 +107,7 @@ def test_who_is_refused(
 ) -> None:
     follower, leader = Broker(FOLLOWER, **fields), Broker(LEADER)
     for _ in range(3):
-        call = Call()
+        call = Reply()
         _, handshake = greet(follower, leader, call)
         answer = leader.serve(call, handshake.prove())
         assert (answer.error_code, call.peer_broker_id) == (error, -1)
@@ -128,7 +129,7 @@ def test_who_is_refused(
 )
 def test_what_a_hello_says_is_checked(changed: dict[str, Any], word: str) -> None:
     """By one who knows the secret: it is not taken for another broker, nor on another listener."""
-    leader, call = Broker(LEADER), Call()
+    leader, call = Broker(LEADER), Reply()
     hello = Hello("c", FOLLOWER, 7, LEADER, "INTERNAL", bytes(16))
     token = msgspec.msgpack.encode(msgspec.structs.replace(hello, **changed))
     answer = leader.serve(call, token)
@@ -143,7 +144,7 @@ def _seals(dialer: bytes, listener: bytes) -> Any:
 
 
 def test_a_listener_for_clients_authenticates_no_broker() -> None:
-    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Call()
+    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     hello = follower.side.hello(LEADER)
     answer = leader.serve(call, hello, listener="PUBLIC")
     handshake = follower.side.greeted(LEADER, hello, answer.auth_bytes)
@@ -152,7 +153,7 @@ def test_a_listener_for_clients_authenticates_no_broker() -> None:
 
 
 def test_a_recorded_proof_is_worth_nothing() -> None:
-    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Call()
+    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     hello, handshake = greet(follower, leader, call)
     proof = handshake.prove()
     answered = leader.serve(call, proof)
@@ -161,14 +162,14 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
         (Broker(3), (hello, proof)),  # to another broker
         (leader, (hello, answered.auth_bytes)),  # what the leader itself has said
     ):
-        replayed = Call()
+        replayed = Reply()
         listener.serve(replayed, tokens[0])
         answer = listener.serve(replayed, tokens[1])
         assert (answer.error_code, replayed.peer_broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
 
 
 def test_a_proof_of_a_controller_link_does_not_fit() -> None:
-    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Call()
+    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     hello = follower.side.hello(LEADER)
     answer = leader.serve(call, hello)
     sending, _ = seals(SECRET, hello, answer.auth_bytes, dialed=True)
@@ -176,7 +177,7 @@ def test_a_proof_of_a_controller_link_does_not_fit() -> None:
 
 
 def test_a_follower_takes_a_stranger_for_no_leader() -> None:
-    follower, stranger, call = Broker(FOLLOWER), Broker(LEADER, secret=b"not the cluster's secret"), Call()
+    follower, stranger, call = Broker(FOLLOWER), Broker(LEADER, secret=b"not the cluster's secret"), Reply()
     _, handshake = greet(follower, stranger, call)
     with pytest.raises(AuthenticationRefused):
         handshake.verify(bytes(16))
@@ -200,14 +201,14 @@ def test_a_follower_takes_a_stranger_for_no_leader() -> None:
     ],
 )
 def test_what_is_no_hello_closes_the_connection(token: bytes) -> None:
-    call = Call()
+    call = Reply()
     with pytest.raises(DecodeError):
         Broker(LEADER).serve(call, token)
     assert call.peer_broker_id == -1
 
 
 def test_a_connection_is_authenticated_once() -> None:
-    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Call()
+    follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     hello, handshake = greet(follower, leader, call)
     leader.serve(call, handshake.prove())
     with pytest.raises(DecodeError):
@@ -248,7 +249,7 @@ class Listener:
 class Listening:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self.call = Call()
+        self.call = Reply()
         self.steps = 0
         self.data = b""
         self.is_lost = False

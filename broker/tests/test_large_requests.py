@@ -17,7 +17,7 @@ from barnabas.broker.network.receive_memory import BODY_BYTES_MAX, LARGE_BODY_BY
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
 from barnabas.broker.tests.leader import Leader
-from barnabas.broker.tests.test_produce_line import Client
+from barnabas.broker.tests.virtual_client import Client
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from barnabas.broker.cluster.controller_server import RawResponse
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.tests.one_of_several import Reply
+from barnabas.broker.tests.reply import Reply, make_context
 from barnabas.broker.tests.virtual_cluster import VirtualCluster
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -93,7 +92,7 @@ def test_a_client_of_a_controller_that_loses_its_term_is_answered_by_the_next(
     active = cluster.active()
     cut_off(cluster, active)
     services, reply = cluster.nodes[active].services, Reply()
-    context = RequestContext(services, reply, CREATE_TOPICS, VERSION, 1, "c", "PLAINTEXT", "127.0.0.1")
+    context = make_context(services, reply, CREATE_TOPICS, VERSION)
     REGISTRATIONS[CREATE_TOPICS].handler(context, REQUEST)
     cluster.run_until(lambda: not services.controller.is_active)
     cluster.network.unblock_all()

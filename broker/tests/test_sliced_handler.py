@@ -6,7 +6,6 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from barnabas.broker.cluster.controller_server import LocalReply, RawResponse
@@ -14,9 +13,10 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.tests.reply import Reply, make_context
 from barnabas.controller.operations.topics import TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import alter_configs as ac
@@ -76,33 +76,25 @@ class TickingRuntime(VirtualRuntime):
 class Client:
     """Asks the handlers of a node as the dispatcher does. What is answered: a response, or what was made of it."""
 
-    closed = False
-    peer_broker_id = -1
-    peer_handshake: Any = None
-
     def __init__(self, directory: Path) -> None:
         self.runtime = TickingRuntime()
         properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
         self.node = Node(BrokerConfig.from_properties(properties), self.runtime)
         self.node.start()
-        self.answers: list[Any] = []
+        self.reply = Reply()  # of the last request
         self.slow = False  # whether time passes while it is served
 
-    def complete(self, _context: RequestContext, response: msgspec.Struct | Outcome) -> None:
-        self.answers.append(response)
-
     def context(self, key: int, version: int) -> RequestContext:
-        reply: Any = self
-        return RequestContext(self.node.services, reply, key, version, 1, "test", "PLAINTEXT", "127.0.0.1")
+        self.reply = Reply()
+        return make_context(self.node.services, self.reply, key, version)
 
     def ask(self, key: int, request: Any, version: int | None = None) -> Any:
         version = REGISTRATIONS[key].max_version if version is None else version
-        self.answers.clear()
         self.runtime.ticking, self.runtime.reads = self.slow, 0
         response: Any = REGISTRATIONS[key].handler(self.context(key, version), request)
         if response is PENDING:
             self.runtime.run_until_idle()
-            (response,) = self.answers
+            (response,) = self.reply.responses
         self.runtime.ticking = False
         if isinstance(response, RawResponse):
             response, _ = response_type(key).decode(version, response.body)
@@ -120,7 +112,6 @@ def client(tmp_path: Path) -> Iterator[Client]:
     committed = oc.OffsetCommitRequestTopic("t", topic_id, [commit])
     answer = client.ask(8, oc.OffsetCommitRequest(group_id="g", topics=[committed]))
     assert answer.topics[0].partitions[0].error_code == E.NONE
-    client.answers.clear()
     yield client
     client.node.stop()
 
@@ -261,7 +252,7 @@ def test_what_many_that_leave_are_answered_is_encoded_in_a_thread(client: Client
     request = lg.LeaveGroupRequest(group_id="g", members=[lg.MemberIdentity(member_id="m")] * MANY)
     answer = client.ask(13, request)
     assert [member.error_code for member in answer.members] == [E.UNKNOWN_MEMBER_ID] * MANY
-    assert isinstance(client.answers[0], RawResponse)
+    assert isinstance(client.reply.answer, RawResponse)
 
 
 def test_one_that_fails_in_a_later_turn_closes_its_connection(
@@ -277,7 +268,7 @@ def test_one_that_fails_in_a_later_turn_closes_its_connection(
     assert failing(client.context(3, 13), None) is PENDING
     client.runtime.run_until_idle()
     client.runtime.ticking = False
-    assert client.answers == [CLOSE_CONNECTION]
+    assert client.reply.responses == [CLOSE_CONNECTION]
     assert "Metadata of 127.0.0.1 failed" in caplog.text
 
 
@@ -293,11 +284,11 @@ def test_a_client_that_has_gone_is_served_no_further(client: Client) -> None:
 
     client.runtime.ticking = True
     counting(client.context(3, 13), None)
-    client.closed = True
+    client.reply.closed = True
     client.runtime.run_until_idle()
     client.runtime.ticking = False
     assert len(done) < 30
-    assert client.answers == []
+    assert client.reply.responses == []
 
 
 def test_who_asks_over_no_connection_gets_the_response_itself(client: Client) -> None:

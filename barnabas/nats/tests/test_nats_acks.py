@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.tests.coordinator_world import World, batch
 from barnabas.broker.tests.replicas import Replicas
-from barnabas.broker.tests.test_coordinator_log import World, batch
 from barnabas.nats.client.errors import NotConnected
 from barnabas.nats.ingest.acks import AckStats, PendingAcks
 from barnabas.nats.ingest.expectations import TTL_DISABLED

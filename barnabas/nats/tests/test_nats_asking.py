@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.tests.test_coordinator_log import World
+from barnabas.broker.tests.coordinator_world import World
 from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.ingest.ingest import Ingest

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.tests.coordinator_world import Ticking, World
 from barnabas.broker.tests.replicas import Replicas
-from barnabas.broker.tests.test_coordinator_log import Ticking, World
 from barnabas.nats.ingest.dedup import DedupWindow, kept_id
 from barnabas.nats.ingest.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.wire.compression import Codec

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from barnabas.broker.tests.test_coordinator_log import World
+from barnabas.broker.tests.coordinator_world import World
 from barnabas.nats.cluster.positions import Position, Positions
 from barnabas.nats.jetstream.checkpoint import Checkpoint, Checkpoints
 from barnabas.nats.jetstream.steps import Answer, Steps

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
-from barnabas.broker.tests.test_coordinator_log import World
+from barnabas.broker.tests.coordinator_world import World
 from barnabas.nats.jetstream.positions import LogPosition, find_position
 from barnabas.nats.jetstream.steps import Steps
 from barnabas.storage.errors import StorageError

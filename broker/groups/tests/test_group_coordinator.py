@@ -6,7 +6,7 @@ What the answers should be was asked of Apache Kafka 4.3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.refused_transactions import MESSAGE
-from barnabas.broker.requests.registry import PENDING, REGISTRATIONS
+from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.tests.reply import as_received, send
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -67,27 +67,6 @@ KEYS = {
 UNKNOWN_ID = b"\x07" * 16
 
 
-class Reply:
-    closed = False
-    peer_broker_id = -1
-    peer_handshake: Any = None
-
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
-        """Nobody leaves here."""
-
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        """Nobody sends more meanwhile."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
-    def __init__(self) -> None:
-        self.responses: list[Any] = []
-
-    def complete(self, context: RequestContext, response: Any) -> None:
-        self.responses.append(response)
-
-
 class Cluster:
     def __init__(self, directory: Path, settings: list[str]) -> None:
         self.directory = directory
@@ -113,18 +92,11 @@ class Cluster:
         key = KEYS[type(request).__name__.removesuffix("Request")]
         registration = REGISTRATIONS[key]
         assert registration.min_version <= version <= registration.max_version
-        encoded = b"".join(bytes(part) for part in request_type(key).encode(version, request))  # type: ignore[call-overload]
-        message, _ = request_type(key).decode(version, encoded)
-        reply = Reply()
-        context = RequestContext(
-            self.node.services, reply, key, version, 1, "client", "PLAINTEXT", "127.0.0.1"
-        )
-        outcome = registration.handler(context, message)
+        sent = as_received(request_type(key), version, request)
+        reply = send(self.node.services, key, version, sent)
         self.runtime.advance(0)
-        if outcome is PENDING:
-            (outcome,) = reply.responses
-        encoded = b"".join(bytes(part) for part in response_type(key).encode(version, outcome))  # type: ignore[call-overload]
-        return response_type(key).decode(version, encoded)[0]
+        (response,) = reply.responses
+        return as_received(response_type(key), version, response)
 
     def create_topic(self, name: str, partitions: int = 2) -> bytes:
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)

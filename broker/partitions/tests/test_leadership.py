@@ -9,7 +9,8 @@ import pytest
 
 from barnabas.broker.partitions.isr_replica import RemoteReplica
 from barnabas.broker.partitions.partition import Partition
-from barnabas.broker.tests.leader import TOPIC_ID, Call, Leader
+from barnabas.broker.tests.leader import TOPIC_ID, Leader
+from barnabas.broker.tests.reply import Reply
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.delete_records import (
@@ -556,7 +557,7 @@ def test_the_high_watermark_survives_a_restart(tmp_path: Path) -> None:
 # -- deleting records
 
 
-def delete(leader: Leader, offset: int, timeout_ms: int = 1000) -> Call:
+def delete(leader: Leader, offset: int, timeout_ms: int = 1000) -> Reply:
     wanted = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, offset)])
     return leader.ask(21, 2, DeleteRecordsRequest([wanted], timeout_ms))
 

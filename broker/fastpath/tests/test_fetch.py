@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +15,8 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.fastpath.fetch import fetch_usual
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.broker.requests.registry import Outcome
+from barnabas.broker.tests.reply import Reply, make_context, send
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages.fetch import (
@@ -41,12 +41,6 @@ FETCH_MAX_BYTES = 20_000
 class Side:
     """A node with some records, asked in either way."""
 
-    closed = False
-    peer_broker_id = -1
-    peer_handshake: Any = None
-    listener = "PLAINTEXT"
-    client_host = "127.0.0.1"
-
     def __init__(self, directory: Path) -> None:
         self.runtime = VirtualRuntime()
         self.node = Node(
@@ -60,7 +54,6 @@ class Side:
             self.runtime,
         )
         self.node.start()
-        self._late: list[msgspec.Struct | Outcome] = []
         self.topics: dict[str, bytes] = {}
         for name in ("small", "large", "empty", "cut", LONG_NAME):
             self.topics[name] = self._create(name)
@@ -76,28 +69,14 @@ class Side:
 
     def _create(self, name: str) -> bytes:
         topic = ct.CreatableTopic(name=name, num_partitions=2, replication_factor=1)
-        context = RequestContext(self.node.services, self, 19, 7, 1, "c", self.listener, self.client_host)
-        answer: Any = REGISTRATIONS[19].handler(context, ct.CreateTopicsRequest(topics=[topic]))
+        reply = send(self.node.services, 19, 7, ct.CreateTopicsRequest(topics=[topic]))
         self.runtime.run_until_idle()
-        if answer is Outcome.PENDING:
-            answer = self._late.pop()
+        answer = reply.answer
         assert answer.topics[0].error_code == 0
         return bytes(answer.topics[0].topic_id)
 
-    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
-        self._late.append(response)
-
-    def when_abandoned(self, callback: Any) -> None:
-        """Nobody leaves here."""
-
-    def when_overtaken(self, callback: Any) -> None:
-        """Nobody sends more meanwhile."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
     def context(self, version: int) -> RequestContext:
-        return RequestContext(self.node.services, self, 1, version, 1, "c", self.listener, self.client_host)
+        return make_context(self.node.services, Reply(), 1, version)
 
     def short(self, version: int, body: bytes) -> bytes | None:
         # As it lies in the receive buffer: others' bytes before and behind.

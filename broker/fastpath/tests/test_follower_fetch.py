@@ -20,7 +20,8 @@ from barnabas.broker.replica_fetcher.session import FollowerSession
 from barnabas.broker.replica_fetcher.state import FetchState, ReplicaObserver
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import Outcome
-from barnabas.broker.tests.leader import TOPIC_ID, Call, Follower, Leader, batch
+from barnabas.broker.tests.leader import TOPIC_ID, Follower, Leader, batch
+from barnabas.broker.tests.reply import Reply, make_context
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
@@ -60,7 +61,7 @@ def joined(parts: list[Any]) -> bytes:
     )
 
 
-class EncodedCall(Call):
+class EncodedReply(Reply):
     """Its answer as bytes."""
 
     def complete(self, context: RequestContext, response: Any) -> None:
@@ -81,10 +82,10 @@ class Side(Leader):
         self.register(2, 3)
         self.create(partitions=2)
 
-    def ask(self, key: int, version: int, request: msgspec.Struct, peer_broker_id: int = -1) -> Call:
+    def ask(self, key: int, version: int, request: msgspec.Struct, peer_broker_id: int = -1) -> Reply:
         request_kind, response_kind, usual, handler = APIS[key]
-        call = EncodedCall(peer_broker_id)
-        context = RequestContext(self.node.services, call, key, version, 1, "c", "PLAINTEXT", "127.0.0.1")
+        call = EncodedReply(peer_broker_id)
+        context = make_context(self.node.services, call, key, version)
         body = encoded(request_kind, version, request)
         buffer = memoryview(bytearray(b"\2\2" + body + b"\2\2\2"))
         answer: Any = usual(context, buffer, 2, 2 + len(body)) if self.usual else None
@@ -99,13 +100,13 @@ class Side(Leader):
             call.answer = answer if isinstance(answer, bytes) else encoded(response_kind, version, answer)
         return call
 
-    def append(self, count: int, size: int, acks: int, index: int) -> Call:
+    def append(self, count: int, size: int, acks: int, index: int) -> Reply:
         data = PartitionProduceData(index, memoryview(bytearray(batch(*["v" * size] * count))))
         topics = [TopicProduceData("", TOPIC_ID, [data])]
         return self.ask(0, PRODUCE_VERSION, ProduceRequest(None, acks, 1000, topics))
 
 
-def told(call: Call) -> FetchResponse:
+def told(call: Reply) -> FetchResponse:
     response, end = FETCH_RESPONSE.readers[FETCH_VERSION](call.answer, 0, len(call.answer))
     assert end == len(call.answer)
     answer: FetchResponse = response
@@ -120,9 +121,9 @@ class Both:
         self.followers: list[dict[int, Follower]] = []
         self.ends: dict[tuple[int, int], int] = {}
         self.waiting: dict[
-            int, tuple[list[Call], int]
+            int, tuple[list[Reply], int]
         ] = {}  # fetches of a follower, and the partition they name
-        self.produced: list[list[Call]] = []
+        self.produced: list[list[Reply]] = []
         for side in self.sides:
             made = {broker_id: side.follower(broker_id) for broker_id in (2, 3)}
             for follower in made.values():
@@ -364,7 +365,7 @@ def test_a_stranger_does_not_go_on_with_a_followers_session(usual: bool) -> None
     assert side.short == before + usual
 
 
-class Chained(EncodedCall):
+class Chained(EncodedReply):
     """Its client has sent more behind it, which is served once it is answered."""
 
     def __init__(self, then: Callable[[], object]) -> None:
@@ -385,7 +386,7 @@ def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(usual: bo
         follower.session_id = told(follower.fetch(0, version=FETCH_VERSION)).session_id
         follower.session_epoch = 1
 
-    def fetch(at: int, offset: int, *, index: int = 0, wait: bool = False) -> Call:
+    def fetch(at: int, offset: int, *, index: int = 0, wait: bool = False) -> Reply:
         last_epoch = side.partition(index).log.latest_epoch
         call = followers[at].fetch(
             offset, index=index, wait=wait, last_epoch=last_epoch, version=FETCH_VERSION
@@ -402,9 +403,7 @@ def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(usual: bo
     data = PartitionProduceData(0, memoryview(batch("v")))
     request = ProduceRequest(None, -1, 1000, [TopicProduceData("", TOPIC_ID, [data])])
     body = encoded(PRODUCE_REQUEST, PRODUCE_VERSION, request)
-    context = RequestContext(
-        side.node.services, produced, 0, PRODUCE_VERSION, 1, "c", "PLAINTEXT", "127.0.0.1"
-    )
+    context = make_context(side.node.services, produced, 0, PRODUCE_VERSION)
     assert produce_usual(context, memoryview(bytearray(body)), 0, len(body)) is Outcome.PENDING
     fetch(0, 1)
     fetch(1, 1)
@@ -418,8 +417,8 @@ def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(usual: bo
 
 def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> None:
     side = Side(usual=True)
-    call = EncodedCall()
-    context = RequestContext(side.node.services, call, 0, PRODUCE_VERSION, 1, "c", "PLAINTEXT", "127.0.0.1")
+    call = EncodedReply()
+    context = make_context(side.node.services, call, 0, PRODUCE_VERSION)
     data = PartitionProduceData(0, memoryview(batch("v" * 100)))
     request = ProduceRequest(None, -1, 1000, [TopicProduceData("", TOPIC_ID, [data])])
     buffer = bytearray(encoded(PRODUCE_REQUEST, PRODUCE_VERSION, request))

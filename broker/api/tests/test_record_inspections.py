@@ -9,8 +9,9 @@ import pytest
 
 from barnabas.broker.api import produce as produce_api
 from barnabas.broker.requests.registry import CLOSE_CONNECTION, NO_RESPONSE
-from barnabas.broker.tests.leader import TIME, TOPIC_ID, Call, Leader
-from barnabas.broker.tests.test_produce_line import Client
+from barnabas.broker.tests.leader import TIME, TOPIC_ID, Leader
+from barnabas.broker.tests.reply import Reply
+from barnabas.broker.tests.virtual_client import Client
 from barnabas.controller.metadata.image import PartitionState
 from barnabas.storage.log import validation
 from barnabas.storage.log.log_config import LogConfig
@@ -44,12 +45,12 @@ def leader() -> Leader:
     return made
 
 
-def produce(leader: Leader, *parts: tuple[int, bytes], acks: int = -1) -> Call:
+def produce(leader: Leader, *parts: tuple[int, bytes], acks: int = -1) -> Reply:
     data = [PartitionProduceData(index, memoryview(bytearray(records))) for index, records in parts]
     return leader.ask(0, 12, ProduceRequest(None, acks, 30_000, [TopicProduceData("t", TOPIC_ID, data)]))
 
 
-def answers(call: Call) -> list[tuple[int, int, int]]:
+def answers(call: Reply) -> list[tuple[int, int, int]]:
     """(partition, error, base offset) of each."""
     assert call.answer is not None, "it has not been answered"
     (topic,) = call.answer.responses

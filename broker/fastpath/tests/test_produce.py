@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from barnabas.broker.api.produce import produce, produce_usual
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.broker.requests.registry import Outcome
+from barnabas.broker.tests.reply import Reply, make_context, send
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import find_coordinator as fc
@@ -39,12 +39,6 @@ LONG_NAME = "n" * 140
 class Side:
     """A node, asked in one of the two ways."""
 
-    closed = False
-    peer_broker_id = -1
-    peer_handshake: Any = None
-    listener = "PLAINTEXT"
-    client_host = "127.0.0.1"
-
     def __init__(self, directory: Path, *, usual: bool) -> None:
         self.runtime = VirtualRuntime()
         self.node = Node(
@@ -61,23 +55,6 @@ class Side:
         self.node.start()
         self.usual = usual
         self.short_answers = 0
-        self._late: list[msgspec.Struct] = []
-
-    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
-        assert not isinstance(response, Outcome)
-        self._late.append(response)
-
-    def when_abandoned(self, callback: Any) -> None:
-        """Nobody leaves here."""
-
-    def when_overtaken(self, callback: Any) -> None:
-        """Nobody sends more meanwhile."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
-    def context(self, key: int, version: int) -> RequestContext:
-        return RequestContext(self.node.services, self, key, version, 1, "c", self.listener, self.client_host)
 
     def create(self, name: str, **configs: str) -> bytes:
         topic = ct.CreatableTopic(
@@ -103,18 +80,14 @@ class Side:
         assert self._ask(20, 3, dt.DeleteTopicsRequest(topic_names=[name])).responses[0].error_code == 0
 
     def _ask(self, key: int, version: int, request: msgspec.Struct) -> Any:
-        response = REGISTRATIONS[key].handler(self.context(key, version), request)
-        return self._completed(response)
-
-    def _completed(self, response: Any) -> Any:
+        reply = send(self.node.services, key, version, request)
         self.runtime.run_until_idle()
-        if response is Outcome.PENDING:
-            response = self._late.pop()
-        return response
+        return reply.answer
 
     def produce(self, version: int, body: bytes) -> Any:
         """The body of the answer, or what came instead."""
-        context = self.context(0, version)
+        reply = Reply()
+        context = make_context(self.node.services, reply, 0, version)
         # As it lies in the receive buffer: others' bytes before and behind.
         buffer = memoryview(bytearray(b"\2\2\2\2" + body + b"\2\0\0\0\0\0\0\0\2"))
         response: Any = None
@@ -129,7 +102,9 @@ class Side:
             except DecodeError:
                 return DecodeError
             response = produce(context, request)
-        response = self._completed(response)
+        if response is Outcome.PENDING:
+            self.runtime.run_until_idle()
+            response = reply.answer
         if isinstance(response, Outcome):
             return response
         return b"".join(bytes(part) for part in PRODUCE_RESPONSE.encode(version, response))  # type: ignore[call-overload]

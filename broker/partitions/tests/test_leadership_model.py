@@ -10,7 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.tests.leader import Call, Leader
+from barnabas.broker.tests.leader import Leader
+from barnabas.broker.tests.reply import Reply
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 
@@ -32,7 +33,7 @@ class World:
         self.high_watermark = 0
         self.epoch_start = 0
         self.is_late = False  # whether nobody has fetched for longer than anybody may lag
-        self.calls: list[tuple[int, Call]] = []  # (end offset, acks=all)
+        self.calls: list[tuple[int, Reply]] = []  # (end offset, acks=all)
         self.proposed = NOTHING  # epochs, and the ISR
         changes = self.leader.node.services.partitions.replication.changes
         self.send, self.reachable = changes.send, True

@@ -11,9 +11,8 @@ import pytest
 from barnabas.broker.cluster.controller_server import RawResponse
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
 from barnabas.broker.requests.services import LOOKUPS_AT_ONCE
+from barnabas.broker.tests.reply import Reply, send
 from barnabas.storage.log import timestamps
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -26,51 +25,18 @@ LIST_OFFSETS, CREATE_TOPICS = 2, 19
 MAX_TIMESTAMP = -3
 
 
-class Client:
-    """Asks handlers without a socket; `answers` come when they come."""
-
-    closed = False
-    peer_broker_id = -1
-    peer_handshake: Any = None
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.answers: list[Any] = []
-
-    def complete(self, context: RequestContext, response: Any) -> None:
-        if isinstance(response, RawResponse):  # it has taken several turns
-            response, _ = response_type(context.api_key).decode(context.api_version, response.body)
-        self.answers.append(response)
-
-    def when_abandoned(self, callback: Any) -> None:
-        """Nobody goes."""
-
-    def when_overtaken(self, callback: Any) -> None:
-        """Nobody sends more meanwhile."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
-    def ask(self, key: int, version: int, request: Any) -> None:
-        context = RequestContext(self._node.services, self, key, version, 0, None, "PLAINTEXT", "127.0.0.1")
-        answer = REGISTRATIONS[key].handler(context, request)
-        if not isinstance(answer, Outcome):
-            self.answers.append(answer)
-
-
 class World:
-    """A node with a topic of one partition, and a client."""
+    """A node with a topic of one partition."""
 
     def __init__(self, directory: Path) -> None:
         self.runtime = VirtualRuntime()
         config = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
         self.node = Node(BrokerConfig.from_properties(config), self.runtime)
         self.node.start()
-        self.client = Client(self.node)
         topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
-        self.client.ask(CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+        send(self.node.services, CREATE_TOPICS, 5, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
         self.runtime.run_until_idle()
-        self.client.answers.clear()
+        self._asked: list[Reply] = []
         partition = self.node.services.partitions.get("t", 0)
         assert partition is not None
         self.partition = partition
@@ -78,11 +44,17 @@ class World:
     def look_up(self, timestamp: int) -> None:
         wanted = ListOffsetsPartition(partition_index=0, timestamp=timestamp)
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])])
-        self.client.ask(LIST_OFFSETS, 7, request)
+        self._asked.append(send(self.node.services, LIST_OFFSETS, 7, request))
 
     def found(self) -> list[int]:
         """The offset in each answer so far."""
-        return [one.topics[0].partitions[0].offset for one in self.client.answers]
+        answers = [self._decoded(reply.answer) for reply in self._asked if reply.done]
+        return [one.topics[0].partitions[0].offset for one in answers]
+
+    def _decoded(self, answer: Any) -> Any:
+        if not isinstance(answer, RawResponse):
+            return answer
+        return response_type(LIST_OFFSETS).decode(7, answer.body)[0]  # it has taken several turns
 
 
 @pytest.fixture
@@ -147,7 +119,7 @@ def test_records_deleted_while_a_thread_looks_are_not_named(
     for time in (1000, 9000, 3000, 5000):
         world.partition.append(build_batch([Record(0, time, None, b"v")]))
     world.look_up(timestamp)
-    assert world.client.answers == []
+    assert world.found() == []
     world.partition.log.increment_log_start_offset(2)
     world.runtime.run_until_idle()
     assert world.found() == [expected]

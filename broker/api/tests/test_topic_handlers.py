@@ -5,7 +5,7 @@ Expected errors and texts are Apache Kafka 4.3.1's answers to the same requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.refused_transactions import MOST_NAMED
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.tests.reply import as_received, send
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_partition_reassignments as pr
 from barnabas.wire.messages import create_partitions as cp
@@ -39,19 +39,6 @@ UNKNOWN_ID = bytes(range(16))
 class Asker:
     """A node without a network: requests go to the handlers as the dispatcher would hand them over."""
 
-    closed = False
-    peer_broker_id = -1
-    peer_handshake: Any = None
-
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
-        """Nobody leaves here."""
-
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        """Nobody sends more meanwhile."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
     def __init__(self, directory: Path, **properties: str) -> None:
         self.runtime = VirtualRuntime()
         config = BrokerConfig.from_properties(
@@ -67,25 +54,14 @@ class Asker:
         )
         self.node = Node(config, self.runtime)
         self.node.start()
-        self._answers: list[msgspec.Struct] = []
-
-    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
-        assert not isinstance(response, Outcome)
-        self._answers.append(response)
 
     def ask(self, key: int, version: int, request: msgspec.Struct, listener: str = "INSIDE") -> Any:
         """Through bytes and back, as a client of this version would see it."""
-        kind, answer_kind = request_type(key), response_type(key)
-        content = b"".join(bytes(part) for part in kind.encode(version, request))  # type: ignore[call-overload]
-        decoded, _ = kind.decode(version, content)
-        context = RequestContext(self.node.services, self, key, version, 1, "test", listener, "127.0.0.1")
-        self._answers.clear()
-        response = REGISTRATIONS[key].handler(context, decoded)
-        if isinstance(response, Outcome):
-            self.runtime.run_until_idle()
-            (response,) = self._answers
-        answer = b"".join(bytes(part) for part in answer_kind.encode(version, response))  # type: ignore[call-overload]
-        return answer_kind.decode(version, answer)[0]
+        sent = as_received(request_type(key), version, request)
+        reply = send(self.node.services, key, version, sent, client_id="test", listener=listener)
+        self.runtime.run_until_idle()
+        (answer,) = reply.responses
+        return as_received(response_type(key), version, answer)
 
     def create(self, name: str, partitions: int = 1) -> None:
         topic = ct.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.fetch.sessions import EVICTION_MS, FetchSession, FetchSessionCache
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.broker.tests.reply import Reply, send
 from barnabas.storage.errors import WouldWait
 from barnabas.storage.log.reader import ReadableLog
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -37,30 +36,6 @@ PARTITIONS = 4
 INVALID_EPOCH, NOT_FOUND = 71, 70
 
 
-class Reply:
-    """Where an answer goes that comes later."""
-
-    def __init__(self) -> None:
-        self.answer: Any = None  # once there is one
-        self.closed = False
-        self.peer_broker_id = -1
-        self.peer_handshake: Any = None
-        self.abandoned: Any = None
-
-    def complete(self, context: RequestContext, response: Any) -> None:
-        assert self.answer is None
-        self.answer = response
-
-    def when_abandoned(self, callback: Any) -> None:
-        self.abandoned = callback
-
-    def when_overtaken(self, callback: Any) -> None:
-        """Nobody sends more meanwhile."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
-
 class Broker:
     """A whole node under a virtual clock, asked without a socket."""
 
@@ -73,12 +48,7 @@ class Broker:
         self._topics = itertools.count()
 
     def send(self, key: int, version: int, request: Any) -> Reply:
-        reply = Reply()
-        context = RequestContext(self.node.services, reply, key, version, 0, None, "PLAINTEXT", "127.0.0.1")
-        answer = REGISTRATIONS[key].handler(context, request)
-        if not isinstance(answer, Outcome):
-            reply.answer = answer
-        return reply
+        return send(self.node.services, key, version, request)
 
     def ask(self, key: int, version: int, request: Any) -> Any:
         reply = self.send(key, version, request)
@@ -442,6 +412,7 @@ def test_a_client_that_leaves_takes_its_wait_along(broker: Broker) -> None:
     )
     before = broker.node.services.purgatory.waiting
     waiting.closed = True
+    assert waiting.abandoned is not None
     waiting.abandoned()
     assert broker.node.services.purgatory.waiting == before - 1
     broker.append(topic, 0)
