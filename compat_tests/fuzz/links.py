@@ -39,10 +39,7 @@ PEER_KINDS = (
     messages.NO_RESPONSE,
     messages.FORMATION,
     messages.METADATA,
-    messages.TUNNEL_OPEN,
-    messages.TUNNEL_DATA,
-    messages.TUNNEL_CREDIT,
-    messages.TUNNEL_CLOSE,
+    *sorted(messages.IGNORED),
 )
 _NUMBERS = (-(2**63), -1, 0, 1, 2, 3, 4, 99, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 _HUGE = b"\xdd\x7f\xff\xff\xff"  # an array of 2^31-1 elements, in msgpack
@@ -181,13 +178,6 @@ def _payload(kind: int, world: World, rng: random.Random, case: Case) -> bytes:
                 )
             )
             return _packed(said, rng, case)
-        case messages.TUNNEL_OPEN:
-            return _packed([number, rng.choice((BROKER_ID, 2)), rng.choice((1, 2, 3, 99, -1))], rng, case)
-        case messages.TUNNEL_DATA:
-            case.story.append("data of a tunnel")
-            return struct.pack(">I", number) + rng.randbytes(rng.choice((0, 10, 300_000)))
-        case messages.TUNNEL_CREDIT | messages.TUNNEL_CLOSE:
-            return _packed([number, rng.choice((*_NUMBERS, "reason"))], rng, case)
         case messages.HELLO:
             return _packed(list(msgspec.structs.astuple(Hello(1, 2, "secret", rng.randbytes(16)))), rng, case)
         case _:

@@ -61,7 +61,6 @@ RARE = (
     "replica changes",
     "sent to a follower",
     "topics deleted",
-    "tunnels carried",
     "unclean elections",
 )
 SEEDS_FOR_COMMON, SEEDS_FOR_RARE = 20, 200

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
-from barnabas.controller.link.tunnels import Tunnels
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, MetadataImage, PartitionState
 from barnabas.controller.metadata.records import encode_record
@@ -28,7 +27,6 @@ COUNTED: tuple[tuple[Any, str, str], ...] = (
     (Log, "restart_at", "full truncations"),
     (Controller, "_replace", "metadata snapshots loaded"),
     (Controller, "_snapshot", "metadata snapshots written"),
-    (Tunnels, "_carry", "tunnels carried"),
 )
 
 

@@ -14,7 +14,4 @@ of committed metadata to brokers that do not vote.
 `Formation` tells the voters, and Raft's files stand on disk then: RaftMetadataLog takes no genesis. `links` is its
 RaftPeers, and `links.raft = raft_log` lets it receive. `links.leader.announce(term, node_id)` tells everybody who
 leads.
-
-Who is not reached directly is reached by way of a third node: detours.py says when, tunnels.py who carries what,
-tunnel.py is one end; nothing above notices.
 """

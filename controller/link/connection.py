@@ -59,8 +59,6 @@ class Connection:
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             self.peer_host, self.peer_name = str(name[0]), f"{name[0]}:{name[1]}"
-        elif isinstance(name, str):  # of a tunnel
-            self.peer_host = self.peer_name = name
         self._on_made()
 
     def data_received(self, data: bytes) -> None:
@@ -139,11 +137,6 @@ class Connection:
     def resume_reading(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
-
-    @property
-    def room(self) -> int:
-        """Bytes that may still be sent."""
-        return 0 if self.closed else max(0, self._queue_bytes_max - self._queue_bytes)
 
     @property
     def is_paused(self) -> bool:

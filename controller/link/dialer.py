@@ -1,7 +1,7 @@
 """Keeps calling one address until there is a link to the node behind it.
 
 The first new attempt comes after about 20 ms, later ones after up to half a second, spread so that nodes which
-start together do not stay in step. While a direct link to the node exists, whoever has made it, nothing is called.
+start together do not stay in step. While a link to the node exists, nothing is called.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class DialerHost(Host, Protocol):
     tls: ssl.SSLContext | None  # for calling
 
-    def is_linked_directly(self, node_id: int) -> bool: ...
+    def is_linked(self, node_id: int) -> bool: ...
 
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
         """An attempt has failed: the connection, or the handshake on it."""
@@ -81,7 +81,7 @@ class Dialer:
         self._timer = None
         if self._stopped or self.is_self:
             return
-        if self.node_id is not None and self._host.is_linked_directly(self.node_id):
+        if self.node_id is not None and self._host.is_linked(self.node_id):
             return
         self.handshake = Handshake(
             self._host, dialed=True, expected_id=self._expected_id, on_made=self._connected

@@ -82,8 +82,7 @@ class Host(Protocol):
 
 
 class Handshake:
-    """One attempt. `expected_id`: who should answer; None on the listener's side, or where that is not known.
-    `relay_id`: of the node that carries the connection in a tunnel."""
+    """One attempt. `expected_id`: who should answer; None on the listener's side, or where that is not known."""
 
     def __init__(
         self,
@@ -91,14 +90,12 @@ class Handshake:
         *,
         dialed: bool,
         expected_id: int | None = None,
-        relay_id: int | None = None,
         on_made: Callable[[], object] = lambda: None,
     ) -> None:
         self._host = host
         self._on_made = on_made  # the connection is there
         self.dialed = dialed
         self.expected_id = expected_id
-        self.relay_id = relay_id
         self.version = PROTOCOL_VERSION_MIN  # once the peer has said hello: what both speak
         self.connection = Connection(
             host.runtime, host.settings.queue_bytes_max, self._made, self._frame, self._closed

@@ -2,8 +2,7 @@
 
 Between two nodes there is at most one open link, which carries everything in both directions, so that what one
 side says comes in order or, with the link, not at all. Each new one has a higher number than all before.
-`start` listens and calls; from then on links come and go by themselves, where the network is cut by way of a third node
-(detours.py). All calls on the loop's thread.
+`start` listens and calls; from then on links come and go by themselves. All calls on the loop's thread.
 
 What others put on top: Raft's messages (`send_raft`, `raft`), requests (`request`, `on_request`), and kinds of
 messages with a handler each (`handle`). A handler that raises costs the link, nothing else.
@@ -19,7 +18,6 @@ import msgspec
 
 from barnabas.controller.link import messages, refusals
 from barnabas.controller.link.admission import other_addresses
-from barnabas.controller.link.detours import Detours
 from barnabas.controller.link.dialer import Dialer
 from barnabas.controller.link.handshake import Handshake, HungUp
 from barnabas.controller.link.leader import LeaderHints
@@ -29,13 +27,11 @@ from barnabas.controller.link.peer import Done, Peer
 from barnabas.controller.link.probing import Probes
 from barnabas.controller.link.refusals import LinkRefused, busy
 from barnabas.controller.link.settings import LinkSettings
-from barnabas.controller.link.tunnels import Tunnels
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     import ssl
 
-    from barnabas.controller.link.connection import Connection
     from barnabas.controller.raft.peers import RaftReceiver
     from barnabas.runtime.interface import Runtime, Server
 
@@ -88,8 +84,6 @@ class Links:
         self._refusals = RepeatedWarnings(runtime, log)
         self._probes = Probes(runtime, self.settings.probe_s)
         self._liveness = Liveness(runtime, self.settings, self._peers)
-        self.tunnels = Tunnels(self, self._accept_from)
-        self._detours = Detours(self, self._dialers, self.tunnels)
 
     # -- life
 
@@ -117,7 +111,6 @@ class Links:
             if address not in self._dialers:
                 self._dialers[address] = Dialer(self, address, node_id)
             self._dialers[address].start()
-        self._detours.look()
 
     def belong_to(self, cluster_id: str, voters: Sequence[Voter] = ()) -> None:
         """Say so on links that are opened from now on. `voters`: of the quorum that this node is one of."""
@@ -127,7 +120,6 @@ class Links:
         self._closed = True
         if self._server is not None:
             self._server.close()
-        self._detours.stop()
         for dialer in self._dialers.values():
             dialer.stop()
         for handshake in list(self._accepted):
@@ -164,10 +156,6 @@ class Links:
     def is_linked(self, node_id: int) -> bool:
         return node_id in self._peers
 
-    def is_linked_directly(self, node_id: int) -> bool:
-        peer = self._peers.get(node_id)
-        return peer is not None and peer.is_direct
-
     def addresses(self) -> list[tuple[Address, int | None, bool]]:
         """What `call` has named: (address, node id of who answered there last, whether that is this node itself)."""
         found = [(address, dialer.node_id, dialer.is_self) for address, dialer in self._dialers.items()]
@@ -198,10 +186,7 @@ class Links:
     # -- connections
 
     def _accept(self) -> Any:
-        return self._accept_from(None)
-
-    def _accept_from(self, relay_id: int | None) -> Connection:
-        handshake = Handshake(self, dialed=False, relay_id=relay_id)
+        handshake = Handshake(self, dialed=False)
         settings = self.settings
         if (
             self._closed
@@ -222,7 +207,8 @@ class Links:
         if linked is None:
             then(None)
         elif linked.identity.incarnation_id == identity.incarnation_id:
-            then(_why_not_again(handshake, linked))
+            both_dialed = handshake.dialed and linked.dialed
+            then(busy("this node is linked by another address") if both_dialed else None)
         else:
             self._probes.settle(linked, handshake, then)
 
@@ -231,11 +217,6 @@ class Links:
         assert identity is not None
         dialer = self._dialer_of(handshake)
         replaced = self._peers.get(identity.node_id)
-        if replaced is not None and _is_needless_detour(handshake, replaced):
-            # The direct link has overtaken the other side's welcome.
-            self.ended(handshake, busy("this node is linked directly"))
-            connection.abort(None)
-            return
         if replaced is not None:
             replaced.connection.abort(ConnectionResetError("a newer link has taken its place"))
         if handshake in self._accepted:
@@ -249,7 +230,6 @@ class Links:
             dialed=handshake.dialed,
             requests_max=self.settings.requests_max,
             version=handshake.version,
-            relay_id=handshake.relay_id,
         )
         connection.reader.on_frame = lambda kind, payload: self._frame(peer, kind, payload)
         connection.on_closed = lambda error: self._link_closed(peer, error)
@@ -257,19 +237,11 @@ class Links:
         self._peers[peer.node_id] = peer
         if dialer is not None:
             dialer.handshake_opened(peer.node_id)
-        self._detours.linked(handshake, peer.node_id)
-        if peer.is_direct:
-            if handshake.we_decide:
-                self._spare_calls(peer.node_id)
-            log.info(
-                "linked with node %d (%s) at %s", peer.node_id, ",".join(identity.roles), connection.peer_name
-            )
-        else:
-            log.warning(
-                "linked with node %d by way of node %d: there is no direct connection",
-                peer.node_id,
-                peer.relay_id,
-            )
+        if handshake.we_decide:
+            self._spare_calls(peer.node_id)
+        log.info(
+            "linked with node %d (%s) at %s", peer.node_id, ",".join(identity.roles), connection.peer_name
+        )
         for text in other_addresses(self.identity, identity):
             self._warn(f"node {peer.node_id}", text)
         self._liveness.start()
@@ -294,9 +266,7 @@ class Links:
             self._tell_refused(handshake, dialer, error)
         if dialer is not None:
             dialer.handshake_ended(error)
-        elif handshake.dialed:
-            self._detours.ended(handshake, error)
-        elif isinstance(error, TimeoutError):
+        elif isinstance(error, TimeoutError) and not handshake.dialed:
             self._warn(handshake.connection.peer_host, f"a caller came to no link: {error}")
 
     def _tell_refused(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:
@@ -358,7 +328,7 @@ class Links:
             peer.connection.abort(LinkRefused.from_peer(messages.decode(payload, messages.Refused)))
         elif (handler := self._handlers.get(kind)) is not None:
             handler(peer, payload)
-        else:
+        elif kind not in messages.IGNORED:
             raise MalformedMessage(f"a frame of kind {kind} on an open link")
 
     def _link_closed(self, peer: Peer, error: Exception | None) -> None:
@@ -384,21 +354,3 @@ class Links:
         for dialer in list(self._dialers.values()):
             if dialer.node_id == peer.node_id and not self._closed:
                 dialer.link_lost()
-        if not self._closed:
-            self._detours.look()
-
-
-def _why_not_again(handshake: Handshake, linked: Peer) -> LinkRefused | None:
-    """Why another connection with the process that is linked is not to be its link instead; None where it is."""
-    if _is_needless_detour(handshake, linked):
-        return busy("this node is linked directly")
-    if handshake.dialed and linked.dialed and (linked.is_direct or handshake.relay_id is not None):
-        return busy("this node is linked by another address")
-    return None
-
-
-def _is_needless_detour(handshake: Handshake, linked: Peer) -> bool:
-    """Whether it is carried by a third node, while the same process is linked directly."""
-    assert handshake.peer is not None
-    is_same = handshake.peer.incarnation_id == linked.identity.incarnation_id
-    return is_same and linked.is_direct and handshake.relay_id is not None

@@ -12,7 +12,6 @@ import msgspec
 
 PROTOCOL_VERSION_MIN: Final = 1
 PROTOCOL_VERSION: Final = 3
-TUNNELS_SINCE: Final = 2  # the first version that knows tunnels
 CLOCKS_SINCE: Final = 3
 
 AUTHENTICATION_NONE: Final = "none"
@@ -35,11 +34,11 @@ NO_RESPONSE: Final = 10
 LEADER: Final = 11
 FORMATION: Final = 12
 METADATA: Final = 13
-TUNNEL_OPEN: Final = 14
-TUNNEL_DATA: Final = 15
-TUNNEL_CREDIT: Final = 16
-TUNNEL_CLOSE: Final = 17
 CLOCK: Final = 18
+
+IGNORED: Final = frozenset(
+    range(14, 18)
+)  # links by way of a third node, in versions 2 and 3 of earlier releases
 
 KINDS: Final = frozenset(range(HELLO, CLOCK + 1))
 

@@ -20,7 +20,7 @@ _ID_BYTES = 8
 
 class Peer:
     """A linked node. `number` grows with every link that this node opens. `dialed`: this node has called. `version`: of the
-    protocol, which both speak. `relay_id`: the node that carries this link, None where it is a direct one."""
+    protocol, which both speak."""
 
     def __init__(
         self,
@@ -31,7 +31,6 @@ class Peer:
         dialed: bool,
         requests_max: int,
         version: int,
-        relay_id: int | None = None,
     ) -> None:
         self.node_id = identity.node_id
         self.identity = identity
@@ -39,7 +38,6 @@ class Peer:
         self.number = number
         self.dialed = dialed
         self.version = version
-        self.relay_id = relay_id
         self._requests_max = requests_max
         self._asked: dict[int, Done] = {}
         self._next_request = 0
@@ -49,10 +47,6 @@ class Peer:
     @property
     def is_open(self) -> bool:
         return not self.connection.closed
-
-    @property
-    def is_direct(self) -> bool:
-        return self.relay_id is None
 
     def send(self, kind: int, payload: bytes) -> bool:
         """Whether it is on its way."""

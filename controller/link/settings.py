@@ -16,11 +16,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_first_s: float = 0.02
     backoff_max_s: float = 0.5
     refused_backoff_s: float = 2.0  # after a refusal that an operator has to mend
-    detour_after_s: float = 0.75  # without a link, before another node is asked to carry one
-    detour_backoff_first_s: float = 0.25
-    detour_backoff_max_s: float = 2.0
     connections_max: int = 1024  # accepted
     handshakes_max: int = 128  # accepted and not yet open
     queue_bytes_max: int = 32 * 1024 * 1024  # waiting for a peer that does not read
     requests_max: int = 10_000  # without an answer
-    tunnels_max: int = 128  # that this node carries for others; and as many that end here

@@ -49,12 +49,15 @@ def test_fresh_voters_form_a_quorum_once_all_have_answered(bootstrap: bool) -> N
     assert voters.running[2].links.identity.cluster_id == state.cluster_id
 
 
-def test_voters_that_are_cut_apart_form_a_quorum_by_way_of_the_third() -> None:
+def test_voters_that_are_cut_apart_form_a_quorum_when_the_network_is_whole() -> None:
     voters = Voters()
     voters.network.block("n1", "n3")
     voters.network.block("n3", "n1")
     voters.start(1, 2, 3)
-    voters.run(2)
+    voters.run(20)
+    assert voters.formed == []
+    voters.network.unblock_all()
+    voters.run(5)
     voters.check_formed()
 
 
