@@ -17,7 +17,7 @@ from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.metadata.records import encode_record
 from barnabas.storage.disk.disk import RealDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 CAPTURED = Path(__file__).parent / "captured"
 

@@ -18,7 +18,7 @@ from barnabas.controller.metadata.records import encode_record
 from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.storage.disk.disk import RealDisk
-from barnabas.testing.virtual_runtime import VirtualRuntime
+from compat_tests.virtual.runtime import VirtualRuntime
 
 CAPTURED = Path(__file__).parent / "captured"
 
