@@ -26,7 +26,7 @@ from barnabas.broker.network.connection import Connection, Connections
 from barnabas.broker.partitions.log_directories import Directories, log_manager_settings
 from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.broker.requests.dispatch import Dispatcher
-from barnabas.broker.requests.services import Endpoint, Services
+from barnabas.broker.services import Endpoint, Services
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError

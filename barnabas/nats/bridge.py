@@ -32,7 +32,7 @@ from barnabas.nats.templates.ingest import TemplateIngest
 if TYPE_CHECKING:
     from barnabas.broker.partitions.isr_replica import RemoteReplica
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage, TopicChanges, TopicImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.connection_settings import ConnectionSettings

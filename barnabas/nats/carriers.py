@@ -19,7 +19,7 @@ from barnabas.nats.reverse.carrier import ReverseBinding
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier
     from barnabas.nats.cluster.positions import Positions

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.testing.killable_disk import KillableDisk
 
 log = logging.getLogger("barnabas.testing")

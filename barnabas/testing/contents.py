@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.offsets import CommittedOffset
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.testing.broker_node import BrokerNode
 

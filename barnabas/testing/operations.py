@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.testing.broker_node import BrokerNode
 
 CREATE_TOPICS: Final = 19

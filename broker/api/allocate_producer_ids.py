@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.errors import Refusal
 from barnabas.controller.operations.producer_ids import allocate_block
 from barnabas.wire.errors import ErrorCode
@@ -14,7 +15,7 @@ from barnabas.wire.messages.allocate_producer_ids import (
 
 
 @api(67, 0, 0, controller=True, internal=True)
-def allocate(context: RequestContext, request: AllocateProducerIdsRequest) -> Outcome:
+def allocate(context: HandlerContext, request: AllocateProducerIdsRequest) -> Outcome:
     def done(block: range | Refusal) -> None:
         if isinstance(block, Refusal):
             failed(block.error, block.message)

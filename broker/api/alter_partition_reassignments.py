@@ -6,9 +6,10 @@ when ListPartitionReassignments does not tell of it any more.
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.reassignments import alter_reassignments
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
@@ -18,7 +19,7 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 
 
 @api(45, 0, 1, controller=True)
-def alter(context: RequestContext, request: AlterPartitionReassignmentsRequest) -> Outcome:
+def alter(context: HandlerContext, request: AlterPartitionReassignmentsRequest) -> Outcome:
     services = context.services
     named = [len(topic.partitions) for topic in request.topics]
     if are_too_many_partitions(services.controller.image, named):

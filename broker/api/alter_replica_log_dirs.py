@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_replica_log_dirs import (
@@ -24,7 +24,7 @@ from barnabas.wire.messages.alter_replica_log_dirs import (
 @api(34, 1, 2)
 @sliced
 def alter_replica_log_dirs(
-    context: RequestContext, request: AlterReplicaLogDirsRequest
+    context: HandlerContext, request: AlterReplicaLogDirsRequest
 ) -> Generator[None, None, AlterReplicaLogDirsResponse]:
     # Of a partition named twice the last directory counts, as in Kafka.
     wanted: dict[str, dict[int, str]] = {}
@@ -49,7 +49,7 @@ def alter_replica_log_dirs(
     return response
 
 
-def _begin(context: RequestContext, topic: str, index: int, path: str) -> ErrorCode:
+def _begin(context: HandlerContext, topic: str, index: int, path: str) -> ErrorCode:
     services = context.services
     try:
         services.log_manager.moves.begin(topic, index, path)

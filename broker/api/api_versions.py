@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 from barnabas.broker.requests.api_index import SERVED
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.features import SUPPORTED_FEATURES
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS
@@ -28,7 +28,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 @api(18, 0, 4)
-def api_versions(context: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
+def api_versions(context: HandlerContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
     if request is None:
         own = SERVED[API_VERSIONS]
         return ApiVersionsResponse(

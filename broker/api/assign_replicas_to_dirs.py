@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.directories import answer_assignment
 from barnabas.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -12,7 +13,7 @@ from barnabas.wire.messages.assign_replicas_to_dirs import (
 
 
 @api(73, 0, 0, controller=True, internal=True)
-def assign(context: RequestContext, request: AssignReplicasToDirsRequest) -> Outcome:
+def assign(context: HandlerContext, request: AssignReplicasToDirsRequest) -> Outcome:
     services = context.services
     services.controller.run(
         lambda image: answer_assignment(image, services.config, request),

@@ -6,15 +6,16 @@ Version 2 tells the log directories (KIP-858), version 3 the epoch of the regist
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 
 
 @api(62, 0, 4, controller=True, internal=True)
 def register(
-    context: RequestContext, request: BrokerRegistrationRequest
+    context: HandlerContext, request: BrokerRegistrationRequest
 ) -> BrokerRegistrationResponse | Outcome:
     sessions = context.services.broker_sessions
     if sessions is None:

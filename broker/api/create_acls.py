@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 
@@ -14,7 +14,7 @@ from barnabas.wire.messages.create_acls import AclCreationResult, CreateAclsRequ
 @api(30, 1, 3)
 @sliced
 def create_acls(
-    _context: RequestContext, request: CreateAclsRequest
+    _context: HandlerContext, request: CreateAclsRequest
 ) -> Generator[None, None, CreateAclsResponse]:
     response = CreateAclsResponse()
     for _ in request.creations:

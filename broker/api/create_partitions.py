@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.partitions import MorePartitions, PartitionsAdded, create_partitions
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode
@@ -19,7 +20,7 @@ from barnabas.wire.messages.create_partitions import (
 
 
 @api(37, 0, 3, controller=True)
-def create(context: RequestContext, request: CreatePartitionsRequest) -> Outcome:
+def create(context: HandlerContext, request: CreatePartitionsRequest) -> Outcome:
     if len(request.topics) > PARTITIONS_PER_REQUEST_MAX:
         answer_in_slices(context, _refused(request.topics))
         return PENDING

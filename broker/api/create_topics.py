@@ -14,9 +14,10 @@ from collections.abc import Generator
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.changes import CONFIGS_MAX, TOO_MANY_CONFIGS
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
 from barnabas.controller.operations.topics import (
     PARTITIONS_PER_REQUEST_MAX,
@@ -40,7 +41,7 @@ _TOPIC, _NODE, _CLUSTER, _STATIC, _DEFAULT = 1, 2, 3, 4, 5
 
 
 @api(19, 2, 7, controller=True)
-def create(context: RequestContext, request: CreateTopicsRequest) -> Outcome:
+def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
     services = context.services
     too_many = _too_many(request.topics)
     if too_many:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
 
@@ -14,7 +14,7 @@ from barnabas.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAcl
 @api(31, 1, 3)
 @sliced
 def delete_acls(
-    _context: RequestContext, request: DeleteAclsRequest
+    _context: HandlerContext, request: DeleteAclsRequest
 ) -> Generator[None, None, DeleteAclsResponse]:
     response = DeleteAclsResponse()
     for _ in request.filters:

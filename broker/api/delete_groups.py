@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -20,7 +21,7 @@ GROUPS_PER_SLICE = 100
 @api(42, 0, 2)
 @sliced
 def delete_groups(
-    context: RequestContext, request: DeleteGroupsRequest
+    context: HandlerContext, request: DeleteGroupsRequest
 ) -> Generator[None, None, DeleteGroupsResponse | Outcome]:
     """A partition of __consumer_offsets takes the tombstones of GROUPS_PER_SLICE groups as one batch."""
     results: dict[str, ErrorCode] = {}

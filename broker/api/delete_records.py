@@ -12,9 +12,10 @@ from functools import partial
 
 from barnabas.broker.partitions.current_leaders import absence
 from barnabas.broker.partitions.partition import Partition
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -35,7 +36,7 @@ Waiting = tuple[Partition, int, DeleteRecordsPartitionResult]
 @api(21, 0, 2)
 @sliced
 def delete_records(
-    context: RequestContext, request: DeleteRecordsRequest
+    context: HandlerContext, request: DeleteRecordsRequest
 ) -> Generator[None, None, DeleteRecordsResponse | Outcome]:
     wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}  # of a repetition the last counts, as in Kafka
     for topic in request.topics:
@@ -55,7 +56,7 @@ def delete_records(
 
 
 def _delete(
-    context: RequestContext, topic: str, wanted: DeleteRecordsPartition, waiting: list[Waiting]
+    context: HandlerContext, topic: str, wanted: DeleteRecordsPartition, waiting: list[Waiting]
 ) -> DeleteRecordsPartitionResult:
     partition = context.services.partitions.get(topic, wanted.partition_index)
     if partition is None:
@@ -87,7 +88,7 @@ def _delete(
 
 
 def _wait(
-    context: RequestContext, response: DeleteRecordsResponse, waiting: list[Waiting], timeout_ms: int
+    context: HandlerContext, response: DeleteRecordsResponse, waiting: list[Waiting], timeout_ms: int
 ) -> Outcome:
     """Answer when all replicas have gone as far, or the time is up."""
     missing = {id(answer): answer for _, _, answer in waiting}

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_TOPICS
 from barnabas.broker.requests.sliced_handler import answer_in_slices
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.topics import DeletedTopic, delete_topics
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_topics import (
@@ -24,7 +25,7 @@ Wanted = list[tuple[str | None, bytes]]
 
 
 @api(20, 1, 6, controller=True)
-def delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse | Outcome:
+def delete(context: HandlerContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse | Outcome:
     wanted: Wanted = [(topic.name, topic.topic_id) for topic in request.topics]
     wanted += [(name, ZERO_UUID) for name in request.topic_names]
     if len(wanted) > max(PARTITIONS_NAMED_MAX, len(context.services.controller.image.topics)):

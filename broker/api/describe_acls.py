@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
 
 
 @api(29, 1, 3)
-def describe_acls(_context: RequestContext, _request: DescribeAclsRequest) -> DescribeAclsResponse:
+def describe_acls(_context: HandlerContext, _request: DescribeAclsRequest) -> DescribeAclsResponse:
     return DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
     )

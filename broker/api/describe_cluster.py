@@ -7,9 +7,9 @@ alive: each passes requests on to the controller.
 
 from __future__ import annotations
 
-from barnabas.broker.cluster.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED, MetadataView
-from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.cluster.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
 from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -21,7 +21,7 @@ _BROKERS, _CONTROLLERS = 1, 2
 
 
 @api(60, 0, 2)
-def describe(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+def describe(context: HandlerContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
     if request.endpoint_type == _CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
@@ -33,7 +33,7 @@ def describe(context: RequestContext, request: DescribeClusterRequest) -> Descri
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"Unsupported endpoint type {request.endpoint_type}",
         )
-    view = MetadataView(context)
+    view = context.services.metadata_view(context.listener)
     return DescribeClusterResponse(
         cluster_id=context.services.cluster_id,
         controller_id=view.controller_id(context.services.runtime.random),

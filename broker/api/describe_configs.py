@@ -18,11 +18,10 @@ from barnabas.broker.config.describe import (
     topic_entries,
 )
 from barnabas.broker.config.logger_levels import logger_levels
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
-from barnabas.broker.requests.services import Services
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext, Services
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -56,7 +55,7 @@ _UNSUPPORTED: Final = (
 @api(32, 1, 4)
 @sliced
 def describe_configs(
-    context: RequestContext, request: DescribeConfigsRequest
+    context: HandlerContext, request: DescribeConfigsRequest
 ) -> Generator[None, None, DescribeConfigsResponse]:
     response = DescribeConfigsResponse()
     repetitions = Repetitions()
@@ -87,7 +86,7 @@ class _Described:
     """The entries of a request's resources. Topics with the same properties share theirs, so that a thousand topics cost
     little more than one."""
 
-    def __init__(self, context: RequestContext, request: DescribeConfigsRequest) -> None:
+    def __init__(self, context: HandlerContext, request: DescribeConfigsRequest) -> None:
         self._context = context
         self._request = request
         self._of_topics: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}

@@ -11,10 +11,10 @@ from collections.abc import Generator
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.state import GroupState
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_groups import (
     DescribedGroup,
@@ -31,7 +31,7 @@ GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 @api(15, 0, 6)
 @sliced
 def describe_groups(
-    context: RequestContext, request: DescribeGroupsRequest
+    context: HandlerContext, request: DescribeGroupsRequest
 ) -> Generator[None, None, DescribeGroupsResponse]:
     response = DescribeGroupsResponse()
     repetitions = Repetitions()
@@ -49,7 +49,7 @@ def describe_groups(
     return response
 
 
-def _describe(context: RequestContext, group_id: str) -> DescribedGroup:
+def _describe(context: HandlerContext, group_id: str) -> DescribedGroup:
     shard = context.services.groups.shard_of(group_id)
     if isinstance(shard, ErrorCode):
         return DescribedGroup(group_id=group_id, error_code=shard)

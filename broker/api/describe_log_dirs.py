@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.storage.manager.manager import LogManager
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import (
@@ -30,7 +30,7 @@ Placed = tuple[str, str, DescribeLogDirsPartition]  # (directory, topic, partiti
 @api(35, 1, 5)
 @sliced
 def describe_log_dirs(
-    context: RequestContext, request: DescribeLogDirsRequest
+    context: HandlerContext, request: DescribeLogDirsRequest
 ) -> Generator[None, None, DescribeLogDirsResponse]:
     manager = context.services.log_manager
     wanted = None

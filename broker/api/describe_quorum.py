@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumReplica
 from barnabas.controller.operations.topic_names import CLUSTER_METADATA_TOPIC
 from barnabas.wire.errors import ErrorCode
@@ -27,13 +27,13 @@ from barnabas.wire.messages.describe_quorum import (
 )
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 
 @api(55, 0, 2, controller=True)
 @sliced
 def describe(
-    context: RequestContext, request: DescribeQuorumRequest
+    context: HandlerContext, request: DescribeQuorumRequest
 ) -> Generator[None, None, DescribeQuorumResponse]:
     if not _asks_for_metadata(request.topics):
         return (yield from _unknown(request.topics))

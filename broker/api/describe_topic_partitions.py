@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from barnabas.broker.cluster.metadata_view import TOPIC_OPERATIONS, MetadataView
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
@@ -29,9 +29,9 @@ from barnabas.wire.messages.describe_topic_partitions import (
 @api(75, 0, 0)
 @sliced
 def describe(
-    context: RequestContext, request: DescribeTopicPartitionsRequest
+    context: HandlerContext, request: DescribeTopicPartitionsRequest
 ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
-    view = MetadataView(context)
+    view = context.services.metadata_view(context.listener)
     image = view.image
     named = [topic.name for topic in request.topics]
     cursor = request.cursor

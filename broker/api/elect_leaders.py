@@ -5,16 +5,17 @@ Version 1: or, for partitions that nobody leads, whoever is there (KIP-460).
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import are_too_many_partitions
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.elections import elect_leaders
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 
 
 @api(43, 0, 2, controller=True)
-def elect(context: RequestContext, request: ElectLeadersRequest) -> Outcome:
+def elect(context: HandlerContext, request: ElectLeadersRequest) -> Outcome:
     services = context.services
     named = [len(topic.partitions) for topic in request.topic_partitions or ()]
     if are_too_many_partitions(services.controller.image, named):

@@ -17,10 +17,11 @@ from barnabas.broker.fastpath.fetch import fetch_usual
 from barnabas.broker.fetch.delayed_fetch import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
 from barnabas.broker.fetch.reader import fetching_follower
 from barnabas.broker.fetch.sessions import FetchSession
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, Outcome, api
+from barnabas.broker.requests.context import CLOSE_CONNECTION, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import are_too_many_partitions
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -35,7 +36,7 @@ FINAL_EPOCH = -1  # closes it and goes on without
 
 
 @api(1, 4, 18, usual=fetch_usual)
-def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Outcome:
+def fetch(context: HandlerContext, request: FetchRequest) -> FetchResponse | Outcome:
     epoch = request.session_epoch
     named = [len(topic.partitions) for topic in request.topics]
     if are_too_many_partitions(context.services.controller.image, named):
@@ -69,7 +70,7 @@ def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse | Out
     return IncrementalFetch(context, request, session, session.epoch).serve()
 
 
-def _session(context: RequestContext, request: FetchRequest) -> FetchSession | None:
+def _session(context: HandlerContext, request: FetchRequest) -> FetchSession | None:
     session = context.services.fetch_sessions.get(request.session_id)
     if session is not None and session.privileged and session.follower_id != context.reply.peer_broker_id:
         return None

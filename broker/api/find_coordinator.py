@@ -13,10 +13,11 @@ from collections.abc import Generator
 from functools import partial
 
 from barnabas.broker.cluster.metadata_view import MetadataView
-from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.refused_transactions import MESSAGE, coordinator_refusal
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
     Coordinator,
@@ -33,7 +34,7 @@ NOT_FOUND_YET: Found = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
 @api(10, 0, 6)
 @sliced
 def find_coordinator(
-    context: RequestContext, request: FindCoordinatorRequest
+    context: HandlerContext, request: FindCoordinatorRequest
 ) -> Generator[None, None, FindCoordinatorResponse | Outcome]:
     keys = request.coordinator_keys if context.api_version >= 4 else [request.key]
     found = [NOT_FOUND_YET] * len(keys)
@@ -72,9 +73,9 @@ def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
 
 
 def _answer(
-    context: RequestContext, key_type: int, keys: list[str], found: list[Found]
+    context: HandlerContext, key_type: int, keys: list[str], found: list[Found]
 ) -> Generator[None, None, FindCoordinatorResponse]:
-    view = MetadataView(context)
+    view = context.services.metadata_view(context.listener)
     coordinators = []
     for key, (error, node_id) in zip(keys, found, strict=True):
         coordinators.append(_coordinator(view, key, error, node_id))

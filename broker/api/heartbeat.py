@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
 
 @api(12, 0, 4)
-def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+def heartbeat(context: HandlerContext, request: HeartbeatRequest) -> HeartbeatResponse:
     if not request.group_id:
         return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
     shard = context.services.groups.shard_of(request.group_id)

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from barnabas.broker.config.changes import TOO_MANY_CONFIGS, are_too_many, change_configs
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, ResourceResult
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.incremental_alter_configs import (
@@ -20,7 +21,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
 
 
 @api(44, 0, 1, shared=True)
-def incremental_alter_configs(context: RequestContext, request: IncrementalAlterConfigsRequest) -> Outcome:
+def incremental_alter_configs(context: HandlerContext, request: IncrementalAlterConfigsRequest) -> Outcome:
     if are_too_many(request.resources):
         answer_in_slices(context, _refused(request))
         return PENDING

@@ -9,16 +9,17 @@ Not done yet: transactions. With a transactional id the answer is an error that 
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.refused_transactions import PRODUCER_ID_REFUSAL
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
 @api(22, 0, 5)
 def init_producer_id(
-    context: RequestContext, request: InitProducerIdRequest
+    context: HandlerContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Outcome:
     if (request.producer_id == -1) != (request.producer_epoch == -1) or request.transactional_id == "":
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)

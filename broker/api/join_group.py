@@ -8,14 +8,15 @@ type and nullable protocol name (KIP-559); v8 reason (KIP-800); v9 skip_assignme
 from __future__ import annotations
 
 from barnabas.broker.groups.classic import Client, join_error
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 
 @api(11, 0, 9)
-def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Outcome:
+def join_group(context: HandlerContext, request: JoinGroupRequest) -> JoinGroupResponse | Outcome:
     version = context.api_version
     groups = context.services.groups
     if not request.group_id:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from barnabas.broker.groups.rebalance import coordinator_error
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import encode_in_thread, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
@@ -20,7 +21,7 @@ MEMBERS_PER_SLICE = 100
 @api(13, 0, 5)
 @sliced
 def leave_group(
-    context: RequestContext, request: LeaveGroupRequest
+    context: HandlerContext, request: LeaveGroupRequest
 ) -> Generator[None, None, LeaveGroupResponse | Outcome]:
     version = context.api_version
     members = [MemberIdentity(member_id=request.member_id)] if version < 3 else request.members

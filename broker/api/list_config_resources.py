@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -37,7 +37,7 @@ LISTED: Final = (
 
 @api(74, 0, 1)
 def list_config_resources(
-    context: RequestContext, request: ListConfigResourcesRequest
+    context: HandlerContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     wanted: Iterable[int] = (CLIENT_METRICS_RESOURCE,)
     if context.api_version >= 1:

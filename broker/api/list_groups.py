@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -17,7 +17,7 @@ CLASSIC = "classic"
 @api(16, 0, 5)
 @sliced
 def list_groups(
-    context: RequestContext, request: ListGroupsRequest
+    context: HandlerContext, request: ListGroupsRequest
 ) -> Generator[None, None, ListGroupsResponse]:
     if context.services.groups.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

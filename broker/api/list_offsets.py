@@ -23,10 +23,11 @@ from typing import TypeAlias
 
 from barnabas.broker.partitions.current_leaders import absence
 from barnabas.broker.partitions.partition import Partition
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, Outcome, api
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.runtime.slices import Steps
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.timestamps import TimestampOffset
@@ -71,7 +72,7 @@ OFFSET_NOT_AVAILABLE_FROM = 5  # the first version whose clients know it
 @api(2, 1, 11)
 @sliced
 def list_offsets(
-    context: RequestContext, request: ListOffsetsRequest
+    context: HandlerContext, request: ListOffsetsRequest
 ) -> Generator[None, None, ListOffsetsResponse | Outcome]:
     if request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id):
         return (yield from _refused(request))
@@ -114,7 +115,7 @@ def _refused(request: ListOffsetsRequest) -> Generator[None, None, ListOffsetsRe
     return response
 
 
-def _look_up(context: RequestContext, times: Mapping[Key, int | None]) -> Steps[Found]:
+def _look_up(context: HandlerContext, times: Mapping[Key, int | None]) -> Steps[Found]:
     """What is found for each. What was deleted meanwhile is looked for again, a few times."""
     found: dict[Key, Looked] = {}
     missing = list(times)
@@ -133,7 +134,7 @@ def _look_up(context: RequestContext, times: Mapping[Key, int | None]) -> Steps[
     return found
 
 
-def _is_gone(context: RequestContext, key: Key, looked: Looked) -> bool:
+def _is_gone(context: HandlerContext, key: Key, looked: Looked) -> bool:
     """Whether records have been deleted that the lookup has found, or was about to read."""
     partition = context.services.partitions.get(*key)
     if partition is None or partition.log.offline or looked is None:
@@ -142,7 +143,7 @@ def _is_gone(context: RequestContext, key: Key, looked: Looked) -> bool:
 
 
 def _answer(
-    context: RequestContext, request: ListOffsetsRequest, named: Counter[Key], found: Found
+    context: HandlerContext, request: ListOffsetsRequest, named: Counter[Key], found: Found
 ) -> Generator[None, None, ListOffsetsResponse]:
     response = ListOffsetsResponse()
     for topic in request.topics:
@@ -160,7 +161,7 @@ def _answer(
 
 
 def _lookup(
-    context: RequestContext,
+    context: HandlerContext,
     request: ListOffsetsRequest,
     topic: str,
     part: ListOffsetsPartition,
@@ -221,7 +222,7 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
     return record.timestamp, record.offset, record.leader_epoch
 
 
-def _not_available(context: RequestContext) -> ErrorCode:
+def _not_available(context: HandlerContext) -> ErrorCode:
     if context.api_version >= OFFSET_NOT_AVAILABLE_FROM:
         return ErrorCode.OFFSET_NOT_AVAILABLE
     return ErrorCode.LEADER_NOT_AVAILABLE

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.reassignments import list_reassignments
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_partition_reassignments import (
@@ -15,7 +15,7 @@ from barnabas.wire.messages.list_partition_reassignments import (
 
 @api(46, 0, 0, controller=True)
 def list_them(
-    context: RequestContext, request: ListPartitionReassignmentsRequest
+    context: HandlerContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
     named = [len(topic.partition_indexes) for topic in request.topics or ()]
     if are_too_many_partitions(context.services.controller.image, named):

@@ -21,12 +21,12 @@ from barnabas.broker.cluster.metadata_view import (
     NO_LEADER,
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
-    MetadataView,
 )
 from barnabas.broker.cluster.topic_creation import have_topics_created
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
 from barnabas.controller.operations.topic_names import invalid_topic_name
@@ -51,7 +51,7 @@ REFUSED_NAMED_MAX: Final = 10  # of the topics that one request can't create
 @api(3, 0, 13)
 @sliced
 def metadata(
-    context: RequestContext, request: MetadataRequest
+    context: HandlerContext, request: MetadataRequest
 ) -> Generator[None, None, MetadataResponse | Outcome]:
     image = context.services.controller.image
     topics = request.topics
@@ -106,7 +106,7 @@ def _refuse(topics: list[MetadataRequestTopic], error: ErrorCode) -> Generator[N
     return response
 
 
-def _create(context: RequestContext, request: MetadataRequest, names: list[str], missing: list[str]) -> None:
+def _create(context: HandlerContext, request: MetadataRequest, names: list[str], missing: list[str]) -> None:
     services = context.services
     wanted = [auto_created_topic(name, services.config) for name in missing]
 
@@ -122,7 +122,7 @@ def _create(context: RequestContext, request: MetadataRequest, names: list[str],
 
 
 def _by_name(
-    context: RequestContext, request: MetadataRequest, names: list[str]
+    context: HandlerContext, request: MetadataRequest, names: list[str]
 ) -> Generator[None, None, MetadataResponse]:
     answer = _Answer(context, request)
     return (yield from answer.response(names, answer.topic_by_name))
@@ -131,8 +131,8 @@ def _by_name(
 class _Answer:
     """One answer, from the image as it is now."""
 
-    def __init__(self, context: RequestContext, request: MetadataRequest) -> None:
-        self._view = MetadataView(context)
+    def __init__(self, context: HandlerContext, request: MetadataRequest) -> None:
+        self._view = context.services.metadata_view(context.listener)
         self._context = context
         self._request = request
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -29,7 +30,7 @@ NO_PARTITION = -(1 << 31)  # of a topic that is named without one
 @api(8, 2, 10)
 @sliced
 def offset_commit(
-    context: RequestContext, request: OffsetCommitRequest
+    context: HandlerContext, request: OffsetCommitRequest
 ) -> Generator[None, None, OffsetCommitResponse | Outcome]:
     known: dict[Topic, dict[int, OffsetCommitRequestPartition]] = {}  # of a repetition the last counts
     refused: Errors = {}

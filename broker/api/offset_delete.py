@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -22,7 +23,7 @@ from barnabas.wire.messages.offset_delete import (
 @api(47, 0, 0)
 @sliced
 def offset_delete(
-    context: RequestContext, request: OffsetDeleteRequest
+    context: HandlerContext, request: OffsetDeleteRequest
 ) -> Generator[None, None, OffsetDeleteResponse | Outcome]:
     image = context.services.controller.image
     known: dict[str, list[int]] = {}

@@ -15,10 +15,11 @@ from functools import partial
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.shard import Shard
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import Repetitions
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -37,7 +38,7 @@ from barnabas.wire.primitives import ZERO_UUID
 @api(9, 1, 10)
 @sliced
 def offset_fetch(
-    context: RequestContext, request: OffsetFetchRequest
+    context: HandlerContext, request: OffsetFetchRequest
 ) -> Generator[None, None, OffsetFetchResponse | Outcome]:
     groups = request.groups if context.api_version >= 8 else [(yield from _only_group(request))]
     settled: list[Shard | ErrorCode] = [ErrorCode.NONE] * len(groups)
@@ -59,7 +60,7 @@ def offset_fetch(
 
 
 def _settle(
-    context: RequestContext,
+    context: HandlerContext,
     group_id: str,
     require_stable: bool,
     reply: Callable[[Shard | ErrorCode], None],
@@ -80,7 +81,7 @@ def _settle(
 
 
 def _answer(
-    context: RequestContext, groups: list[OffsetFetchRequestGroup], settled: list[Shard | ErrorCode]
+    context: HandlerContext, groups: list[OffsetFetchRequestGroup], settled: list[Shard | ErrorCode]
 ) -> Generator[None, None, OffsetFetchResponse]:
     repetitions = Repetitions()
     answers = []
@@ -124,7 +125,7 @@ _GONE = (
 
 
 def _all(
-    context: RequestContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
+    context: HandlerContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
 ) -> Generator[None, None, None]:
     image = context.services.controller.image
     by_id = context.api_version >= 10
@@ -144,7 +145,7 @@ def _all(
 
 
 def _asked(
-    context: RequestContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
+    context: HandlerContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
 ) -> Generator[None, None, None]:
     image = context.services.controller.image
     by_id = context.api_version >= 10

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from barnabas.broker.partitions.current_leaders import absence
-from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
 from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -27,7 +27,7 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
 @api(23, 2, 4)
 @sliced
 def offset_for_leader_epoch(
-    context: RequestContext, request: OffsetForLeaderEpochRequest
+    context: HandlerContext, request: OffsetForLeaderEpochRequest
 ) -> Generator[None, None, OffsetForLeaderEpochResponse]:
     is_refused = request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id)
     response = OffsetForLeaderEpochResponse()
@@ -45,7 +45,7 @@ def offset_for_leader_epoch(
     return response
 
 
-def _answer(context: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _answer(context: HandlerContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = context.services.partitions.get(topic, wanted.partition)
     if partition is None:
         error = absence(context, topic, wanted.partition)

@@ -32,10 +32,11 @@ from barnabas.broker.partitions.delayed_produce import (
     when_due,
 )
 from barnabas.broker.partitions.partition import ACKS_ALL, Partition
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome, api
+from barnabas.broker.requests.context import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome
+from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, partitions_named_max
 from barnabas.broker.requests.sliced_handler import encode_in_thread
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.runtime.slices import TURN_S
 from barnabas.storage.errors import StorageError
@@ -97,7 +98,7 @@ ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to inter
 
 
 def produce_usual(
-    context: RequestContext, buffer: memoryview, start: int, end: int
+    context: HandlerContext, buffer: memoryview, start: int, end: int
 ) -> bytes | ProduceResponse | Outcome | None:
     """The request that a busy broker gets nearly all the time, in one pass: one batch for one partition, without
     a transaction, to be acknowledged (versions 9-13). None, and nothing has happened, when it is another.
@@ -159,7 +160,7 @@ def produce_usual(
 
 
 def produce_large(
-    context: RequestContext, read: Reader[ProduceRequest], buffer: memoryview, start: int, end: int
+    context: HandlerContext, read: Reader[ProduceRequest], buffer: memoryview, start: int, end: int
 ) -> Outcome | None:
     """A request of many partitions: a thread decodes a copy of it, then it is served in turns. None for any other."""
     version = context.api_version
@@ -192,7 +193,7 @@ def produce_large(
 
 
 @api(0, 3, 13, advertised_min=0, usual=produce_usual, large=produce_large)
-def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | Outcome:
+def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     topics: list[TopicProduceResponse] = []
     held: list[Held] = []
     partitions_left, bytes_left = TURN_PARTITIONS, TURN_BYTES
@@ -218,7 +219,7 @@ def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse
 
 
 def _later(
-    context: RequestContext,
+    context: HandlerContext,
     request: ProduceRequest,
     topics: list[TopicProduceResponse],
     held: list[Held],
@@ -248,7 +249,7 @@ class _Serving:
 
     def __init__(
         self,
-        context: RequestContext,
+        context: HandlerContext,
         request: ProduceRequest,
         topics: list[TopicProduceResponse],
         held: list[Held],
@@ -337,7 +338,7 @@ class _Serving:
 
 
 def _refuse_inspected(
-    context: RequestContext, data: TopicProduceData, part: PartitionProduceData, error: BaseException
+    context: HandlerContext, data: TopicProduceData, part: PartitionProduceData, error: BaseException
 ) -> PartitionProduceResponse:
     if not isinstance(error, StorageError):
         log.error("records for %s could not be read", data.name, exc_info=error)
@@ -349,7 +350,7 @@ def _refuse_inspected(
 
 
 def _answer(
-    context: RequestContext, request: ProduceRequest, topics: list[TopicProduceResponse], held: list[Held]
+    context: HandlerContext, request: ProduceRequest, topics: list[TopicProduceResponse], held: list[Held]
 ) -> ProduceResponse | Outcome:
     """The answer, or PENDING where something is still to be waited for."""
     response = ProduceResponse(topics)
@@ -365,7 +366,7 @@ def _answer(
 
 
 def _serve(
-    context: RequestContext,
+    context: HandlerContext,
     request: ProduceRequest,
     data: TopicProduceData,
     part: PartitionProduceData,
@@ -382,7 +383,7 @@ def _serve(
 
 
 def _append(
-    context: RequestContext,
+    context: HandlerContext,
     request: ProduceRequest,
     partition: Partition,
     part: PartitionProduceData,
@@ -432,7 +433,7 @@ def _refused(index: int, partition: Partition, error: StorageError) -> Partition
 
 
 def _usual_header(
-    context: RequestContext, partition: Partition, records: memoryview | bytes | None
+    context: HandlerContext, partition: Partition, records: memoryview | bytes | None
 ) -> BatchHeader | None:
     """The header of what `_refusal` need not look at: one whole batch in format v2, in a codec that every client
     of the version may send, for a topic of a user. None when it is anything else."""
@@ -454,7 +455,7 @@ def _usual_header(
 
 
 def _refusal(
-    context: RequestContext, request: ProduceRequest, partition: Partition, records: object
+    context: HandlerContext, request: ProduceRequest, partition: Partition, records: object
 ) -> tuple[ErrorCode, str] | None:
     """What Kafka refuses before the log sees it: anything but exactly one batch in format v2."""
     if partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
@@ -528,13 +529,13 @@ def _next_batch(records: object, position: int) -> tuple[int, str | None]:
     return (size if len(records) >= position + size else 0), None
 
 
-def _find(context: RequestContext, data: TopicProduceData, index: int) -> Partition | None:
+def _find(context: HandlerContext, data: TopicProduceData, index: int) -> Partition | None:
     if context.api_version >= 13:
         return context.services.partitions.by_id(data.topic_id, index)
     return context.services.partitions.get(data.name, index)
 
 
-def _why_absent(context: RequestContext, data: TopicProduceData, index: int) -> ErrorCode:
+def _why_absent(context: HandlerContext, data: TopicProduceData, index: int) -> ErrorCode:
     image = context.services.controller.image
     known = image.topic_by_id(data.topic_id) if context.api_version >= 13 else image.topics.get(data.name)
     if known is not None and index in known.partitions:

@@ -5,14 +5,15 @@ Waits until the assignment is in the log. v3 static members; v5 checks the proto
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 
 @api(14, 0, 5)
-def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Outcome:
+def sync_group(context: HandlerContext, request: SyncGroupRequest) -> SyncGroupResponse | Outcome:
     groups = context.services.groups
     if context.api_version >= 5 and not (request.protocol_type and request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)

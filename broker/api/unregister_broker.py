@@ -3,8 +3,9 @@ refused with INVALID_REQUEST."""
 
 from __future__ import annotations
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.errors import Refusal
 from barnabas.controller.operations.brokers import unregister
 from barnabas.wire.errors import ErrorCode
@@ -12,7 +13,7 @@ from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, Un
 
 
 @api(64, 0, 0, controller=True)
-def forget(context: RequestContext, request: UnregisterBrokerRequest) -> Outcome:
+def forget(context: HandlerContext, request: UnregisterBrokerRequest) -> Outcome:
     services = context.services
 
     def done(refusal: Refusal | None) -> None:

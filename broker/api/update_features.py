@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, Outcome, api
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.errors import Refusal
 from barnabas.controller.operations.features import FeatureUpdate, update_features
 from barnabas.wire.errors import ErrorCode
@@ -23,7 +24,7 @@ FEATURES_MAX: Final = 1000  # of a request
 
 
 @api(57, 0, 2, controller=True)
-def update(context: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse | Outcome:
+def update(context: HandlerContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse | Outcome:
     if len(request.feature_updates) > FEATURES_MAX:
         return UpdateFeaturesResponse(
             error_code=ErrorCode.INVALID_REQUEST,

@@ -25,7 +25,7 @@ from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Timer
 

@@ -17,21 +17,23 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from barnabas.broker.cluster.controller_server import (
-    ControllerAnswer,
-    ControllerRequest,
+from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest
+from barnabas.broker.requests.context import (
+    CLOSE_CONNECTION,
+    PENDING,
     LocalReply,
+    Outcome,
     RawResponse,
+    RequestContext,
 )
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.runtime.interface import Timer
 
 log = logging.getLogger("barnabas.controller")
@@ -141,14 +143,16 @@ class ToController:
 
     # -- requests of clients
 
-    def pass_on(self, context: RequestContext, buffer: memoryview, start: int, end: int) -> Outcome | None:
+    def pass_on(
+        self, context: RequestContext[Any], buffer: memoryview, start: int, end: int
+    ) -> Outcome | None:
         """Have the active controller answer the request whose body is at buffer[start:end]; None when that is this node's."""
         if self._services.controller.is_active:
             return None
         self._ask_for(context, buffer[start:end].tobytes(), self.new_request_id(), 0)
         return Outcome.PENDING
 
-    def ask_again(self, context: RequestContext, request: msgspec.Struct, request_id: bytes) -> None:
+    def ask_again(self, context: RequestContext[Any], request: msgspec.Struct, request_id: bytes) -> None:
         """Have a request answered by whichever controller is active next: this node's has lost its term, and what it has made of
         the request is not known."""
         if isinstance(context.reply, LocalReply):
@@ -157,7 +161,7 @@ class ToController:
         parts = request_type(context.api_key).encode(context.api_version, request)
         self._ask_for(context, b"".join(parts), request_id, RETRY_S)  # type: ignore[arg-type]
 
-    def request_id_of(self, context: RequestContext) -> bytes:
+    def request_id_of(self, context: RequestContext[Any]) -> bytes:
         """That of a request which this node's controller serves: given by the node that asks, or new."""
         given = context.reply.request_id if isinstance(context.reply, LocalReply) else b""
         return given or self.new_request_id()
@@ -167,7 +171,7 @@ class ToController:
         self._request_number += 1
         return self._incarnation + self._request_number.to_bytes(8, "big")
 
-    def _ask_for(self, context: RequestContext, body: bytes, request_id: bytes, after_s: float) -> None:
+    def _ask_for(self, context: RequestContext[Any], body: bytes, request_id: bytes, after_s: float) -> None:
         """Ask for a client, and complete its request."""
         asked = ControllerRequest(
             context.api_key,

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from barnabas.broker.network.receive_memory import LARGE_BODY_BYTES
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, LocalReply, RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.cluster.inter_broker_authentication import Handshake
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 log = logging.getLogger("barnabas.controller")
 
@@ -44,59 +43,6 @@ class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
     error: int
     offset: int
     body: bytes
-
-
-class RawResponse(msgspec.Struct, frozen=True):
-    """A response that another node has encoded."""
-
-    body: bytes
-
-
-class LocalReply:
-    """Takes the response of a request that came over no connection of a client."""
-
-    peer_broker_id = -1
-    peer_handshake: Handshake | None = None
-
-    def __init__(
-        self,
-        done: Callable[[msgspec.Struct], object],
-        failed: Callable[[], object],
-        lost: Callable[[], object] | None = None,
-        request_id: bytes = b"",
-    ) -> None:
-        """Exactly one of them is called, once. `failed()`: there is no response, as where a connection would be closed;
-        `lost()`: the controller has lost its term, and the request may be asked again under its id."""
-        self.request_id = request_id
-        self._done = done
-        self._failed = failed
-        self._lost = lost
-        self._is_answered = False
-
-    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
-        if self._is_answered:
-            return
-        self._is_answered = True
-        if response is Outcome.NOT_CONTROLLER and self._lost is not None:
-            self._lost()
-        elif isinstance(response, Outcome):
-            log.warning("API %d of %s has no answer: %s", context.api_key, context.client_host, response.name)
-            self._failed()
-        else:
-            self._done(response)
-
-    @property
-    def closed(self) -> bool:
-        return False
-
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
-        """Whoever waits on the other side goes on waiting."""
-
-    def let_produces_on(self, context: RequestContext) -> None:
-        """There are none."""
-
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        """Nothing comes behind it."""
 
 
 class ControllerRequests:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -131,14 +131,16 @@ class InterBrokerAuthentication:
 
     # -- as the broker that is connected to
 
-    def serve(self, context: RequestContext, request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+    def serve(
+        self, context: RequestContext[Any], request: SaslAuthenticateRequest
+    ) -> SaslAuthenticateResponse:
         """The next step of a connection. DecodeError closes it."""
         connection = context.reply
         if len(request.auth_bytes) > TOKEN_BYTES_MAX or connection.peer_broker_id >= 0:
             raise DecodeError(_MALFORMED)
         token = bytes(request.auth_bytes)  # the receive buffer's until now
         handshake, connection.peer_handshake = connection.peer_handshake, None
-        if handshake is None:
+        if not isinstance(handshake, Handshake):
             hello = _decode(token)
             own = self.hello(hello.broker_id)
             connection.peer_handshake = Handshake(hello, self._seals(token, own, dialed=False))
@@ -176,7 +178,7 @@ class InterBrokerAuthentication:
         if wrong:
             raise AuthenticationRefused(_REFUSED, wrong)
 
-    def _check_caller(self, context: RequestContext, hello: Hello) -> None:
+    def _check_caller(self, context: RequestContext[Any], hello: Hello) -> None:
         if context.listener != self._listener:
             raise AuthenticationRefused(
                 _REFUSED, f"it calls the listener {context.listener}, and brokers use {self._listener}"

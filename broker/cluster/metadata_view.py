@@ -18,8 +18,7 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - the type only
 
-    from barnabas.broker.requests.context import RequestContext
-    from barnabas.controller.metadata.image import BrokerRegistration, PartitionState
+    from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState
 
 # READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -46,17 +45,17 @@ ALL_REPLICAS_FROM: Final = 1  # before, replicas on brokers that are not there w
 class MetadataView:
     """One answer's view: the image now, and the brokers that the request's listener reaches."""
 
-    def __init__(self, context: RequestContext) -> None:
-        services = context.services
-        self.image = image = services.controller.image
+    def __init__(self, image: MetadataImage, listener: str, node_id: int, own: tuple[str, int]) -> None:
+        """`own`: (host, port) of this node, `node_id`, on the listener."""
+        self.image = image
         self.brokers: list[BrokerAddress] = []  # those that have the listener, fenced ones included, by id
         for broker_id in sorted(image.brokers):
             broker = image.brokers[broker_id]
-            if broker_id == services.node_id:
+            if broker_id == node_id:
                 # The port may have been picked when the listener opened, after the registration was written.
-                address: tuple[str, int] | None = services.advertised(context.listener)
+                address: tuple[str, int] | None = own
             else:
-                address = _registered_address(broker, context.listener)
+                address = _registered_address(broker, listener)
             if address is not None:
                 self.brokers.append(BrokerAddress(broker_id, *address, broker.rack, broker.fenced))
         self._by_id = {broker.broker_id: broker for broker in self.brokers}

@@ -15,7 +15,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 log = logging.getLogger("barnabas.producer_ids")
 

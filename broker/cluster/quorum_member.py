@@ -40,7 +40,7 @@ from barnabas.storage.errors import LogDirectoryError
 if TYPE_CHECKING:
     from barnabas.broker.cluster.kafka_metadata import KafkaMetadata
     from barnabas.broker.config.broker_config import BrokerConfig
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.link.peer import Peer
     from barnabas.controller.metadata.local_log import LocalMetadataLog
     from barnabas.controller.metadata.metadata_log import MetadataLog

@@ -14,7 +14,7 @@ from barnabas.wire.messages import alter_configs as whole
 from barnabas.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 BROKER_LOGGER_RESOURCE: Final = 8
 ALTER_CONFIGS: Final = 33

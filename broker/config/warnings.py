@@ -29,6 +29,9 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.", "delegation.token.")
 _OF_TLS: Final = "ssl."
+# What replica.selector.class may name (fetch/replica_selector.py).
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 # Where Kafka's own text does not say which of several entries is wrong.
 _READ_HERE: Final[dict[str, Callable[[list[str]], object]]] = {
     VOTERS: read_voters,
@@ -51,7 +54,7 @@ def warnings_about(
             "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
         )
     selector = given.get("replica.selector.class", "").strip()
-    if selector and not _is_known_selector(selector):
+    if selector and selector not in (RACK_AWARE_SELECTOR, LEADER_SELECTOR):
         yield (
             "replica.selector.class has no effect: this version has Kafka's RackAwareReplicaSelector and "
             "LeaderSelector; consumers read from leaders"
@@ -95,12 +98,6 @@ def check_value(name: str, text: str) -> None:
             raise ConfigError(f"{name} must name at least one directory") from None
         # Kafka shows the empty value bare, as nothing at all between two blanks.
         raise ConfigError(str(error).replace("Invalid value  for", 'Invalid value "" for', 1)) from None
-
-
-def _is_known_selector(class_name: str) -> bool:
-    from barnabas.broker.fetch.replica_selector import is_known_selector  # late: seldom set
-
-    return is_known_selector(class_name)
 
 
 def _is_without_effect(name: str, text: str) -> bool:

@@ -19,8 +19,8 @@ from barnabas.wire.messages.fetch import FetchPartition
 from barnabas.wire.primitives import MALFORMED, ZERO_UUID, uvarint
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.context import RequestContext
-    from barnabas.broker.requests.registry import Outcome
+    from barnabas.broker.requests.context import Outcome
+    from barnabas.broker.services import HandlerContext
     from barnabas.wire.primitives import Part
 
 # Replica id (until version 14), longest wait, min bytes, max bytes, isolation level, session id and epoch
@@ -41,7 +41,7 @@ _END: Final = b"\0\0\0"  # no tags: of the partition, the topic, the response
 
 
 def fetch_usual(
-    context: RequestContext, buffer: memoryview, start: int, end: int
+    context: HandlerContext, buffer: memoryview, start: int, end: int
 ) -> bytes | list[Part] | Outcome | None:
     """The response's body for the request body at buffer[start:end] (versions 12-18), or None when it is not the
     usual one, and nothing has happened."""

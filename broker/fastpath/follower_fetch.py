@@ -11,12 +11,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.cluster.controller_server import RawResponse
 from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE
 from barnabas.broker.fetch.delayed_fetch import IncrementalFetch
 from barnabas.broker.fetch.purgatory import NEWS_S
 from barnabas.broker.fetch.reader import COPIED_BYTES, copied
-from barnabas.broker.requests.registry import PENDING, Outcome
+from barnabas.broker.requests.context import PENDING, Outcome, RawResponse
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, ReplicaState
 from barnabas.wire.primitives import uvarint
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from barnabas.broker.fetch.sessions import FetchSession, SessionPartition
     from barnabas.broker.partitions.leadership import Leadership
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.context import RequestContext
+    from barnabas.broker.services import HandlerContext
 
 VERSIONS_FROM: Final = 15  # the first version whose followers say who they are in a tagged field (KIP-903)
 # Longest wait, min bytes, max bytes, isolation level, session id and epoch
@@ -44,7 +43,7 @@ _pack_partition: Final = struct.Struct(">2xqqqxi").pack
 _END: Final = b"\0\0\0"  # no tags: of the partition, the topic, the response
 
 
-def fetch_follower(context: RequestContext, buffer: memoryview, start: int) -> bytes | Outcome | None:
+def fetch_follower(context: HandlerContext, buffer: memoryview, start: int) -> bytes | Outcome | None:
     """The response's body for the request body of BODY_SIZE bytes at buffer[start:], PENDING, or None when it is not
     the usual one, and nothing has happened."""
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = _unpack_head(buffer, start)
@@ -131,7 +130,7 @@ class FollowerFetch:
 
     def __init__(
         self,
-        context: RequestContext,
+        context: HandlerContext,
         session: FetchSession,
         one: SessionPartition,
         partition: Partition,

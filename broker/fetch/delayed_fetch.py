@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.fetch.purgatory import NEWS_S
 from barnabas.broker.fetch.reader import (
@@ -20,8 +20,8 @@ from barnabas.broker.fetch.reader import (
 )
 from barnabas.broker.fetch.replica_selector import read_advice
 from barnabas.broker.fetch.sessions import FetchSession
-from barnabas.broker.partitions.current_leaders import addresses, current_leader
-from barnabas.broker.requests.registry import PENDING, Outcome
+from barnabas.broker.partitions.current_leaders import LeaderServices, addresses, current_leader
+from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -36,10 +36,13 @@ from barnabas.wire.messages.fetch import (
 from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
-    from barnabas.broker.fetch.purgatory import FetchWaiter
-    from barnabas.broker.fetch.sessions import SessionPartition
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.fetch.purgatory import FetchPurgatory, FetchWaiter
+    from barnabas.broker.fetch.sessions import FetchSessionCache, SessionPartition
     from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.requests.context import RequestContext
+    from barnabas.runtime.interface import Runtime
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
 LEADERS_FROM: Final = 16  # the first version whose answers say where the leader is found
@@ -48,19 +51,36 @@ TRIES_MAX: Final = 16
 _ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
+class FetchServices(LeaderServices, Protocol):
+    """What fetches are served from."""
+
+    runtime: Runtime
+    config: BrokerConfig
+    purgatory: FetchPurgatory
+    fetch_sessions: FetchSessionCache
+    leader_quota: ReplicationQuota | None
+
+
 class Fetch:
     """What both kinds do. `serve` once; the answer is its result, or goes out through the context."""
 
     __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_tries", "_waiter")
 
-    def __init__(self, context: RequestContext, request: FetchRequest) -> None:
+    def __init__(self, context: RequestContext[FetchServices], request: FetchRequest) -> None:
         self._context = context
         self._request = request
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
         self._reader = PartitionReader(request, context.api_version, self._max_bytes)
         if request.rack_id and context.api_version >= FOLLOWERS_FROM:
-            self._reader.advice = read_advice(context, request.rack_id)
+            services = context.services
+            self._reader.advice = read_advice(
+                services.config,
+                request.rack_id,
+                context.listener,
+                services.controller.image.brokers,
+                services.runtime.monotonic(),
+            )
         if self._reader.follower_id >= 0:
             quota = context.services.leader_quota
             self._reader.quota = quota if quota is not None and quota.is_set else None
@@ -218,7 +238,9 @@ class FullFetch(Fetch):
 
     __slots__ = ("_answers", "_found", "_found_session")
 
-    def __init__(self, context: RequestContext, request: FetchRequest, found_session: bool) -> None:
+    def __init__(
+        self, context: RequestContext[FetchServices], request: FetchRequest, found_session: bool
+    ) -> None:
         super().__init__(context, request)
         self._found_session = found_session
         self._found: list[Partition | None] = []  # for each wanted partition, in the order of the request
@@ -340,7 +362,7 @@ class IncrementalFetch(Fetch):
     __slots__ = ("_answers", "_epoch", "_session")
 
     def __init__(
-        self, context: RequestContext, request: FetchRequest, session: FetchSession, epoch: int
+        self, context: RequestContext[FetchServices], request: FetchRequest, session: FetchSession, epoch: int
     ) -> None:
         """`epoch`: the session's after this request; another number says that another one overtook it."""
         super().__init__(context, request)

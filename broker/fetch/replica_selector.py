@@ -7,15 +7,17 @@ that lags would be left for the leader's next advice and chosen again, for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.broker.config.warnings import LEADER_SELECTOR, RACK_AWARE_SELECTOR
+
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.context import RequestContext
+    from barnabas.controller.metadata.image import BrokerRegistration
 
 NO_PREFERENCE: Final = -1  # read here
 
@@ -43,14 +45,7 @@ def rack_aware(client_rack: str, leader: ReplicaView, replicas: Sequence[Replica
     )
 
 
-_SELECTORS: Final[dict[str, Selector | None]] = {
-    "org.apache.kafka.common.replica.RackAwareReplicaSelector": rack_aware,
-    "org.apache.kafka.common.replica.LeaderSelector": None,
-}
-
-
-def is_known_selector(class_name: str) -> bool:
-    return class_name in _SELECTORS
+_SELECTORS: Final[dict[str, Selector | None]] = {RACK_AWARE_SELECTOR: rack_aware, LEADER_SELECTOR: None}
 
 
 def selector_of(config: BrokerConfig) -> Selector | None:
@@ -71,14 +66,22 @@ class ReadAdvice:
 
     __slots__ = ("_brokers", "_listener", "_node_id", "_now", "_rack", "_select")
 
-    def __init__(self, select: Selector, client_rack: str, context: RequestContext) -> None:
-        services = context.services
+    def __init__(
+        self,
+        select: Selector,
+        client_rack: str,
+        listener: str,
+        node_id: int,
+        brokers: Mapping[int, BrokerRegistration],
+        now: float,
+    ) -> None:
+        """`now` on the monotonic clock."""
         self._select = select
         self._rack = client_rack
-        self._listener = context.listener
-        self._node_id = services.node_id
-        self._brokers = services.controller.image.brokers
-        self._now = services.runtime.monotonic()
+        self._listener = listener
+        self._node_id = node_id
+        self._brokers = brokers
+        self._now = now
 
     def preferred(self, partition: Partition, fetch_offset: int) -> int:
         """The broker to read from instead, NO_PREFERENCE when that is this one."""
@@ -102,9 +105,15 @@ class ReadAdvice:
         return preferred_read_replica(self._select, self._rack, leader, followers)
 
 
-def read_advice(context: RequestContext, client_rack: str) -> ReadAdvice | None:
-    """None for a consumer that reads from leaders, whoever they are."""
+def read_advice(
+    config: BrokerConfig,
+    client_rack: str,
+    listener: str,
+    brokers: Mapping[int, BrokerRegistration],
+    now: float,
+) -> ReadAdvice | None:
+    """None for a consumer that reads from leaders."""
     if not client_rack:
         return None
-    select = selector_of(context.services.config)
-    return None if select is None else ReadAdvice(select, client_rack, context)
+    select = selector_of(config)
+    return None if select is None else ReadAdvice(select, client_rack, listener, config.node_id, brokers, now)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 PARTITIONS_AT_ONCE: Final = 100
 _STATM: Final = Path("/proc/self/statm")

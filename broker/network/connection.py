@@ -29,14 +29,13 @@ import msgspec
 from barnabas.broker.network.connection_limits import ConnectionLimits
 from barnabas.broker.network.receive_memory import RequestMemory
 from barnabas.broker.network.response_writer import COPY_BYTES, ResponseWriter
-from barnabas.broker.requests.registry import Outcome
+from barnabas.broker.requests.context import Outcome
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.cluster.inter_broker_authentication import Handshake
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.network.wrong_protocol import ForeignCallers
     from barnabas.broker.requests.context import RequestContext
@@ -105,7 +104,7 @@ class Connections:
 class _Waiting(msgspec.Struct):
     """A request in line: its answer, once it is there. Of one that was answered at once nobody needs the context."""
 
-    context: RequestContext | None
+    context: RequestContext[Any] | None
     answer: Answer | Outcome | None
 
 
@@ -126,7 +125,7 @@ class Connection(BufferedProtocol):
         self.client_host = ""
         self.peer = ""
         self.peer_broker_id = -1
-        self.peer_handshake: Handshake | None = None
+        self.peer_handshake: object | None = None
         self._buffer: bytearray | None = None  # own buffer: unfinished frame or waiting requests
         self._filled = 0  # bytes of it that are in use
         self._granted = 0  # bytes that queued.max.request.bytes lets it hold
@@ -224,7 +223,7 @@ class Connection(BufferedProtocol):
     def closed(self) -> bool:
         return self._closing
 
-    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+    def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
         """The answer of the pending request. Sends it, then goes on with what has arrived meanwhile."""
         if self._closing:
             return
@@ -257,7 +256,7 @@ class Connection(BufferedProtocol):
             if not self._processing:
                 self._flush()
 
-    def let_produces_on(self, context: RequestContext) -> None:
+    def let_produces_on(self, context: RequestContext[Any]) -> None:
         """The request at hand waits, but produces behind it need not: its answer goes out before theirs. To be called
         before its handler returns PENDING, or later, while it is pending."""
         self._queue_in_line(_Waiting(context, None))
@@ -271,7 +270,7 @@ class Connection(BufferedProtocol):
         self._line.append(waiting)
 
     def _complete_in_line(
-        self, waiting: _Waiting, context: RequestContext, response: msgspec.Struct | Outcome
+        self, waiting: _Waiting, context: RequestContext[Any], response: msgspec.Struct | Outcome
     ) -> None:
         try:
             if isinstance(response, Outcome):

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from barnabas.broker.cluster.metadata_view import MetadataView
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from barnabas.broker.cluster.metadata_view import BrokerAddress
+    from barnabas.broker.cluster.metadata_view import BrokerAddress, MetadataView
+    from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.requests.context import RequestContext
+    from barnabas.controller.metadata.controller import Controller
 
 NOBODY = (-1, -1)
 
 
-def current_leader(context: RequestContext, topic: str, topic_id: bytes, partition: int) -> tuple[int, int]:
+class LeaderServices(Protocol):
+    """What an answer about leaders is made from."""
+
+    partitions: PartitionManager
+    controller: Controller
+
+    def metadata_view(self, listener: str) -> MetadataView: ...
+
+
+def current_leader(
+    context: RequestContext[LeaderServices], topic: str, topic_id: bytes, partition: int
+) -> tuple[int, int]:
     """(broker id, leader epoch) of the partition's leader; (-1, -1) when nobody is known to lead it. The topic is
     known by `topic`, or by `topic_id` when that is empty."""
     services = context.services
@@ -31,16 +43,16 @@ def current_leader(context: RequestContext, topic: str, topic_id: bytes, partiti
     return NOBODY if state is None else (state.leader, state.leader_epoch)
 
 
-def addresses(context: RequestContext, broker_ids: Iterable[int]) -> list[BrokerAddress]:
+def addresses(context: RequestContext[LeaderServices], broker_ids: Iterable[int]) -> list[BrokerAddress]:
     """Where these brokers are found on the listener that the client uses; those that are not there are left out."""
     wanted = sorted(set(broker_ids))
     if not wanted:
         return []
-    view = MetadataView(context)
+    view = context.services.metadata_view(context.listener)
     return [address for broker_id in wanted if (address := view.alive(broker_id)) is not None]
 
 
-def absence(context: RequestContext, topic: str, partition: int) -> ErrorCode:
+def absence(context: RequestContext[LeaderServices], topic: str, partition: int) -> ErrorCode:
     """Why the partition, known by its topic's name, is not here: others have it, or there is none."""
     known = context.services.controller.image.topics.get(topic)
     if known is not None and partition in known.partitions:

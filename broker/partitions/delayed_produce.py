@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from barnabas.broker.cluster.controller_server import RawResponse
-from barnabas.broker.partitions.current_leaders import addresses, current_leader
+from barnabas.broker.partitions.current_leaders import LeaderServices, addresses, current_leader
 from barnabas.broker.partitions.partition import ACKS_ALL
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, Outcome
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome, RawResponse
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     LeaderIdAndEpoch,
@@ -26,7 +25,7 @@ from barnabas.wire.messages.produce import (
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.requests.context import RequestContext
-    from barnabas.runtime.interface import Timer
+    from barnabas.runtime.interface import Runtime, Timer
     from barnabas.storage.log.log import AppendResult, Log
 
 # Calls back with what has gone wrong: an error code, and what there is to say about it
@@ -34,6 +33,12 @@ Due = Callable[[ErrorCode, str | None], object]
 # (calls back then, what to answer then, whether other replicas are what it waits for)
 Held = tuple[Callable[[Due], object], PartitionProduceResponse, bool]
 LEADERS_FROM = 10  # the first version whose answers say who leads instead (KIP-951)
+
+
+class ProduceServices(LeaderServices, Protocol):
+    """What the answer to a produce is made from."""
+
+    runtime: Runtime
 
 
 def one_answer(partition: Partition, answer: PartitionProduceResponse) -> ProduceResponse:
@@ -77,7 +82,10 @@ def _synced(due: Due, failure: str | None) -> None:
 
 
 def when_due(
-    context: RequestContext, response: ProduceResponse | Outcome, held: list[Held], timeout_ms: int
+    context: RequestContext[ProduceServices],
+    response: ProduceResponse | Outcome,
+    held: list[Held],
+    timeout_ms: int,
 ) -> Outcome:
     """The answer leaves once all that it acknowledges has been committed by the replicas, synced (flush.messages), or
     written back by a disk that is behind; meanwhile the connection's next request waits."""
@@ -126,7 +134,11 @@ class CommitWait:
     __slots__ = ("_body", "_context", "_partition", "_result", "_timer")
 
     def __init__(
-        self, context: RequestContext, partition: Partition, result: AppendResult, body: bytes
+        self,
+        context: RequestContext[ProduceServices],
+        partition: Partition,
+        result: AppendResult,
+        body: bytes,
     ) -> None:
         self._context = context
         self._partition = partition
@@ -166,7 +178,7 @@ class CommitWait:
         self._context.complete(response)
 
 
-def tell_leaders(context: RequestContext, response: ProduceResponse) -> None:
+def tell_leaders(context: RequestContext[ProduceServices], response: ProduceResponse) -> None:
     """Where this broker does not lead: who does, and where it is found (KIP-951)."""
     if context.api_version < LEADERS_FROM:
         return

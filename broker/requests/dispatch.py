@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from barnabas.broker.cluster.controller_server import RawResponse
 from barnabas.broker.network.receive_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
-from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.context import Outcome, RawResponse, RequestContext
 from barnabas.broker.requests.registry import (
     AUTHENTICATE_BROKER,
     REGISTRATIONS,
     Handler,
     Large,
-    Outcome,
     Registration,
     Usual,
 )
@@ -36,7 +34,7 @@ from barnabas.wire.registry import request_type, response_type
 if TYPE_CHECKING:
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.requests.context import Requester
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Buffer, Part
 
@@ -133,7 +131,7 @@ class Dispatcher:
         return _frame(route, correlation_id, response)
 
     def _serve_large(
-        self, route: Route, context: RequestContext, buffer: memoryview, start: int, end: int
+        self, route: Route, context: RequestContext[Any], buffer: memoryview, start: int, end: int
     ) -> Outcome | None:
         """None when it is to be decoded now, as any."""
         if route.large is not None:
@@ -142,7 +140,7 @@ class Dispatcher:
         self._services.large_requests.serve(context, route.read, route.handler, body)
         return Outcome.PENDING
 
-    def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
+    def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
         """The frame of a response that comes after its handler returned PENDING."""
         route = self._routes[context.api_key << 16 | context.api_version]
         if type(response) is RawResponse:

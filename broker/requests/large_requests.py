@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, Outcome
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.requests.sliced_handler import SLICED, encode_in_one
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.runtime.slices import StepQueue
@@ -23,8 +23,7 @@ from barnabas.wire.registry import API_NAMES
 if TYPE_CHECKING:
     import msgspec
 
-    from barnabas.broker.cluster.controller_server import RawResponse
-    from barnabas.broker.requests.context import RequestContext
+    from barnabas.broker.requests.context import RawResponse, RequestContext
     from barnabas.broker.requests.registry import Handler
     from barnabas.runtime.interface import Runtime
     from barnabas.runtime.slices import Steps
@@ -47,13 +46,13 @@ class LargeRequests:
         """`done(request, None)`, or `done(None, error)`, which is a DecodeError when the bytes are not a request."""
         self._queue.add(_decode(read, body), done)
 
-    def serve(self, context: RequestContext, read: Reader[Any], handler: Handler, body: bytes) -> None:
+    def serve(self, context: RequestContext[Any], read: Reader[Any], handler: Handler, body: bytes) -> None:
         """Decode the body and have the handler answer it."""
         self._queue.add(_serve(context, read, handler, body), partial(self._served, context))
 
     def _served(
         self,
-        context: RequestContext,
+        context: RequestContext[Any],
         response: msgspec.Struct | Outcome | None,
         error: BaseException | None,
     ) -> None:
@@ -64,7 +63,7 @@ class LargeRequests:
         elif response is not PENDING:
             context.complete(response)
 
-    def fail(self, context: RequestContext, error: BaseException | None) -> None:
+    def fail(self, context: RequestContext[Any], error: BaseException | None) -> None:
         """Close the connection of a request that could not be decoded or served."""
         host = context.client_host
         name = API_NAMES.get(context.api_key, f"request of API {context.api_key}")  # not all are Kafka's
@@ -82,7 +81,7 @@ def _decode(read: Reader[Any], body: Buffer) -> Steps[Any]:
 
 
 def _serve(
-    context: RequestContext, read: Reader[Any], handler: Handler, body: bytes
+    context: RequestContext[Any], read: Reader[Any], handler: Handler, body: bytes
 ) -> Steps[msgspec.Struct | Outcome]:
     request = yield from _decode(read, body)
     if context.closed:

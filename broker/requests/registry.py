@@ -11,7 +11,6 @@ it returns `NO_RESPONSE`.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,37 +18,22 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from barnabas.broker.requests.api_index import SERVED
+from barnabas.broker.requests.context import Outcome, RequestContext
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.context import RequestContext
     from barnabas.wire.message_type import Reader
     from barnabas.wire.primitives import Part
 
 
-class Outcome(enum.Enum):
-    """What a handler says when it has no response to hand back at once."""
-
-    PENDING = enum.auto()
-    NO_RESPONSE = enum.auto()
-    CLOSE = enum.auto()
-    # Of a request that a node has asked (cluster/controller_server.py): the controller has lost its term, and whether the change is
-    # made is not known; the node asks again.
-    NOT_CONTROLLER = enum.auto()
-
-
-PENDING: Final = Outcome.PENDING
-NO_RESPONSE: Final = Outcome.NO_RESPONSE
-CLOSE_CONNECTION: Final = Outcome.CLOSE
-
-Handler = Callable[["RequestContext", Any], "msgspec.Struct | Outcome"]
+Handler = Callable[[RequestContext[Any], Any], "msgspec.Struct | Outcome"]
 # Serves a request body at (buffer, start, end) whose shape is the usual one: the response's body (in pieces where
 # there are records), what a handler would return, or None when the shape is another and nothing has happened.
 Usual = Callable[
-    ["RequestContext", memoryview, int, int], "bytes | list[Part] | msgspec.Struct | Outcome | None"
+    [RequestContext[Any], memoryview, int, int], "bytes | list[Part] | msgspec.Struct | Outcome | None"
 ]
 # Serves a large request body with its reader; None when it is to be decoded and handled at once, and nothing has happened.
-Large = Callable[["RequestContext", "Reader[Any]", memoryview, int, int], "Outcome | None"]
+Large = Callable[[RequestContext[Any], "Reader[Any]", memoryview, int, int], "Outcome | None"]
 H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
 
 

@@ -6,13 +6,13 @@ TOPIC_AUTHORIZATION_FAILED; Kafka does not check which broker it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.context import RequestContext
 
 
-def may_act_as_replica(context: RequestContext, replica_id: int) -> bool:
+def may_act_as_replica(context: RequestContext[Any], replica_id: int) -> bool:
     """Whether the request may be that of broker `replica_id`. Refusals are logged once a minute for each host."""
     peer_id = context.reply.peer_broker_id
     if replica_id == peer_id:

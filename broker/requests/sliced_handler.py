@@ -14,8 +14,7 @@ from collections.abc import Callable, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.cluster.controller_server import LocalReply, RawResponse
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, Outcome
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, LocalReply, Outcome, RawResponse
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.runtime.slices import TURN_S
 from barnabas.wire.primitives import EncodeError
@@ -33,14 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.connection")
 
 
-SLICED: Final[dict[Handler, Callable[[RequestContext, Any], Steps]]] = {}  # the generator function of each
+SLICED: Final[
+    dict[Handler, Callable[[RequestContext[Any], Any], Steps]]
+] = {}  # the generator function of each
 
 
-def sliced(handler: Callable[[RequestContext, Any], Steps]) -> Handler:
+def sliced(handler: Callable[[RequestContext[Any], Any], Steps]) -> Handler:
     """The generator function as a handler. To be applied under `@api`."""
 
     @wraps(handler)
-    def serve(context: RequestContext, request: Any) -> Answered:
+    def serve(context: RequestContext[Any], request: Any) -> Answered:
         steps = handler(context, request)
         answered = _go_on(context, steps)
         if answered is None:
@@ -52,12 +53,12 @@ def sliced(handler: Callable[[RequestContext, Any], Steps]) -> Handler:
     return serve
 
 
-def answer_in_slices(context: RequestContext, steps: Steps) -> None:
+def answer_in_slices(context: RequestContext[Any], steps: Steps) -> None:
     """Answer a request whose handler has returned PENDING, or is about to, with what the generator returns."""
     _turn(context, steps, is_first=True)
 
 
-def _go_on(context: RequestContext, steps: Steps) -> Answered | None:
+def _go_on(context: RequestContext[Any], steps: Steps) -> Answered | None:
     """One turn's parts; what the generator has returned, or None when there is more to do."""
     now = context.services.runtime.monotonic
     deadline = now() + TURN_S
@@ -71,7 +72,7 @@ def _go_on(context: RequestContext, steps: Steps) -> Answered | None:
         return answered
 
 
-def _turn(context: RequestContext, steps: Steps, *, is_first: bool) -> None:
+def _turn(context: RequestContext[Any], steps: Steps, *, is_first: bool) -> None:
     if context.closed:
         steps.close()
         return
@@ -91,7 +92,7 @@ def _turn(context: RequestContext, steps: Steps, *, is_first: bool) -> None:
         encode_in_thread(context, answered)
 
 
-def encode_in_thread(context: RequestContext, response: msgspec.Struct) -> None:
+def encode_in_thread(context: RequestContext[Any], response: msgspec.Struct) -> None:
     """Complete with an answer that may be large."""
 
     def done(encoded: RawResponse | None, error: BaseException | None) -> None:
@@ -104,7 +105,7 @@ def encode_in_thread(context: RequestContext, response: msgspec.Struct) -> None:
     context.services.runtime.run_in_thread(lambda: encode_in_one(context, response), done)
 
 
-def encode_in_one(context: RequestContext, response: msgspec.Struct) -> RawResponse:
+def encode_in_one(context: RequestContext[Any], response: msgspec.Struct) -> RawResponse:
     """The response, encoded. In a thread: nothing may change it any more."""
     write = response_type(context.api_key).writers[context.api_version]
     body = bytearray()  # takes the parts as they come: a list of them would be many times as large

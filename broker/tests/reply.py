@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
-from barnabas.broker.requests.services import Services
+from barnabas.broker.requests.context import Outcome, RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.services import Services
 from barnabas.wire.message_type import MessageType
 
 
@@ -28,7 +28,7 @@ class Reply:
         self.overtaken: Callable[[int], object] | None = None  # to be called when the client sends more
         self.lets_produces_on = False
 
-    def complete(self, context: RequestContext, response: Any) -> None:
+    def complete(self, context: RequestContext[Any], response: Any) -> None:
         assert not self.done, "answered twice"
         if isinstance(response, Outcome):
             self.outcome = response
@@ -41,7 +41,7 @@ class Reply:
     def when_overtaken(self, callback: Callable[[int], object]) -> None:
         self.overtaken = callback
 
-    def let_produces_on(self, context: RequestContext) -> None:
+    def let_produces_on(self, context: RequestContext[Any]) -> None:
         self.lets_produces_on = True
 
     @property
@@ -64,7 +64,7 @@ def make_context(
     *,
     client_id: str | None = "client",
     listener: str = "PLAINTEXT",
-) -> RequestContext:
+) -> RequestContext[Any]:
     """What the dispatcher gives the handler of a request."""
     return RequestContext(services, reply, key, version, 1, client_id, listener, "127.0.0.1")
 

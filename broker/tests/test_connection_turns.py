@@ -12,7 +12,7 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.network.connection import TURN_LOOK_BYTES, TURN_S, Connection, Connections
-from barnabas.broker.requests.registry import PENDING, Outcome
+from barnabas.broker.requests.context import PENDING, Outcome
 from compat_tests.virtual.runtime import VirtualRuntime
 
 REQUEST = struct.pack(">ihhi", 20, 18, 0, 7) + bytes(12)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.controller_server import RawResponse
+from barnabas.broker.requests.context import RawResponse
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.tests.reply import Reply, make_context
 from barnabas.broker.tests.virtual_cluster import VirtualCluster

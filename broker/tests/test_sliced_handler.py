@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.controller_server import LocalReply, RawResponse
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, PENDING, REGISTRATIONS
+from barnabas.broker.requests.context import (
+    CLOSE_CONNECTION,
+    PENDING,
+    LocalReply,
+    RawResponse,
+    RequestContext,
+)
+from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.tests.reply import Reply, make_context
@@ -84,7 +89,7 @@ class Client:
         self.reply = Reply()  # of the last request
         self.slow = False  # whether time passes while it is served
 
-    def context(self, key: int, version: int) -> RequestContext:
+    def context(self, key: int, version: int) -> RequestContext[Any]:
         self.reply = Reply()
         return make_context(self.node.services, self.reply, key, version)
 
@@ -259,7 +264,7 @@ def test_one_that_fails_in_a_later_turn_closes_its_connection(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     @sliced
-    def failing(_context: RequestContext, _request: Any) -> Generator[None, None, md.MetadataResponse]:
+    def failing(_context: RequestContext[Any], _request: Any) -> Generator[None, None, md.MetadataResponse]:
         for _ in range(100):
             yield
         raise ValueError("a defect")
@@ -276,7 +281,7 @@ def test_a_client_that_has_gone_is_served_no_further(client: Client) -> None:
     done: list[int] = []
 
     @sliced
-    def counting(_context: RequestContext, _request: Any) -> Generator[None, None, md.MetadataResponse]:
+    def counting(_context: RequestContext[Any], _request: Any) -> Generator[None, None, md.MetadataResponse]:
         for number in range(1000):
             done.append(number)
             yield
@@ -293,7 +298,7 @@ def test_a_client_that_has_gone_is_served_no_further(client: Client) -> None:
 
 def test_who_asks_over_no_connection_gets_the_response_itself(client: Client) -> None:
     @sliced
-    def counting(_context: RequestContext, _request: Any) -> Generator[None, None, md.MetadataResponse]:
+    def counting(_context: RequestContext[Any], _request: Any) -> Generator[None, None, md.MetadataResponse]:
         for _ in range(1000):
             yield
         return md.MetadataResponse(cluster_id="c")

@@ -12,7 +12,8 @@ import pytest
 from barnabas.broker.cluster.controller_channel import ToController
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.requests.api_index import SERVED
-from barnabas.broker.requests.registry import REGISTRATIONS, Outcome
+from barnabas.broker.requests.context import Outcome
+from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.services import Services
+from barnabas.broker.services import Services
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.storage.errors import LogDirectoryError
 from barnabas.storage.memory_disk import MemoryDisk

@@ -21,7 +21,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 TOPIC_HEADER: Final = "nats.topic"
 ERROR_HEADER: Final = "nats.error"

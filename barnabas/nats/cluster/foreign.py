@@ -24,7 +24,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 log = logging.getLogger("barnabas.nats")
 

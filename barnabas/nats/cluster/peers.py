@@ -14,7 +14,7 @@ from barnabas.broker.cluster.peer_client import InterBrokerClient, inter_broker_
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.runtime.interface import Timer
 
 IDLE_S: Final = 60.0

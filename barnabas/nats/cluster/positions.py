@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from barnabas.broker.cluster.controller_server import LocalReply
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import PENDING, REGISTRATIONS, Outcome
+from barnabas.broker.requests.context import PENDING, LocalReply, Outcome, RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.nats.cluster.peers import Answered, Peers, PeerTerms
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
@@ -32,7 +31,7 @@ from barnabas.wire.messages.offset_fetch import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
 
 OFFSET_COMMIT: Final = 8
 OFFSET_FETCH: Final = 9

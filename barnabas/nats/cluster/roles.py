@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import TopicImage
 
 

@@ -19,7 +19,7 @@ from zlib import crc32
 from barnabas.nats.client.errors import NatsError
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import TopicImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient, Subscription

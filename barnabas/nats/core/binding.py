@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.binding.subjects import Filter
     from barnabas.nats.carrier import CarrierStats

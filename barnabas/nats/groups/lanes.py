@@ -17,7 +17,7 @@ from barnabas.nats.groups.lane import NOBODY, GroupLane
 from barnabas.nats.ingest.acks import AckSender, AckStats
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.cluster.foreign import Placed
     from barnabas.nats.ingest.acks import Send

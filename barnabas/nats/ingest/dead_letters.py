@@ -28,7 +28,7 @@ from barnabas.wire.record_batch import Record
 from barnabas.wire.records import decode_records
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.ingest.budget import Budget
 

@@ -12,7 +12,7 @@ from barnabas.nats.jetstream.dead_letters import StreamDeadLetters
 from barnabas.nats.jetstream.exact import ExactlyOnce
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.cluster.positions import Positions
     from barnabas.nats.jetstream.carrier import Source, StreamCarrier

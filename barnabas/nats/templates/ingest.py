@@ -40,7 +40,7 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import TopicImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats

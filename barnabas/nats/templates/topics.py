@@ -12,7 +12,7 @@ from barnabas.nats.binding.reader import PREFIX, TEMPLATE_OF
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.ingest.budget import Budget

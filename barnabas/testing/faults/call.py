@@ -18,11 +18,9 @@ from barnabas.wire.registry import API_NAMES, request_type, response_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.cluster.inter_broker_authentication import Handshake
-    from barnabas.broker.requests.context import RequestContext
+    from barnabas.broker.requests.context import Outcome, RequestContext
     from barnabas.broker.requests.dispatch import Answer
-    from barnabas.broker.requests.registry import Outcome
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.testing.faults.connection import ClientConnection
     from barnabas.testing.faults.requests import Recorded
     from barnabas.testing.faults.rules import Rule
@@ -47,7 +45,7 @@ class Call:
         connection: ClientConnection,
         services: Services,
         data: bytes,
-        completed: Callable[[Call, RequestContext, msgspec.Struct | Outcome], object],
+        completed: Callable[[Call, RequestContext[Any], msgspec.Struct | Outcome], object],
     ) -> None:
         """`data`: the frame without its size. DecodeError when its header can't be read."""
         header, self.body_start = decode_request_header(data)
@@ -181,18 +179,18 @@ class Call:
         self.connection.peer_broker_id = broker_id
 
     @property
-    def peer_handshake(self) -> Handshake | None:
+    def peer_handshake(self) -> object | None:
         return self.connection.peer_handshake
 
     @peer_handshake.setter
-    def peer_handshake(self, handshake: Handshake | None) -> None:
+    def peer_handshake(self, handshake: object | None) -> None:
         self.connection.peer_handshake = handshake
 
     @property
     def closed(self) -> bool:
         return self.connection.closed
 
-    def complete(self, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+    def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
         self._completed(self, context, response)
 
     def when_abandoned(self, callback: Callable[[], object]) -> None:
@@ -201,7 +199,7 @@ class Call:
     def when_overtaken(self, callback: Callable[[int], object]) -> None:
         self.connection.when_overtaken(callback)
 
-    def let_produces_on(self, context: RequestContext) -> None:
+    def let_produces_on(self, context: RequestContext[Any]) -> None:
         """One at a time here: answers that a fault puts off must stay in order."""
 
 

@@ -10,9 +10,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.context import Outcome, RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
-from barnabas.broker.requests.registry import Outcome
 from barnabas.testing.faults.call import Call, Encoded, name_of, size_of, whole
 from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
 from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from barnabas.broker.requests.dispatch import Answer
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.testing.faults.engine import Faults
     from barnabas.testing.faults.rules import Rule
     from barnabas.testing.faults.shapes import Topic
@@ -81,7 +80,7 @@ class FaultingDispatcher(Dispatcher):
             self._note(call, "closed", Outcome.CLOSE)  # which is what the connection does
             raise
 
-    def encode(self, context: RequestContext, response: msgspec.Struct) -> Answer:
+    def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
         if type(response) is Encoded:
             return response.frame
         return super().encode(context, response)
@@ -171,7 +170,7 @@ class FaultingDispatcher(Dispatcher):
             self._give(call, context, answer)
 
     @staticmethod
-    def _give(call: Call, context: RequestContext, answer: Answer | Outcome) -> None:
+    def _give(call: Call, context: RequestContext[Any], answer: Answer | Outcome) -> None:
         """The answer of a request whose connection waits for it."""
         call.connection.complete(context, answer if isinstance(answer, Outcome) else Encoded(answer))
 
@@ -212,7 +211,9 @@ class FaultingDispatcher(Dispatcher):
             return answer if answer is Outcome.PENDING else self._leave(call, answer)
         return self._leave(call, self._changed(call, answer))
 
-    def _completed(self, call: Call, context: RequestContext, response: msgspec.Struct | Outcome) -> None:
+    def _completed(
+        self, call: Call, context: RequestContext[Any], response: msgspec.Struct | Outcome
+    ) -> None:
         """The broker's answer to a request that had to wait."""
         answer: Answer | Outcome
         if isinstance(response, Outcome):

@@ -23,9 +23,9 @@ from barnabas.wire.primitives import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
+    from barnabas.broker.requests.context import Outcome
     from barnabas.broker.requests.dispatch import Answer
-    from barnabas.broker.requests.registry import Outcome
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.testing.faults.call import Call
     from barnabas.testing.faults.releases import ServedVersions
     from barnabas.testing.faults.rules import Rule

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.requests.registry import Outcome
+from barnabas.broker.requests.context import Outcome
 from barnabas.testing.faults.release_errors import LAST_CODES, refuse_later_ways, translate
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import API_VERSIONS

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.shard import Shard
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.testing.broker_node import BrokerNode
     from barnabas.testing.operations import Done
 

@@ -18,7 +18,7 @@ from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from barnabas.broker.requests.services import Services
+    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import PartitionState
     from barnabas.testing.broker_node import BrokerNode
     from barnabas.testing.operations import Done

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.controller_server import RawResponse
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.services import LOOKUPS_AT_ONCE
+from barnabas.broker.requests.context import RawResponse
+from barnabas.broker.services import LOOKUPS_AT_ONCE
 from barnabas.broker.tests.reply import Reply, send
 from barnabas.storage.log import timestamps
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from barnabas.broker.api import produce as produce_api
-from barnabas.broker.requests.registry import CLOSE_CONNECTION, NO_RESPONSE
+from barnabas.broker.requests.context import CLOSE_CONNECTION, NO_RESPONSE
 from barnabas.broker.tests.leader import TIME, TOPIC_ID, Leader
 from barnabas.broker.tests.reply import Reply
 from barnabas.broker.tests.virtual_client import Client

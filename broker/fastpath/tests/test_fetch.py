@@ -14,8 +14,7 @@ from barnabas.broker.api.fetch import fetch
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.fastpath.fetch import fetch_usual
 from barnabas.broker.node import Node
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import Outcome
+from barnabas.broker.requests.context import Outcome, RequestContext
 from barnabas.broker.tests.reply import Reply, make_context, send
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.wire.messages import create_topics as ct
@@ -75,7 +74,7 @@ class Side:
         assert answer.topics[0].error_code == 0
         return bytes(answer.topics[0].topic_id)
 
-    def context(self, version: int) -> RequestContext:
+    def context(self, version: int) -> RequestContext[Any]:
         return make_context(self.node.services, Reply(), 1, version)
 
     def short(self, version: int, body: bytes) -> bytes | None:

@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from barnabas.broker.api.fetch import fetch
 from barnabas.broker.api.produce import produce, produce_usual
-from barnabas.broker.cluster.controller_server import RawResponse
 from barnabas.broker.fastpath.fetch import fetch_usual
 from barnabas.broker.fastpath.replica_fetch import read_usual_answer, usual_request
 from barnabas.broker.replica_fetcher.session import FollowerSession
 from barnabas.broker.replica_fetcher.state import FetchState, ReplicaObserver
-from barnabas.broker.requests.context import RequestContext
-from barnabas.broker.requests.registry import Outcome
+from barnabas.broker.requests.context import Outcome, RawResponse, RequestContext
 from barnabas.broker.tests.leader import TOPIC_ID, Follower, Leader, batch
 from barnabas.broker.tests.reply import Reply, make_context
 from barnabas.storage.disk.disk import FileRegion
@@ -64,7 +62,7 @@ def joined(parts: list[Any]) -> bytes:
 class EncodedReply(Reply):
     """Its answer as bytes."""
 
-    def complete(self, context: RequestContext, response: Any) -> None:
+    def complete(self, context: RequestContext[Any], response: Any) -> None:
         if isinstance(response, RawResponse):
             response = response.body
         elif not isinstance(response, Outcome):
@@ -372,7 +370,7 @@ class Chained(EncodedReply):
         super().__init__()
         self._then = then
 
-    def complete(self, context: RequestContext, response: Any) -> None:
+    def complete(self, context: RequestContext[Any], response: Any) -> None:
         super().complete(context, response)
         self._then()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from barnabas.broker.api.produce import produce, produce_usual
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.registry import Outcome
+from barnabas.broker.requests.context import Outcome
 from barnabas.broker.tests.reply import Reply, make_context, send
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_topics as dt

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 
 from barnabas.broker.cluster.controller_channel import ToController
+from barnabas.broker.cluster.metadata_view import MetadataView
+from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.requests.refused_transactions import RefusedTransactions
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
@@ -85,7 +87,14 @@ class Services(msgspec.Struct, eq=False):
         self.large_requests = LargeRequests(self.runtime)
         self.lookups = StepQueue(self.runtime, LOOKUPS_AT_ONCE)
 
+    def metadata_view(self, listener: str) -> MetadataView:
+        """The metadata as clients of this listener see it."""
+        return MetadataView(self.controller.image, listener, self.node_id, self.advertised(listener))
+
     def advertised(self, listener: str) -> tuple[str, int]:
         """(host, port) that clients of this listener shall connect to (advertised.listeners)."""
         endpoint = self.endpoints[listener]
         return endpoint.host, endpoint.port
+
+
+HandlerContext: TypeAlias = RequestContext[Services]  # as handlers and the fast path get it
