@@ -158,8 +158,8 @@ class FollowerFetch:
         ):
             max_wait_s = min(max_wait_s, NEWS_S)
         self._waiter = waiter = context.services.purgatory.wait(1, max_wait_s, self._answer)
-        context.when_abandoned(self._abandon)
-        context.when_overtaken(lambda _api_key: waiter.wake())
+        context.on_disconnect(self._abandon)
+        context.on_next_request(lambda _api_key: waiter.wake())
         one.partition = partition
         self._session.wait(waiter)
         return PENDING

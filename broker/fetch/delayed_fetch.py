@@ -107,8 +107,8 @@ class Fetch:
             max_wait_s = min(max_wait_s, NEWS_S)
         self._waiter = waiter = context.services.purgatory.wait(missing_bytes, max_wait_s, self._answer_late)
         waiter.committed = request.isolation_level == READ_COMMITTED
-        context.when_abandoned(self._abandon)
-        context.when_overtaken(self._overtaken)
+        context.on_disconnect(self._abandon)
+        context.on_next_request(self._overtaken)
         self._watch(waiter)
         self._let_go()
         return PENDING

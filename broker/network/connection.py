@@ -256,7 +256,7 @@ class Connection(BufferedProtocol):
             if not self._processing:
                 self._flush()
 
-    def let_produces_on(self, context: RequestContext[Any]) -> None:
+    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
         """The request at hand waits, but produces behind it need not: its answer goes out before theirs. To be called
         before its handler returns PENDING, or later, while it is pending."""
         self._queue_in_line(_Waiting(context, None))
@@ -300,11 +300,11 @@ class Connection(BufferedProtocol):
         self._flush()
         self._continue()
 
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Call back should the client go before the waiting request is answered."""
         self._abandoned = callback
 
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
+    def on_next_request(self, callback: Callable[[int], object]) -> None:
         """Call back should another request begin to arrive before the waiting one is answered, with its API key. It must
         not answer at once."""
         self._overtaken = callback

@@ -124,7 +124,7 @@ def when_due(
     if missing and any(of_replicas for _, _, of_replicas in held):
         timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, time_is_up)
         if all(of_replicas for _, _, of_replicas in held):
-            context.let_produces_on()
+            context.allow_pipelined_produces()
     return PENDING
 
 
@@ -150,7 +150,7 @@ class CommitWait:
         """PENDING: the answer comes when all replicas in sync have the batch, or the time is up."""
         context = self._context
         self._timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, self._time_is_up)
-        context.let_produces_on()
+        context.allow_pipelined_produces()
         self._partition.when_committed(self._result.last_offset + 1, self._committed)
         return PENDING
 

@@ -45,11 +45,11 @@ class Reply(Protocol):
     @property
     def closed(self) -> bool: ...
 
-    def when_abandoned(self, callback: Callable[[], object]) -> None: ...
+    def on_disconnect(self, callback: Callable[[], object]) -> None: ...
 
-    def when_overtaken(self, callback: Callable[[int], object]) -> None: ...
+    def on_next_request(self, callback: Callable[[int], object]) -> None: ...
 
-    def let_produces_on(self, context: RequestContext[Any]) -> None: ...
+    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None: ...
 
 
 class Requester(Reply, Protocol):
@@ -88,19 +88,19 @@ class RequestContext(msgspec.Struct, Generic[S], gc=False):
         """Whether the connection has ended, so that the response would be dropped."""
         return self.reply.closed
 
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Call back if the connection ends before this request is answered; at most once."""
-        self.reply.when_abandoned(callback)
+        self.reply.on_disconnect(callback)
 
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
+    def on_next_request(self, callback: Callable[[int], object]) -> None:
         """Call back if the client sends another request before this one is answered, at most once, with the API key of
         the other; the callback must not answer in the same turn."""
-        self.reply.when_overtaken(callback)
+        self.reply.on_next_request(callback)
 
-    def let_produces_on(self) -> None:
+    def allow_pipelined_produces(self) -> None:
         """Serve produces behind this request before it is answered; their answers leave after its answer. To be called
         by a handler that is about to return PENDING."""
-        self.reply.let_produces_on(self)
+        self.reply.allow_pipelined_produces(self)
 
 
 class LocalReply:
@@ -140,11 +140,11 @@ class LocalReply:
     def closed(self) -> bool:
         return False
 
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Never: no connection can end."""
 
-    def let_produces_on(self, context: RequestContext[Any]) -> None:
+    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
         """Without effect: nothing comes behind the request."""
 
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
+    def on_next_request(self, callback: Callable[[int], object]) -> None:
         """Never: nothing comes behind the request."""

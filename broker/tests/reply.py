@@ -24,9 +24,9 @@ class Reply:
         self.closed = False
         self.answer: Any = None
         self.outcome: Outcome | None = None
-        self.abandoned: Callable[[], object] | None = None  # to be called when the client goes
-        self.overtaken: Callable[[int], object] | None = None  # to be called when the client sends more
-        self.lets_produces_on = False
+        self.disconnected: Callable[[], object] | None = None  # to be called when the client goes
+        self.next_request: Callable[[int], object] | None = None  # to be called when the client sends more
+        self.pipelined_produces = False
 
     def complete(self, context: RequestContext[Any], response: Any) -> None:
         assert not self.done, "answered twice"
@@ -35,14 +35,14 @@ class Reply:
         else:
             self.answer = response
 
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
-        self.abandoned = callback
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
+        self.disconnected = callback
 
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        self.overtaken = callback
+    def on_next_request(self, callback: Callable[[int], object]) -> None:
+        self.next_request = callback
 
-    def let_produces_on(self, context: RequestContext[Any]) -> None:
-        self.lets_produces_on = True
+    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
+        self.pipelined_produces = True
 
     @property
     def done(self) -> bool:

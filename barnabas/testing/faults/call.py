@@ -193,13 +193,13 @@ class Call:
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
         self._completed(self, context, response)
 
-    def when_abandoned(self, callback: Callable[[], object]) -> None:
-        self.connection.when_abandoned(callback)
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
+        self.connection.on_disconnect(callback)
 
-    def when_overtaken(self, callback: Callable[[int], object]) -> None:
-        self.connection.when_overtaken(callback)
+    def on_next_request(self, callback: Callable[[int], object]) -> None:
+        self.connection.on_next_request(callback)
 
-    def let_produces_on(self, context: RequestContext[Any]) -> None:
+    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
         """One at a time here: answers that a fault puts off must stay in order."""
 
 

@@ -412,8 +412,8 @@ def test_a_client_that_leaves_takes_its_wait_along(broker: Broker) -> None:
     )
     before = broker.node.services.purgatory.waiting
     waiting.closed = True
-    assert waiting.abandoned is not None
-    waiting.abandoned()
+    assert waiting.disconnected is not None
+    waiting.disconnected()
     assert broker.node.services.purgatory.waiting == before - 1
     broker.append(topic, 0)
     broker.runtime.run_until_idle()
