@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from barnabas.testing.broker import Broker, BrokerFailed
-    from barnabas.testing.broker_processes import BrokerProcesses
+    from barnabas.testing.external.broker_processes import BrokerProcesses
 
 __all__ = ["Broker", "BrokerFailed", "BrokerProcesses"]
 
 
 def __getattr__(name: str) -> object:
     if name == "BrokerProcesses":
-        import barnabas.testing.broker_processes
+        import barnabas.testing.external.broker_processes
 
-        return barnabas.testing.broker_processes.BrokerProcesses
+        return barnabas.testing.external.broker_processes.BrokerProcesses
     if name in __all__:
         import barnabas.testing.broker
 

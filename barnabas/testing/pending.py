@@ -48,11 +48,12 @@ class Pending:
 def _called_from(frame: FrameType | None) -> tuple[str, str, int]:
     """The method of the broker's that was called, and by which line."""
     method = ""
-    while frame is not None and _is_ours(frame):
+    while frame is not None and is_ours(frame):
         method, frame = frame.f_code.co_name, frame.f_back
     return (method, "", 0) if frame is None else (method, frame.f_code.co_filename, frame.f_lineno)
 
 
-def _is_ours(frame: FrameType) -> bool:
+def is_ours(frame: FrameType) -> bool:
+    """Whether a frame runs code of this package, its tests left out."""
     name = str(frame.f_globals.get("__name__", ""))
     return name.startswith(_OURS) and ".tests." not in name

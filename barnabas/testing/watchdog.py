@@ -14,6 +14,8 @@ import sys
 import threading  # noqa: TID251 - the thread that looks on
 from typing import TYPE_CHECKING
 
+from barnabas.testing.pending import is_ours
+
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
     from collections.abc import Callable, Iterable
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.25
 HELD_S = 1.0  # without a turn of the loop
-
-_OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 class BrokerBlocked(RuntimeWarning):
@@ -108,7 +108,7 @@ def _own_line(frame: FrameType) -> FrameType:
     while current is not None:
         name = current.f_code.co_filename
         path = os.path.abspath(name)
-        if not (name.startswith("<") or path.startswith(foreign) or os.path.dirname(path) == _OWN):
+        if not (name.startswith("<") or path.startswith(foreign) or is_ours(current)):
             return current
         current = current.f_back
     return innermost

@@ -12,8 +12,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.ports import free_port
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.messages.metadata import MetadataRequest
 
 COMMAND = [sys.executable, "-m", "barnabas.cli", "testbroker"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from barnabas.wire.messages.list_offsets import (

@@ -14,7 +14,12 @@ import sys
 import time
 from pathlib import Path
 
-from barnabas.testing.node_process import NodeProcess, cluster_properties, properties_text, stop_processes
+from barnabas.testing.external.node_process import (
+    NodeProcess,
+    cluster_properties,
+    properties_text,
+    stop_processes,
+)
 
 _POLL_S = 0.05
 _CONTROLLER_PORTS = 100  # after those for clients

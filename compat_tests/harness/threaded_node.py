@@ -10,7 +10,7 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.disk.disk import Disk
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 
 
 class ThreadedNode:

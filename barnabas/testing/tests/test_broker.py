@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from barnabas.broker.groups.coordinator import partition_for
 from barnabas.testing import Broker
 from barnabas.testing.contents import StoredRecord, UnknownTopic
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.operations import RequestFailed, when
-from barnabas.testing.raw_client import RawClient
 from barnabas.testing.seeding import partition_for_key
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic

@@ -14,8 +14,8 @@ import pytest
 import uvloop
 
 from barnabas.testing import Broker, BrokerFailed, watchdog
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.engine import Faults
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.messages.metadata import MetadataRequest
 
 METADATA = 3

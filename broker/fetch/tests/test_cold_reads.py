@@ -19,7 +19,7 @@ import pytest
 
 from barnabas.storage.disk import page_cache
 from barnabas.storage.disk.disk import File, RealDisk, RealFile
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (

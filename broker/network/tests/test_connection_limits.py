@@ -17,7 +17,7 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.network.connection_limits import WAITING_MAX, ConnectionLimits, parse_overrides
 from barnabas.broker.network.receive_memory import KEPT_BYTES_MAX, RequestMemory
 from barnabas.runtime.asyncio_runtime import bind_socket
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from compat_tests.harness.threaded_node import ThreadedNode
 from compat_tests.virtual.runtime import VirtualRuntime
 

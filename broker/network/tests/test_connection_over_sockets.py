@@ -19,7 +19,7 @@ from barnabas.controller.link.messages import HELLO, REFUSED, Hello, Refused, de
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.runtime.repeated_warnings import REASONS_MAX
 from barnabas.testing import Broker
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import (

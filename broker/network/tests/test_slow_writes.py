@@ -17,7 +17,7 @@ import pytest
 
 from barnabas.storage.disk import write_pressure
 from barnabas.storage.disk.disk import File, RealDisk, RealFile
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.compression import Bytes
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest

@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.testing import Broker
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CREATE_TOPICS_RESPONSE,

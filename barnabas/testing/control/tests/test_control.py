@@ -18,7 +18,7 @@ from barnabas.testing.control.control import Control
 from barnabas.testing.control.http import READING_MAX
 from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.metadata import MetadataRequest

@@ -11,7 +11,7 @@ from kafka import KafkaConsumer
 
 from barnabas.testing import Broker
 from barnabas.testing.control.json_answers import answering
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.offset_fetch import (

@@ -10,9 +10,9 @@ import pytest
 import barnabas.broker.api  # noqa: F401 - registers the handlers
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.testing import Broker
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.failures import NoSuchError, depth_of, failed, merged, without
 from barnabas.testing.faults.shapes import error_field, levels, list_fields, targets
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDir,

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from barnabas.testing import Broker
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults import requests
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 
 HEARTBEAT, FETCH = 12, 1

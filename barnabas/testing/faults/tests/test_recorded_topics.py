@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.testing import Broker
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -11,10 +11,10 @@ import pytest
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
 from barnabas.testing import Broker
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.release_errors import BEFORE, CONFIGS_SINCE, LAST_CODES, translate
 from barnabas.testing.faults.releases import RELEASES
 from barnabas.testing.faults.shapes import error_field, list_fields
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest

@@ -7,8 +7,8 @@ from kafka.protocol.broker_version_data import BROKER_API_VERSIONS
 
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.testing import Broker
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.releases import RELEASES, maxima, release_named
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from barnabas.wire.messages.fetch import FetchRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from barnabas.testing import Broker
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.call import Call
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 METADATA = 3

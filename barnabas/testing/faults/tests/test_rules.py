@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.engine import Faults
-from barnabas.testing.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest

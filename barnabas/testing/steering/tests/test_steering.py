@@ -11,7 +11,7 @@ import pytest
 
 from barnabas.testing import Broker
 from barnabas.testing.contents import UnknownTopic
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.steering.groups import UnknownGroup
 from barnabas.testing.steering.nodes import UnknownNode
 from barnabas.wire.errors import ErrorCode

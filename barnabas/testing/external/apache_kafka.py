@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barnabas.testing.broker import BrokerFailed, default_properties
+from barnabas.testing.external.remote_kafka import RemoteKafka
 from barnabas.testing.ports import free_port
-from barnabas.testing.remote_kafka import RemoteKafka
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +146,7 @@ class ApacheKafka(RemoteKafka):
         self.stop()
 
     def _brokers(self) -> int:
-        from barnabas.testing.remote_kafka import METADATA
+        from barnabas.testing.external.remote_kafka import METADATA
         from barnabas.wire.messages.metadata import MetadataRequest
 
         return len(self._ask(METADATA, 8, MetadataRequest(topics=[])).brokers)

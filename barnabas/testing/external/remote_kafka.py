@@ -9,8 +9,8 @@ import time  # noqa: TID251 - waits for a broker
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.contents import StoredRecord, UnknownTopic
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.operations import CREATE_TOPICS, DELETE_TOPICS, RequestFailed
-from barnabas.testing.raw_client import RawClient
 from barnabas.testing.steering.steering import Finished
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -93,7 +93,7 @@ class RemoteKafka:
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
         """What consumers may read of one partition or of all, partition by partition. UnknownTopic."""
-        from barnabas.testing import remote_records
+        from barnabas.testing.external import remote_records
 
         count = self.topics().get(topic)
         if count is None:
@@ -108,7 +108,7 @@ class RemoteKafka:
         return self.bootstrap_servers
 
     def _append(self, topic: str, seeds: Sequence[Seed]) -> list[StoredRecord]:
-        from barnabas.testing import remote_records
+        from barnabas.testing.external import remote_records
 
         if topic not in self.topics():
             self.create_topic(topic)

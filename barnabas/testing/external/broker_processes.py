@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from barnabas.testing.broker import BrokerFailed, default_properties, property_texts
-from barnabas.testing.node_process import (
+from barnabas.testing.external.node_process import (
     HOST,
     NodeProcess,
     cluster_properties,
@@ -22,9 +22,9 @@ from barnabas.testing.node_process import (
     properties_text,
     stop_processes,
 )
+from barnabas.testing.external.process_guard import ProcessGuard
+from barnabas.testing.external.remote_kafka import RemoteKafka
 from barnabas.testing.ports import free_port
-from barnabas.testing.process_guard import ProcessGuard
-from barnabas.testing.remote_kafka import RemoteKafka
 from barnabas.testing.steering.nodes import node_of
 from barnabas.testing.steering.steering import Finished
 
@@ -246,21 +246,21 @@ class BrokerProcesses(RemoteKafka):
 
     def partition(self, topic: str, partition: int = 0) -> PartitionInfo:
         """Leader, epoch, replicas and ISR, as a node that runs knows them. UnknownTopic."""
-        from barnabas.testing import process_partitions
+        from barnabas.testing.external import process_partitions
 
         return process_partitions.partition_info(self, topic, partition)
 
     def move_leader(self, topic: str, partition: int = 0, node: int | None = None) -> Awaitable[None]:
         """To a node that has a replica in sync; None: another one than now. As Kafka's tools do it: the node becomes the first,
         and preferred, of the replicas, and is elected. ValueError, UnknownTopic, RequestFailed."""
-        from barnabas.testing import process_partitions
+        from barnabas.testing.external import process_partitions
 
         process_partitions.move_leader(self, topic, partition, node)
         return Finished()
 
     def wait_until_in_sync(self, topic: str | None = None) -> None:
         """Until every replica is, of one topic or of all, and every leader runs. TimeoutError."""
-        from barnabas.testing import process_partitions
+        from barnabas.testing.external import process_partitions
 
         process_partitions.wait_until_in_sync(self, topic)
 
@@ -269,7 +269,7 @@ class BrokerProcesses(RemoteKafka):
     def reachable_servers(self, topic: str | None = None) -> str:
         """Of the nodes that run and do not stand still; of a topic, when these lead all of it. BrokerFailed, TimeoutError."""
         if topic is not None:
-            from barnabas.testing import process_partitions
+            from barnabas.testing.external import process_partitions
 
             process_partitions.wait_until_led(self, topic)
         awake = self.awake()

@@ -6,9 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.contents import UnknownTopic
+from barnabas.testing.external.raw_client import RawClient
+from barnabas.testing.external.remote_kafka import METADATA
 from barnabas.testing.operations import RequestFailed
-from barnabas.testing.raw_client import RawClient
-from barnabas.testing.remote_kafka import METADATA
 from barnabas.testing.steering.partitions import PartitionInfo
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
@@ -20,7 +20,7 @@ from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicParti
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 if TYPE_CHECKING:
-    from barnabas.testing.broker_processes import BrokerProcesses
+    from barnabas.testing.external.broker_processes import BrokerProcesses
 
 _METADATA_VERSION: Final = 8
 _ALTER_PARTITION_REASSIGNMENTS: Final = (45, 0)

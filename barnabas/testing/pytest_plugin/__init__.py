@@ -14,8 +14,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from barnabas.testing.pytest_backends import Backend, Backends
-    from barnabas.testing.pytest_kafka import Kafka
+    from barnabas.testing.pytest_plugin.backends import Backend, Backends
+    from barnabas.testing.pytest_plugin.kafka_fixture import Kafka
 
 _REPORTED = pytest.StashKey["list[Callable[[], list[tuple[str, str]]]]"]()
 
@@ -59,7 +59,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     is_worker = hasattr(config, "workerinput")
     is_plain = config.getoption("--kafka") == "barnabas" and not config.getoption("--kafka-home")
     if not is_worker and (not is_plain or config.getini("kafka_properties")):
-        from barnabas.testing.pytest_backends import check_options
+        from barnabas.testing.pytest_plugin.backends import check_options
 
         check_options(config)
 
@@ -68,7 +68,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """See which tests heed the mark, before options leave some of them out."""
     if any(item.get_closest_marker("kafka") for item in items):
-        from barnabas.testing.pytest_marks import note_heeding
+        from barnabas.testing.pytest_plugin.marks import note_heeding
 
         note_heeding(session, items)
 
@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Refuse a mark of a test that has nothing to give it to."""
     if item.get_closest_marker("kafka"):
-        from barnabas.testing.pytest_marks import refuse_unheeded
+        from barnabas.testing.pytest_plugin.marks import refuse_unheeded
 
         refuse_unheeded(item)
 
@@ -112,7 +112,7 @@ def _kafka_backends(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Backends]:
     """Makes brokers of the kind that --kafka names."""
-    from barnabas.testing.pytest_backends import make_backends
+    from barnabas.testing.pytest_plugin.backends import make_backends
 
     backends = make_backends(request.config, tmp_path_factory)
     yield backends
@@ -130,7 +130,7 @@ def _kafka_shared(_kafka_backends: Backends) -> Iterator[Backend]:
 @pytest.fixture(scope="session")
 def kafka_session(_kafka_shared: Backend) -> Iterator[Kafka]:
     """The session's broker for fixtures that outlive a test; what it makes stays until the end of the session."""
-    from barnabas.testing.pytest_kafka import Kafka
+    from barnabas.testing.pytest_plugin.kafka_fixture import Kafka
 
     view = Kafka(_kafka_shared, "session", is_lasting=True)
     yield view
@@ -140,7 +140,7 @@ def kafka_session(_kafka_shared: Backend) -> Iterator[Kafka]:
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest, _kafka_shared: Backend) -> Iterator[Kafka]:
     """The session's broker as this test sees it: without topics, and with names that no other test has."""
-    from barnabas.testing.pytest_kafka import Kafka
+    from barnabas.testing.pytest_plugin.kafka_fixture import Kafka
 
     _report_with(request, _kafka_shared)
     _kafka_shared.begin_test()
@@ -195,6 +195,6 @@ def kafka_consumer(kafka: Kafka, kafka_topic: str) -> Any:
 
 
 def _marked_properties(request: pytest.FixtureRequest) -> dict[str, object]:
-    from barnabas.testing.pytest_marks import marked_properties
+    from barnabas.testing.pytest_plugin.marks import marked_properties
 
     return marked_properties(request.node)

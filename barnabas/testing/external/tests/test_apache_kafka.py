@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.testing.apache_kafka import ApacheKafka
+from barnabas.testing.external.apache_kafka import ApacheKafka
 
 JAVA = """#!/bin/sh
 case "$*" in *StorageTool*) exit 0;; esac
@@ -36,7 +36,7 @@ def test_a_start_that_fails_leaves_no_process(
     java.write_text(JAVA)
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr("barnabas.testing.remote_kafka.RemoteKafka.wait_until_it_serves", wait)
+    monkeypatch.setattr("barnabas.testing.external.remote_kafka.RemoteKafka.wait_until_it_serves", wait)
     with pytest.raises((error, RuntimeError), match="while it starts"):
         ApacheKafka(tmp_path, tmp_path / "files", nodes=2).start()
     for pid in pids:

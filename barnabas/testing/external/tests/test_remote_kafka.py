@@ -9,8 +9,8 @@ import pytest
 
 from barnabas.testing import Broker
 from barnabas.testing.contents import UnknownTopic
+from barnabas.testing.external.remote_kafka import RemoteKafka
 from barnabas.testing.operations import RequestFailed
-from barnabas.testing.remote_kafka import RemoteKafka
 from barnabas.wire.errors import ErrorCode
 
 

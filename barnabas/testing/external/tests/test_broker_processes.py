@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.testing import Broker, BrokerFailed, BrokerProcesses
-from barnabas.testing.raw_client import RawClient
+from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.steering.nodes import UnknownNode
 from barnabas.wire.messages.metadata import MetadataRequest
 

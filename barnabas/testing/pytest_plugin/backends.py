@@ -114,7 +114,7 @@ def _apache_home(config: pytest.Config) -> str:
 
 
 def _check_apache(home: str) -> None:
-    from barnabas.testing.apache_kafka import find_jars, find_java
+    from barnabas.testing.external.apache_kafka import find_jars, find_java
     from barnabas.testing.loop_calls import BrokerFailed
 
     try:
@@ -125,7 +125,7 @@ def _check_apache(home: str) -> None:
 
 
 def _check_address(address: str) -> None:
-    from barnabas.testing.remote_kafka import RemoteKafka
+    from barnabas.testing.external.remote_kafka import RemoteKafka
 
     kafka = RemoteKafka(address)
     try:
@@ -246,7 +246,7 @@ class InProcess:
 
     def make_fresh(self, nodes: int, properties: Mapping[str, object], *, processes: bool = False) -> Backend:
         if processes:
-            from barnabas.testing.broker_processes import BrokerProcesses
+            from barnabas.testing.external.broker_processes import BrokerProcesses
 
             return ProcessesBackend(BrokerProcesses({**self._properties, **properties}, nodes=nodes).start())
         from barnabas.testing.broker import Broker
@@ -298,7 +298,7 @@ class Apache:
         *,
         processes: bool = False,  # noqa: ARG002 - they are
     ) -> Backend:
-        from barnabas.testing.apache_kafka import ApacheKafka
+        from barnabas.testing.external.apache_kafka import ApacheKafka
 
         folder = self._folders.mktemp("kafka")
         kafka = ApacheKafka(self._home, folder, {**self._properties, **properties}, nodes=nodes)
@@ -327,7 +327,7 @@ class Elsewhere:
         self._address = address
 
     def make_shared(self) -> Backend:
-        from barnabas.testing.remote_kafka import RemoteKafka
+        from barnabas.testing.external.remote_kafka import RemoteKafka
 
         return ElsewhereBackend(RemoteKafka(self._address))
 

@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from barnabas.testing.pytest_backends import Backend
+    from barnabas.testing.pytest_plugin.backends import Backend
 
 _PREFIX_LETTERS = 60  # of the test's name; a topic's name has 249 at most
 _CONSUMER_WAIT_MS = 10_000
