@@ -20,9 +20,9 @@ from barnabas.nats.core.overflow import Overflow
 from barnabas.nats.core.presence import Presence
 from barnabas.nats.core.subscribed import Subscribed
 from barnabas.nats.core.subscribing import changed_subscriptions
+from barnabas.nats.dead_letters import DeadLetters
 from barnabas.nats.groups.lanes import GroupLanes
 from barnabas.nats.ingest.budget import Budget
-from barnabas.nats.ingest.dead_letters import DeadLetters
 from barnabas.nats.ingest.ingest import Ingest
 from barnabas.nats.templates.ingest import TemplateIngest
 
@@ -69,8 +69,7 @@ class CoreBinding(ClientListener):
         self.stats = stats
         self._overflow = Overflow(runtime, intake, self._step_aside, self._come_back)
         self._budget = Budget(binding.buffer_bytes, self._full)
-        self._rejects = DeadLetters(services, binding.topic, stats, self._budget)
-        self._rejects.topic = binding.dead_letter_topic
+        self._dead_letters = DeadLetters(services, binding, stats, self._budget)
         self._alignment: Alignment | None = None
         self.turns = Turns(runtime, intake.client, binding.topic, cluster_id)
         self._planned = binding, partition_count  # the last that was heard of
@@ -78,12 +77,14 @@ class CoreBinding(ClientListener):
         self.ingest: Ingest | TemplateIngest
         if binding.topic_template is not None:
             self.ingest = TemplateIngest(
-                services, intake.client, binding, partition_count, stats, self._budget, self._rejects
+                services, intake.client, binding, partition_count, stats, self._budget, self._dead_letters
             )
         else:
-            group = None
+            make_group = None
             if binding.queue_group:
-                group = GroupLanes(services, binding.topic, intake.client.publish_encoded, stats)
+                make_group = partial(
+                    GroupLanes, services, binding.topic, intake.client.publish_encoded, stats
+                )
             self.ingest = Ingest(
                 runtime,
                 binding,
@@ -92,8 +93,8 @@ class CoreBinding(ClientListener):
                 cluster_id,
                 intake.client.publish_encoded,
                 self._budget,
-                self._rejects,
-                group,
+                self._dead_letters,
+                make_group,
             )
             self._alignment = Alignment(
                 runtime,
@@ -118,7 +119,7 @@ class CoreBinding(ClientListener):
             binding.topic,
             gaps,
             self._has_messages_to_miss,
-            lambda: self.ingest.is_whole and self._rejects.is_idle,
+            lambda: self.ingest.is_whole and self._dead_letters.is_idle,
             has_standbys=self._alignment is not None and not self._is_member,
         )
         if self._alignment is not None:
@@ -246,7 +247,7 @@ class CoreBinding(ClientListener):
     def _change(self, binding: Binding, partition_count: int) -> None:
         self.binding = binding
         self._budget.bytes_max = binding.buffer_bytes
-        self._rejects.topic = binding.dead_letter_topic
+        self._dead_letters.rebind(binding)
         self.ingest.rebind(binding, partition_count)
         if not self._overflow.is_aside:
             current = self._subscribed.patterns
@@ -287,7 +288,7 @@ class CoreBinding(ClientListener):
         if self._alignment is not None:
             self._alignment.stop()
         self.ingest.end()
-        self._rejects.close()
+        self._dead_letters.close()
         self.turns.stop()
         self._intake.closers.remove(self.ingest.close)
         self._intake.client.listeners.remove(self)

@@ -87,16 +87,19 @@ class GroupLane:
         leader: Callable[[], int],
         next_id: Callable[[NextId], object],
         size_max: Callable[[], int],
+        on_refused: OnRefused,
+        on_settled: Callable[[], object],
     ) -> None:
-        """`leader()` is the node id of who leads the partition now, `size_max()` how large a batch it takes, `next_id`
-        hands out producer ids."""
+        """`leader()` is the node id of the partition's leader, `size_max()` how large a batch it takes, `next_id` hands
+        out producer ids. `on_refused` is called for a record that the log will never take, `on_settled` when `held_bytes`
+        has become less."""
         self.name = name
         self.acks = acks
         self.builder = BatchBuilder()
         self.owed: list[Owed] = []
         self.held_bytes = 0  # gathered, or under way
-        self.on_refused: OnRefused | None = None  # the log will never take it
-        self.on_settled: Callable[[], object] = lambda: None  # `held_bytes` has become less
+        self._on_refused = on_refused
+        self._on_settled = on_settled
         self.lacks_replicas = False  # when something was tried last
         self._runtime = runtime
         self._stats = stats
@@ -253,7 +256,7 @@ class GroupLane:
                 batch.is_perhaps_there = True
             self._wait(error)
         self._go_on()
-        self.on_settled()
+        self._on_settled()
 
     def _appended(self, batch: GroupBatch, error: ErrorCode, base_offset: int) -> None:
         count, size = len(batch.tails), batch.size
@@ -285,12 +288,7 @@ class GroupLane:
         def answer(error: ErrorCode, why: str) -> None:
             self.acks.fail_all(batch.owed, error, why)
 
-        if self.on_refused is not None:
-            self.on_refused(tail, error, why, answer)
-            return
-        self._stats.refused += 1
-        log.warning("%s: a message from NATS is refused, %s: %s", self.name, error.name, why)
-        answer(error, why)
+        self._on_refused(tail, error, why, answer)
 
     def _wait(self, error: ErrorCode) -> None:
         now_s = self._runtime.monotonic()

@@ -29,12 +29,21 @@ _SIZE_MAX: Final = 1_048_588  # max.message.bytes, unless a log here knows it
 class GroupLanes:
     """Of one binding. All calls on the loop's thread."""
 
-    def __init__(self, services: Services, topic: str, send_acks: Send, stats: CarrierStats) -> None:
+    def __init__(
+        self,
+        services: Services,
+        topic: str,
+        send_acks: Send,
+        stats: CarrierStats,
+        on_refused: OnRefused,
+        on_held: Callable[[], object],
+    ) -> None:
+        """`on_refused` is called for a record that a log will never take, `on_held` when `held_bytes` has changed."""
         self.ack_stats = AckStats()
         self.lanes: dict[int, GroupLane] = {}  # those that have been served before among them
         self.served: list[int] = []
-        self.on_held: Callable[[], object] = lambda: None  # `held_bytes` has changed
-        self.on_refused: OnRefused | None = None  # of a record that a log will never take
+        self._on_held = on_held
+        self._on_refused = on_refused
         self._services = services
         self._topic = topic
         self._send_acks = send_acks
@@ -68,7 +77,7 @@ class GroupLanes:
                 lane.send()
                 is_more = True
         if is_more:
-            self.on_held()
+            self._on_held()
 
     def close(self) -> None:
         """For good: what has not arrived is lost."""
@@ -79,7 +88,7 @@ class GroupLanes:
 
     def _open(self, index: int) -> GroupLane:
         runtime = self._services.runtime
-        lane = GroupLane(
+        return GroupLane(
             f"{self._topic}-{index}",
             runtime,
             self._stats,
@@ -88,10 +97,9 @@ class GroupLanes:
             partial(self._leader, index),
             self._services.producer_ids.next,
             self._size_max,
+            self._on_refused,
+            self._on_held,
         )
-        lane.on_refused = self.on_refused
-        lane.on_settled = self.on_held
-        return lane
 
     def _produce(self, index: int, records: bytearray, done: Placed) -> None:
         self.producer.send(self._topic, index, memoryview(records), done)

@@ -46,8 +46,6 @@ class Asking:
         """A message of a partition that is led here: store it, or tell why not."""
         reply, header_block, found = asked
         acks, dedup = lane.acks, lane.dedup
-        assert acks is not None
-        assert dedup is not None
         identity = asked_level = None
         expecting = False
         for name, value in found:  # of each the first counts
@@ -95,8 +93,6 @@ class Asking:
     def _is_as_expected(self, lane: Lane, reply: bytes, header_block: bytes, level: int) -> bool:
         """Whether the log is. If not, the message's publisher has been told."""
         acks, dedup = lane.acks, lane.dedup
-        assert acks is not None
-        assert dedup is not None
         if lane.builder.tails:  # what stands before it may be refused, too
             lane.append(self._runtime.time_ms(), self._runtime.monotonic())
         if lane.is_holding:  # others may append first, so nobody knows where it will stand

@@ -47,7 +47,6 @@ class Entrances:
 
     def learn_ids(self, index: int, lane: Lane) -> None:
         """Read from the log which ids came lately."""
-        assert lane.dedup is not None
         entrance = self.by_index[index]
         entrance.rebuild = DedupRebuild(
             self._runtime, lane.partition, lane.dedup, lambda _error: self._learned(index, entrance)
@@ -57,7 +56,6 @@ class Entrances:
     def learn_ids_anew(self, index: int, lane: Lane, window_ms: int) -> None:
         """The window has another length: what is in it, the log knows."""
         before = lane.dedup
-        assert before is not None
         lane.dedup = DedupWindow(window_ms, before.name)
         for identity, place in before.dropped().items():
             lane.dedup.open(identity, place)

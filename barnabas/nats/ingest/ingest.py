@@ -11,19 +11,20 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from barnabas.nats.client.headers import find_header
 from barnabas.nats.core.shadow import Lapse, Shadow
 from barnabas.nats.ingest.acks import AckStats, PendingAcks, Send
 from barnabas.nats.ingest.asking import Asking, is_special
-from barnabas.nats.ingest.budget import Budget
 from barnabas.nats.ingest.coming import Coming
 from barnabas.nats.ingest.dedup import DedupWindow
 from barnabas.nats.ingest.entrances import Entrances
 from barnabas.nats.ingest.lane import Lane
-from barnabas.nats.ingest.unstored import Unstored
+from barnabas.nats.pub_ack import KAFKA_ACK, NO_ACK
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import compile_key
 from barnabas.nats.records.loops import has_come_through, hop_of
 from barnabas.nats.records.partitioners import BadPartition, compile_partitioner
+from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
@@ -31,9 +32,11 @@ if TYPE_CHECKING:
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.headers import Pairs
     from barnabas.nats.core.shadow import Asked
+    from barnabas.nats.dead_letters import Answer, DeadLetters
     from barnabas.nats.groups.lanes import GroupLanes
     from barnabas.nats.ingest.acks import AckSender
-    from barnabas.nats.ingest.dead_letters import DeadLetters
+    from barnabas.nats.ingest.budget import Budget
+    from barnabas.nats.ingest.lane import OnRefused
     from barnabas.nats.records.routes import Take, Wanted
     from barnabas.runtime.interface import Runtime
 
@@ -46,10 +49,12 @@ _TOO_EARLY: Final = (
 )
 
 
+MakeGroup = Callable[["OnRefused", Callable[[], object]], "GroupLanes"]
+
+
 class Ingest:
-    """Of one binding. `send_acks(data, count)` sends messages that are encoded already. `on_full(bool)` is told when more
-    than the byte budget waits, and when it does no longer, unless several share a `budget`, whose owner is told. With a
-    `group` what is not this broker's alone goes there."""
+    """Of one binding. `send_acks(data, count)` sends messages that are encoded already. With `make_group`, messages for partitions
+    that have replicas elsewhere go to those lanes."""
 
     def __init__(
         self,
@@ -59,13 +64,12 @@ class Ingest:
         stats: CarrierStats,
         cluster_id: str,
         send_acks: Send,
-        budget: Budget | None = None,
-        rejects: DeadLetters | None = None,
-        group: GroupLanes | None = None,
+        budget: Budget,
+        dead_letters: DeadLetters,
+        make_group: MakeGroup | None = None,
     ) -> None:
         self.binding = binding
         self.stats = stats
-        self.ack_stats = AckStats() if group is None else group.ack_stats
         self.lanes: dict[int, Lane] = {}
         self.shadows: dict[int, Shadow] = {}
         self.joining: dict[
@@ -77,17 +81,12 @@ class Ingest:
         self._begun_ms = runtime.time_ms()
         self._listens_since_ms = 0  # 0: messages do not come
         self._lapsed: tuple[int, str] | None = self._begun_ms, _TOO_EARLY  # since when they do not, and why
-        self.on_full: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
         self._send_acks = send_acks
-        self._has_letters = rejects is not None
-        self._unstored = Unstored(runtime, binding.topic, stats, rejects)
-        self._group = group
-        if group is not None:
-            group.on_held = self._held
-            if rejects is not None:
-                group.on_refused = self._unstored.refused
-        self._budget = budget or Budget(binding.buffer_bytes, lambda is_full: self.on_full(is_full))
+        self._dead_letters = dead_letters
+        self._group = make_group(self._put_dead_letter, self._held) if make_group is not None else None
+        self.ack_stats = AckStats() if self._group is None else self._group.ack_stats
+        self._budget = budget
         self._hop = hop_of(cluster_id, binding.topic)
         self._compile(partition_count)
         self._encoders: list[Encoder] = []
@@ -318,11 +317,7 @@ class Ingest:
     def _open_lane(self, partition: Partition) -> Lane:
         acks = PendingAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
         dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
-        lane = Lane(partition, self._runtime, self.stats, acks, dedup)
-        lane.on_held = self._held
-        if self._has_letters:
-            lane.on_refused = self._unstored.refused
-        return lane
+        return Lane(partition, self._runtime, self.stats, acks, dedup, self._put_dead_letter, self._held)
 
     def _take_over(self, index: int, shadow: Shadow | None) -> None:
         """What was received while another broker led, and is not in the log, comes first."""
@@ -443,10 +438,21 @@ class Ingest:
     ) -> None:
         lane = self.lanes.get(error.partition)
         if lane is not None:
-            acks: AckSender | None = lane.acks
+            acks: AckSender = lane.acks
         elif self._group is not None:
             acks = self._group.lanes[error.partition].acks
         else:
             return  # its leader's matter
+        level = self._asking.level_of(reply, find_header(header_block, KAFKA_ACK))
+
+        def answer(error: ErrorCode, why: str) -> None:
+            if level != NO_ACK:
+                acks.fail(reply, error, why)
+
         message = subject, reply, header_block, payload
-        self._unstored.bad_partition(message, error, acks, self._asking.level_of)
+        self._dead_letters.put_message(
+            message, ErrorCode.INVALID_REQUEST, str(error), answer, self.binding.topic
+        )
+
+    def _put_dead_letter(self, tail: bytes, error: ErrorCode, why: str, answer: Answer) -> None:
+        self._dead_letters.put_tail(tail, error, why, answer, self.binding.topic)

@@ -35,12 +35,6 @@ _FOR_NOW: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOW
 
 # (tail of a record, what is wrong with it, and in words, to be called with both when it is clear where it is)
 OnRefused = Callable[[bytes, ErrorCode, str, Callable[[ErrorCode, str], object]], object]
-# (place of the first record among those gathered, how many, where they are)
-Appended = Callable[[int, int, "AppendResult"], object]
-
-
-def _nobody(_first: int, _count: int, _result: AppendResult) -> None:
-    pass
 
 
 class Lane:
@@ -49,6 +43,8 @@ class Lane:
     __slots__ = (
         "_counted",
         "_log_again_s",
+        "_on_held",
+        "_on_refused",
         "_retry",
         "_retry_s",
         "_runtime",
@@ -59,9 +55,6 @@ class Lane:
         "epoch",
         "held_bytes",
         "is_held",
-        "on_appended",
-        "on_held",
-        "on_refused",
         "owed",
         "partition",
     )
@@ -71,9 +64,12 @@ class Lane:
         partition: Partition,
         runtime: Runtime,
         stats: CarrierStats,
-        acks: PendingAcks | None = None,
-        dedup: DedupWindow | None = None,
+        acks: PendingAcks,
+        dedup: DedupWindow,
+        on_refused: OnRefused,
+        on_held: Callable[[], object],
     ) -> None:
+        """`on_refused` is called for a record that the log will never take, `on_held` when `held_bytes` has changed."""
         self.partition = partition
         self.epoch = partition.leader_epoch  # the latest that was looked at
         self.acks = acks
@@ -82,9 +78,8 @@ class Lane:
         self.owed: list[Owed] = []
         self.held_bytes = 0  # what could not be appended yet
         self.is_held = False  # nothing is to be appended: what comes before it may be elsewhere
-        self.on_held: Callable[[], object] = lambda: None  # that has changed
-        self.on_appended: Appended = _nobody
-        self.on_refused: OnRefused | None = None  # the log will never take it
+        self._on_held = on_held
+        self._on_refused = on_refused
         self._runtime = runtime
         self._stats = stats
         self._retry: Timer | None = None
@@ -143,8 +138,7 @@ class Lane:
             self._retry = None
         self.builder.tails.clear()
         self.builder.timestamps.clear()
-        if self.acks is not None:
-            self.acks.fail_all(self.owed, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.acks.fail_all(self.owed, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.owed = []
         self.held_bytes = 0
 
@@ -158,14 +152,13 @@ class Lane:
     ) -> None:
         """These have been appended; who waits for a place from `end` on goes on waiting."""
         dedup = self.dedup
-        if dedup is not None:
-            if len(results) == 1 and results[0][1] == end:
-                dedup.appended(results[0][2].base_offset, results[0][2].last_offset + 1, now_ms)
-            else:
-                _settle_ids(dedup, results, now_ms, end)
+        if len(results) == 1 and results[0][1] == end:
+            dedup.appended(results[0][2].base_offset, results[0][2].last_offset + 1, now_ms)
+        else:
+            _settle_ids(dedup, results, now_ms, end)
         for first, count, result in results:
             self._stats.appended += count
-            if owed and self.acks is not None:
+            if owed:
                 mine = owed
                 if len(results) > 1 or count < end:
                     mine = [
@@ -175,7 +168,6 @@ class Lane:
                     ]
                 if mine:
                     self.acks.appended(result, mine, now_s)
-            self.on_appended(first, count, result)
         self.owed = [
             (place - end, reply, level, again) for place, reply, level, again in owed if place >= end
         ]
@@ -184,15 +176,10 @@ class Lane:
         mine = [each for each in owed if each[0] == place and each[2] != NO_ACK]
 
         def answer(error: ErrorCode, why: str) -> None:
-            if mine and self.acks is not None:
+            if mine:
                 self.acks.fail_all(mine, error, why)
 
-        if self.on_refused is not None:
-            self.on_refused(tail, error, why, answer)
-            return
-        self._stats.refused += 1
-        log.warning("%s: a message from NATS is refused, %s: %s", self.partition.log.name, error.name, why)
-        answer(error, why)
+        self._on_refused(tail, error, why, answer)
 
     # -- what has to wait
 
@@ -215,7 +202,7 @@ class Lane:
         else:
             self.held_bytes += sum(map(len, tails[self._counted :]))
             self._counted = len(tails)
-        self.on_held()
+        self._on_held()
 
     @property
     def is_holding(self) -> bool:

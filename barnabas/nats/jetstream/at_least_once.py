@@ -21,13 +21,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.reconnect import FailureLog
+from barnabas.nats.dead_letters import StreamMessage
 from barnabas.nats.jetstream.ack_subject import is_position, parse_ack_subject
 from barnabas.nats.jetstream.api import NANOSECONDS
 from barnabas.nats.jetstream.carrier import (
     Source,
     StreamCarrier,
 )
-from barnabas.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters
 from barnabas.nats.jetstream.deliveries import Delivered, Deliveries
 from barnabas.nats.jetstream.durable import ACK_WAIT_S, SETTLES_S, open_durable, wait_for_others
 from barnabas.nats.jetstream.elsewhere import Elsewhere
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.server_info import ServerInfo
     from barnabas.nats.cluster.foreign import ForeignProducer
+    from barnabas.nats.dead_letters import DeadLetterTopic
     from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
@@ -81,7 +82,7 @@ class AtLeastOnce(StreamCarrier):
         partition_count: Callable[[], int],
         cluster_id: str,
         producer: ForeignProducer,  # closed with it
-        dead_letters: StreamDeadLetters | None = None,
+        dead_letters: DeadLetterTopic | None = None,
         ack_wait_s: float = ACK_WAIT_S,
     ) -> None:
         super().__init__(runtime, source, binding)
@@ -276,7 +277,7 @@ class AtLeastOnce(StreamCarrier):
                 why = f"its record would take {len(tail)} bytes, more than max.message.bytes of the topic"
                 self.stats.too_large += numbers[0] == b"1"  # it comes again until it is taken
         if why or self._refusals.is_enough(sequence):
-            letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
+            letter = StreamMessage(subject, header_block, payload, self._stream, sequence, timestamp, why)
             self._refusals.refuse(letter, delivered)
             return
         lane = self._intake.lanes.get(partition)

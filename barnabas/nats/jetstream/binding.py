@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from barnabas.nats.cluster.dead_letter_topic import DeadLetterTopic
 from barnabas.nats.cluster.foreign import ForeignProducer
+from barnabas.nats.dead_letters import DeadLetterTopic
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.nats.jetstream.checkpoint import Checkpoints
-from barnabas.nats.jetstream.dead_letters import StreamDeadLetters
 from barnabas.nats.jetstream.exact import ExactlyOnce
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def make_stream_carrier(
 
     dead_letters = None
     if binding.dead_letter_topic:
-        dead_letters = StreamDeadLetters(DeadLetterTopic(services, binding.dead_letter_topic), topic)
+        dead_letters = DeadLetterTopic(services, binding.dead_letter_topic)
     if binding.delivery == AT_LEAST_ONCE:
         return AtLeastOnce(
             runtime,

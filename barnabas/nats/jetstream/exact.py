@@ -19,10 +19,10 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.nats.dead_letters import StreamMessage, shown_subject
 from barnabas.nats.jetstream.ack_subject import is_position, parse_ack_subject
 from barnabas.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, JetStreamApi, StreamInfo
 from barnabas.nats.jetstream.carrier import Source, StreamCarrier
-from barnabas.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, shown_subject
 from barnabas.nats.jetstream.intake import (
     Intake,
     ValueOf,
@@ -45,6 +45,7 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.binding.binding import Binding
+    from barnabas.nats.dead_letters import DeadLetterTopic
     from barnabas.nats.jetstream.checkpoint import Checkpoints
     from barnabas.nats.records.keys import KeyFunction
     from barnabas.runtime.interface import Runtime, Timer
@@ -79,7 +80,7 @@ class ExactlyOnce(StreamCarrier):
         checkpoints: Checkpoints | None = None,
         key_of: KeyFunction | None = None,
         value_of: ValueOf | None = None,
-        dead_letters: StreamDeadLetters | None = None,
+        dead_letters: DeadLetterTopic | None = None,
         made_anew: MadeAnew | None = None,
     ) -> None:
         """`key_of` instead of the binding's own key; `value_of(header_block, payload)` instead of the payload, None is
@@ -109,7 +110,7 @@ class ExactlyOnce(StreamCarrier):
         self._count = self._bytes = 0  # that came since the last `on_read`
         self._last_reply = b""
         self._trouble: tuple[bool, str] | None = None  # is blocked, why: nothing more is taken
-        self._letter: DeadLetter | None = None  # the message that is the trouble
+        self._letter: StreamMessage | None = None  # the message that is the trouble
         self._counted_large = 0  # the last message that was too large
 
     # -- roles
@@ -250,7 +251,7 @@ class ExactlyOnce(StreamCarrier):
         except BadPartition as error:
             if error.partition in self._intake.lanes and sequence > self._reached[error.partition].sequence:
                 self._trouble = True, f"message {sequence} of the stream can't be taken: {error}"
-                self._letter = DeadLetter(
+                self._letter = StreamMessage(
                     subject, header_block, payload, self._stream, sequence, timestamp, str(error)
                 )
             return
@@ -268,7 +269,9 @@ class ExactlyOnce(StreamCarrier):
                 self._counted_large = sequence
                 self.stats.too_large += 1
             self._trouble = True, why
-            self._letter = DeadLetter(subject, header_block, payload, self._stream, sequence, timestamp, why)
+            self._letter = StreamMessage(
+                subject, header_block, payload, self._stream, sequence, timestamp, why
+            )
         else:
             lane.builder.add_at(tail, int(timestamp[:-6]))
 
@@ -288,7 +291,7 @@ class ExactlyOnce(StreamCarrier):
         else:
             self.restart(why)
 
-    def _bury(self, letter: DeadLetter, dead_letters: StreamDeadLetters) -> None:
+    def _bury(self, letter: StreamMessage, dead_letters: DeadLetterTopic) -> None:
         """Everything before it has been dealt with; what is behind it waits until it has its place."""
         self._rest()
         self._end_run()
@@ -305,7 +308,7 @@ class ExactlyOnce(StreamCarrier):
             self._progress.came_to(letter.sequence, int(letter.timestamp_ns))
             self._begin_anew()
 
-        dead_letters.send(letter, sent)
+        dead_letters.send(letter.dead_letter(self.binding.topic), sent)
 
     def _close(self) -> None:
         count, size = self._count, self._bytes

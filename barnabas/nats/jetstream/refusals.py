@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.nats.jetstream.dead_letters import DeadLetter, StreamDeadLetters, shown_subject
+from barnabas.nats.dead_letters import shown_subject
 from barnabas.nats.jetstream.deliveries import Delivered, Deliveries
 
 if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
+    from barnabas.nats.dead_letters import DeadLetterTopic, StreamMessage
 
 log = logging.getLogger("barnabas.nats")
 
@@ -31,7 +32,7 @@ class Refusals:
         binding: Binding,
         stats: CarrierStats,
         deliveries: Deliveries,
-        dead_letters: StreamDeadLetters | None,
+        dead_letters: DeadLetterTopic | None,
         fail: Callable[[list[Delivered], str], object],
     ) -> None:
         self._binding = binding
@@ -55,7 +56,7 @@ class Refusals:
             for sequence, _ in delivered:
                 self._tries.pop(sequence, None)
 
-    def refuse(self, letter: DeadLetter, delivered: Delivered) -> None:
+    def refuse(self, letter: StreamMessage, delivered: Delivered) -> None:
         """A message that can't be taken: again later, or never. Without a reason it has been tried before."""
         sequence = letter.sequence
         if letter.why:
@@ -66,7 +67,9 @@ class Refusals:
             return
         letter.why = letter.why or _NO_REASON
         if self._dead_letters is not None:
-            self._dead_letters.send(letter, partial(self._is_buried, delivered))
+            self._dead_letters.send(
+                letter.dead_letter(self._binding.topic), partial(self._is_buried, delivered)
+            )
             return
         log.error(
             "topic %s: message %d of the stream %s was refused %d times and is given up: %s",

@@ -29,7 +29,6 @@ from barnabas.nats.cluster.roles import roles_of
 from barnabas.nats.cluster.turns import Turns, turn_of
 from barnabas.nats.core.alignment import Alignment
 from barnabas.nats.ingest.acks import AckStats
-from barnabas.nats.ingest.dead_letters import DeadLetters, record_of_message
 from barnabas.nats.ingest.ingest import Ingest
 from barnabas.nats.pub_ack import KAFKA_ACK, NO_ACK, PubAckBytes, ack_level
 from barnabas.nats.records.partitioners import positive_murmur2
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.core.shadow import Lapse, Shadow
+    from barnabas.nats.dead_letters import DeadLetters
     from barnabas.nats.ingest.budget import Budget
     from barnabas.nats.ingest.lane import Lane
 
@@ -67,7 +67,7 @@ class TemplateIngest:
         partition_count: int,
         stats: CarrierStats,
         budget: Budget,
-        rejects: DeadLetters,
+        dead_letters: DeadLetters,
     ) -> None:
         self.binding = binding
         self.partition_count = partition_count
@@ -82,7 +82,7 @@ class TemplateIngest:
         self._services = services
         self._client = client
         self._budget = budget
-        self._rejects = rejects
+        self._dead_letters = dead_letters
         self._topics: dict[str, Derived] = {}
         self._maker = TopicMaker(services, binding, budget, self._resolve)
         self._routers: list[Router] = []
@@ -222,7 +222,7 @@ class TemplateIngest:
             services.cluster_id,
             self._client.publish_encoded,
             self._budget,
-            self._rejects,
+            self._dead_letters,
         )
         ingest.ack_stats = self.ack_stats
         ingest.on_lapses = lambda found: self.on_lapses(found)
@@ -326,9 +326,8 @@ class TemplateIngest:
             else:
                 self.ack_stats.refused += 1
 
-        now_ms = self._services.runtime.time_ms()
-        record = record_of_message(subject, reply, header_block, payload, now_ms)
-        self._rejects.put(record, error, why, answer)
+        message = subject, reply, header_block, payload
+        self._dead_letters.put_message(message, error, why, answer, self.binding.topic)
 
 
 def _topics_of(services: Services, bound: str) -> list[str]:

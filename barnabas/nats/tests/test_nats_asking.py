@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.tests.coordinator_world import World
 from barnabas.nats.binding.reader import read_binding
-from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.ingest.ingest import Ingest
+from barnabas.nats.tests.ingests import make_ingest
 from barnabas.storage.tests.crash_model import read_all
 from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import decode_records
@@ -69,7 +68,7 @@ class Bound:
             {"nats.subjects": "a.>", "nats.acks": "reply", "nats.dedup.window.ms": str(WINDOW_MS)},
         )
         assert binding is not None
-        self.ingest = Ingest(self.world.runtime, binding, 1, CarrierStats(), "cluster", self.answered)
+        self.ingest = make_ingest(self.world.runtime, binding, self.answered, cluster_id="cluster")
         self.encoder = self.ingest.encoder()
         self.ingest.serve({0: self.world.partition()})
 

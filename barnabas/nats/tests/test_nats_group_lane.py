@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.cluster.foreign import NOWHERE, Placed
 from barnabas.nats.groups.lanes import GroupLanes
-from barnabas.nats.ingest.ingest import Ingest
+from barnabas.nats.ingest.lane import OnRefused
+from barnabas.nats.tests.ingests import make_ingest
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
@@ -39,14 +41,24 @@ class Member:
         self.fullness: list[bool] = []
         self.stats = CarrierStats()
         self.loses = 0  # so many answers of the next ones
-        self.group = GroupLanes(services, "t", self._answered, self.stats)
-        self._send = self.group.producer.send
-        self.group.producer.send = self._lose  # type: ignore[method-assign]
         given = Binding("t", subjects=("a.>",), acks="reply", queue_group="g", **binding)
-        self.ingest = Ingest(services.runtime, given, 1, self.stats, "c", self._answered, group=self.group)
-        self.ingest.on_full = self.fullness.append
+        self.ingest = make_ingest(
+            services.runtime,
+            given,
+            self._answered,
+            stats=self.stats,
+            on_full=self.fullness.append,
+            make_group=self._make_group,
+        )
         self._take = self.ingest.encoder().take
         self.refresh()
+
+    def _make_group(self, on_refused: OnRefused, on_held: Callable[[], object]) -> GroupLanes:
+        services = self.replica.node.services
+        self.group = GroupLanes(services, "t", self._answered, self.stats, on_refused, on_held)
+        self._send = self.group.producer.send
+        self.group.producer.send = self._lose  # type: ignore[method-assign]
+        return self.group
 
     def refresh(self) -> None:
         partition = self.replica.partition

@@ -11,9 +11,8 @@ import pytest
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
-from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.ingest.ingest import Ingest
 from barnabas.nats.ingest.lane import RETRY_MAX_S
+from barnabas.nats.tests.ingests import make_ingest
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
@@ -25,15 +24,12 @@ class Taker:
         replica = replicas[broker_id]
         self.partition = replica.partition
         self.fullness: list[bool] = []
-        self.ingest = Ingest(
+        self.ingest = make_ingest(
             replica.runtime,
             Binding("t", subjects=("a.>",), **binding),
-            1,
-            CarrierStats(),
-            "c",
             lambda _data, _count: None,
+            on_full=self.fullness.append,
         )
-        self.ingest.on_full = self.fullness.append
         self._encoder_take = self.ingest.encoder().take
         self.refresh()
 

@@ -9,13 +9,12 @@ import pytest
 
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
-from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.core.alignment import SENDER_BYTES, Alignment, Mark
 from barnabas.nats.core.shadow import KEPT_S, Shadow
-from barnabas.nats.ingest.ingest import Ingest
 from barnabas.nats.records.tails import read_tails
 from barnabas.nats.tests.client_world import settings
+from barnabas.nats.tests.ingests import make_ingest
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, assemble_batch, build_batch, read_header
 
@@ -30,13 +29,8 @@ class Follower:
         replica = self.replicas.alive[2]
         self.runtime = replica.runtime
         self.client = NatsClient(self.runtime, settings("nats://nobody:4222"), "in")
-        self.ingest = Ingest(
-            self.runtime,
-            Binding("t", subjects=("a.>",), **binding),
-            1,
-            CarrierStats(),
-            CLUSTER,
-            self.client.publish_encoded,
+        self.ingest = make_ingest(
+            self.runtime, Binding("t", subjects=("a.>",), **binding), self.client.publish_encoded
         )
         self.take = self.ingest.encoder().take
         self.ingest.serve({}, {0: replica.partition})

@@ -10,21 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.tests.replicas import Replicas
+from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.cluster.foreign import ForeignProducer
-from barnabas.nats.ingest.budget import Budget
-from barnabas.nats.ingest.dead_letters import (
+from barnabas.nats.dead_letters import (
     LETTER_BYTES,
     DeadLetters,
     record_of_message,
     record_of_tail,
 )
+from barnabas.nats.ingest.budget import Budget
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import compile_key
 from barnabas.nats.records.partitioners import compile_partitioner
 from barnabas.nats.tests.header_blocks import format_headers
 from barnabas.wire.errors import ErrorCode
 
+BINDING = Binding("orders", dead_letter_topic="t")
 _NAMES = st.text("abcXYZ-", min_size=1, max_size=8).map(str.encode)
 _VALUES = st.binary(max_size=20).map(lambda value: value.replace(b"\r", b"").replace(b"\n", b"").strip())
 
@@ -90,8 +92,7 @@ def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_
     stats = CarrierStats()
     count = 65
     budget = Budget((count - 1) * LETTER_BYTES, fullness.append)
-    letters = DeadLetters(replicas[1].node.services, "orders", stats, budget)
-    letters.topic = "t"
+    letters = DeadLetters(replicas[1].node.services, BINDING, stats, budget)
     sent = 0
     send = ForeignProducer.produce
 
@@ -103,8 +104,13 @@ def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_
     monkeypatch.setattr(ForeignProducer, "produce", counted)
     answers: list[ErrorCode] = []
     for _ in range(count):
-        record = record_of_message(b"a", b"", b"", b"x", 0)
-        letters.put(record, ErrorCode.INVALID_REQUEST, "why", lambda error, _why: answers.append(error))
+        letters.put_message(
+            (b"a", b"", b"", b"x"),
+            ErrorCode.INVALID_REQUEST,
+            "why",
+            lambda error, _why: answers.append(error),
+            "orders",
+        )
     assert fullness == [True]
     replicas.run(20)
     assert 5 * count < sent < 12 * count
@@ -121,22 +127,26 @@ def test_letters_without_a_topic_any_more_are_refused() -> None:
     replicas.elect(-1, [1])
     fullness: list[bool] = []
     stats = CarrierStats()
-    letters = DeadLetters(replicas[1].node.services, "orders", stats, Budget(100, fullness.append))
-    letters.topic = "t"
+    letters = DeadLetters(replicas[1].node.services, BINDING, stats, Budget(100, fullness.append))
     answers: list[ErrorCode] = []
 
     def put() -> None:
-        record = record_of_message(b"a", b"", b"", b"x", 0)
-        letters.put(record, ErrorCode.INVALID_REQUEST, "why", lambda error, _why: answers.append(error))
+        letters.put_message(
+            (b"a", b"", b"", b"x"),
+            ErrorCode.INVALID_REQUEST,
+            "why",
+            lambda error, _why: answers.append(error),
+            "orders",
+        )
 
     put()
     assert fullness == [True]
-    letters.topic = ""
+    letters.rebind(Binding("orders"))
     replicas.run(5)
     assert fullness == [True, False]
     assert answers == [ErrorCode.INVALID_REQUEST]
     assert stats.refused == 1
-    letters.topic = "t"
+    letters.rebind(BINDING)
     put()
     letters.close()
     replicas.run(5)
