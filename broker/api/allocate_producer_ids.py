@@ -5,7 +5,7 @@ from __future__ import annotations
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.producer_ids import allocate_block
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import (
@@ -16,9 +16,9 @@ from barnabas.wire.messages.allocate_producer_ids import (
 
 @api(67, 0, 0, controller=True, internal=True)
 def allocate(context: HandlerContext, request: AllocateProducerIdsRequest) -> Outcome:
-    def done(block: range | Refusal) -> None:
-        if isinstance(block, Refusal):
-            failed(block.error, block.message)
+    def done(block: range | ApiError) -> None:
+        if isinstance(block, ApiError):
+            failed(block.error, block.message or "")
         else:
             context.complete(
                 AllocateProducerIdsResponse(producer_id_start=block.start, producer_id_len=len(block))

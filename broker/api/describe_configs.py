@@ -22,6 +22,7 @@ from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext, Services
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -29,7 +30,6 @@ from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
     MetadataImage,
 )
-from barnabas.controller.metadata.refused import Refused
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_configs import (
@@ -66,10 +66,10 @@ def describe_configs(
         )
         try:
             if repetitions.are_too_many(_named_by(resource)):
-                raise Refused(ErrorCode.INVALID_REQUEST, MESSAGE)
+                raise ApiError(ErrorCode.INVALID_REQUEST, MESSAGE)
             result.configs = described.entries(resource)
-        except Refused as refusal:
-            result.error_code, result.error_message = refusal.error, refusal.message
+        except ApiError as api_error:
+            result.error_code, result.error_message = api_error.error, api_error.message
         response.results.append(result)
         yield
     return response
@@ -93,13 +93,13 @@ class _Described:
         self._without_configs = 0  # resources that have none of their own and perhaps do not exist
 
     def entries(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
-        """What the request asks for of the resource. Refused."""
+        """What the request asks for of the resource. ApiError."""
         services = self._context.services
         kind = resource.resource_type
         if kind in _EXIST_BY_NAME and (kind, resource.resource_name) not in services.controller.image.configs:
             self._without_configs += 1
             if self._without_configs > WITHOUT_CONFIGS_MAX:
-                raise Refused(ErrorCode.INVALID_REQUEST, _TOO_MANY)
+                raise ApiError(ErrorCode.INVALID_REQUEST, _TOO_MANY)
         if kind != TOPIC_RESOURCE:
             return self._trimmed(_describe(services, resource), resource)
         _check_topic(services.controller.image, resource.resource_name)
@@ -142,29 +142,31 @@ def _describe(services: Services, resource: DescribeConfigsResource) -> list[Des
     if kind == CLIENT_METRICS_RESOURCE:
         _check_named(name, "Client metrics subscription name")
         return client_metrics_entries(image.configs.get((kind, name), {}))
-    raise Refused(ErrorCode.INVALID_REQUEST, _UNSUPPORTED)
+    raise ApiError(ErrorCode.INVALID_REQUEST, _UNSUPPORTED)
 
 
 def _check_topic(image: MetadataImage, name: str) -> None:
     problem = invalid_topic_name(name)
     if problem:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name not in image.topics:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
 
 
 def _check_named(name: str, what: str) -> None:
     if not name:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{what} must not be empty")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{what} must not be empty")
 
 
 def _check_broker(name: str, node_id: int, or_else: str) -> None:
     try:
         broker_id = int(name)
     except ValueError:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        ) from None
     if broker_id != node_id:
-        raise Refused(
+        raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {node_id}{or_else} but received {broker_id}",
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.brokers import unregister
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -16,10 +16,10 @@ from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest, Un
 def forget(context: HandlerContext, request: UnregisterBrokerRequest) -> Outcome:
     services = context.services
 
-    def done(refusal: Refusal | None) -> None:
+    def done(api_error: ApiError | None) -> None:
         failed(
-            ErrorCode.NONE if refusal is None else refusal.error,
-            None if refusal is None else refusal.message,
+            ErrorCode.NONE if api_error is None else api_error.error,
+            None if api_error is None else api_error.message,
         )
 
     def failed(error: ErrorCode, message: str | None) -> None:

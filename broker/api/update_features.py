@@ -11,7 +11,7 @@ from typing import Final
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.features import FeatureUpdate, update_features
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.update_features import (
@@ -36,10 +36,10 @@ def update(context: HandlerContext, request: UpdateFeaturesRequest) -> UpdateFea
         for each in request.feature_updates
     ]
 
-    def done(refusal: Refusal | None) -> None:
-        if refusal is not None:
-            text = f"The update failed for all features since the following feature had an error: {refusal.message}"
-            context.complete(UpdateFeaturesResponse(error_code=refusal.error, error_message=text))
+    def done(api_error: ApiError | None) -> None:
+        if api_error is not None:
+            text = f"The update failed for all features since the following feature had an error: {api_error.message}"
+            context.complete(UpdateFeaturesResponse(error_code=api_error.error, error_message=text))
             return
         response = UpdateFeaturesResponse(error_message=None)
         if context.api_version <= 1:

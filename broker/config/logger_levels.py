@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
-from barnabas.controller.metadata.refused import Refused
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.configs import DELETE, SET, ResourceChange, ResourceResult
 from barnabas.wire.errors import ErrorCode
 
@@ -43,8 +43,8 @@ def change_logger_levels(change: ResourceChange, node_id: int, validate_only: bo
     resource = (change.resource_type, change.resource_name)
     try:
         _check(change, node_id)
-    except Refused as refusal:
-        return ResourceResult(*resource, refusal.error, refusal.message)
+    except ApiError as api_error:
+        return ResourceResult(*resource, api_error.error, api_error.message)
     if not validate_only:
         for each in change.changes:
             _logger(each.name).setLevel(LEVELS[each.value or ""] if each.operation == SET else logging.NOTSET)
@@ -54,28 +54,28 @@ def change_logger_levels(change: ResourceChange, node_id: int, validate_only: bo
 def _check(change: ResourceChange, node_id: int) -> None:
     nulls = [each.name for each in change.changes if each.value is None and each.operation != DELETE]
     if nulls:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
     names = [each.name for each in change.changes]
     if len(set(names)) != len(names):
-        raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     check_broker_id(change.resource_name, node_id)
     known = set(logger_names())
     for each in change.changes:
         if each.operation in _OPERATIONS:
-            raise Refused(
+            raise ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"{_OPERATIONS[each.operation]} operation is not allowed for the BROKER_LOGGER resource",
             )
         if each.operation not in (SET, DELETE):
-            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
         if each.name not in known:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"Logger {each.name} does not exist!")
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {each.name} does not exist!")
         if each.operation == DELETE and each.name == ROOT:
-            raise Refused(
+            raise ApiError(
                 ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed"
             )
         if each.operation == SET and each.value not in LEVELS:
-            raise Refused(
+            raise ApiError(
                 ErrorCode.INVALID_CONFIG,
                 f"Cannot set the log level of {each.name} to {each.value} as it is not a supported log level. "
                 f"Valid log levels are {', '.join(sorted(LEVELS))}",
@@ -83,12 +83,12 @@ def _check(change: ResourceChange, node_id: int) -> None:
 
 
 def check_broker_id(name: str, node_id: int) -> None:
-    """Refused unless `name` is this broker's id."""
+    """ApiError unless `name` is this broker's id."""
     try:
         broker_id = int(name)
     except ValueError:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
     if broker_id != node_id:
-        raise Refused(
+        raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {broker_id}"
         )

@@ -9,7 +9,7 @@ from typing import Final
 from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.config_def import ConfigDef
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.metadata.refused import Refused
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 
 INTERVAL_MS_MIN: Final = 100
@@ -93,14 +93,14 @@ def validate_group(properties: Mapping[str, str], broker_value: Callable[[str], 
 
 
 def validate_client_metrics(properties: Mapping[str, str]) -> None:
-    """Refused or ConfigError when a client metrics subscription (KIP-714) may not have these properties."""
+    """ApiError or ConfigError when a client metrics subscription (KIP-714) may not have these properties."""
     for name in properties:
         if name not in CLIENT_METRICS_CONFIGS:
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
+            raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown client metrics configuration: {name}")
     CLIENT_METRICS_CONFIGS.validate(properties, ConfigError)
     interval = int(properties.get("interval.ms", "300000"))
     if not INTERVAL_MS_MIN <= interval <= INTERVAL_MS_MAX:
-        raise Refused(
+        raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)",
         )

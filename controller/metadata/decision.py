@@ -1,4 +1,4 @@
-"""What an operation decides: the records that would make it true, and the response once they have."""
+"""The result of an operation: a decision, or the error that the client is shown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import msgspec
+
+from barnabas.wire.errors import ErrorCode
 
 R = TypeVar("R")
 
@@ -16,3 +18,12 @@ class Decision(msgspec.Struct, Generic[R], frozen=True):
 
     records: Sequence[msgspec.Struct]
     response: R
+
+
+class ApiError(Exception):
+    """Kafka's error code and message for a request, or a part of one, that is not carried out."""
+
+    def __init__(self, error: ErrorCode, message: str | None) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message

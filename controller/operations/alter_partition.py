@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage, changed_state
 from barnabas.controller.operations.cluster_view import Rules, leadership_test
 from barnabas.controller.operations.epochs import check_broker_epoch
@@ -46,8 +45,8 @@ def alter_partition(
     """Each partition succeeds or fails by itself; what succeeded commits together."""
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
-    except Refusal as refusal:
-        return Decision([], AlterPartitionResponse(error_code=refusal.error))
+    except ApiError as api_error:
+        return Decision([], AlterPartitionResponse(error_code=api_error.error))
     rules = Rules(image, settings)
     records: list[PartitionChangeRecord] = []
     response = AlterPartitionResponse()

@@ -15,8 +15,8 @@ from barnabas.controller.config.broker_nats_configs import NATS_TABLE, named_con
 from barnabas.controller.config.broker_security_configs import SECURITY_TABLE
 from barnabas.controller.config.config_def import PER_BROKER, READ_ONLY, ConfigDef
 from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import MetadataImage
-from barnabas.controller.metadata.refused import Refused
 from barnabas.wire.errors import ErrorCode
 
 # Everything that AlterConfigs of a broker may name; names that are not here are stored and mean nothing.
@@ -42,7 +42,7 @@ def check_broker_change(
     image: MetadataImage,
     current_value: Callable[[str], str | None],
 ) -> None:
-    """Refused when the properties `wanted` may not become those of `broker` ("" is the whole cluster).
+    """ApiError when the properties `wanted` may not become those of `broker` ("" is the whole cluster).
 
     `changed` are the names the request carries, deleted ones included.
     """
@@ -64,7 +64,7 @@ def check_broker_change(
         try:
             UPDATABLE[name].parse(wanted[name])
         except ConfigError as error:
-            raise Refused(ErrorCode.INVALID_REQUEST, str(error)) from error
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
     for name in _THREAD_COUNTS:
         if name in changed and name in wanted:
             _check_thread_count(
@@ -76,7 +76,7 @@ def check_broker_change(
 
 def _refuse_listed(names: list[str], reason: str) -> None:
     if names:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"{reason}: [{', '.join(names)}]")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{reason}: [{', '.join(names)}]")
 
 
 def _check_thread_count(name: str, count: int, current: int) -> None:
@@ -86,7 +86,7 @@ def _check_thread_count(name: str, count: int, current: int) -> None:
     elif count > current * 2:
         problem = f"value should not be greater than double the current value {current}"
     if problem:
-        raise Refused(
+        raise ApiError(
             ErrorCode.INVALID_REQUEST,
             "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation "
             f"failed for {name}={count}, {problem} for configuration Invalid dynamic configuration",
@@ -96,12 +96,12 @@ def _check_thread_count(name: str, count: int, current: int) -> None:
 def _check_min_isr(broker: str, wanted: Mapping[str, str]) -> None:
     """Eligible leader replicas (KIP-966) count on one min.insync.replicas for the whole cluster."""
     if broker:
-        raise Refused(
+        raise ApiError(
             ErrorCode.INVALID_CONFIG,
             "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
         )
     if _MIN_ISR not in wanted:
-        raise Refused(
+        raise ApiError(
             ErrorCode.INVALID_CONFIG,
             "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
         )

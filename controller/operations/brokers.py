@@ -13,8 +13,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.features import (
     METADATA_VERSION,
@@ -116,7 +115,7 @@ def register(
     cluster_id: str,
     *,
     is_alive: bool,
-) -> Decision[int | Refusal]:
+) -> Decision[int | ApiError]:
     """A broker asks to be taken in; the response is its broker epoch. `is_alive`: a broker of this id that is
     registered already is known to live.
 
@@ -125,8 +124,8 @@ def register(
     """
     try:
         _check_registration(image, request, cluster_id, is_alive=is_alive)
-    except Refusal as refusal:
-        return Decision([], refusal)
+    except ApiError as api_error:
+        return Decision([], api_error)
     former = image.brokers.get(request.broker_id)
     record = _registration_record(request)
     if former is not None and former.incarnation_id == request.incarnation_id:
@@ -174,7 +173,7 @@ def _check_registration(
     image: MetadataImage, request: BrokerRegistrationRequest, cluster_id: str, *, is_alive: bool
 ) -> None:
     if request.cluster_id != cluster_id:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
             f"Expected cluster ID {cluster_id}, but got cluster ID {request.cluster_id}",
         )
@@ -185,7 +184,7 @@ def _check_registration(
         and former.incarnation_id != request.incarnation_id
         and not former.in_controlled_shutdown
     ):
-        raise Refusal(
+        raise ApiError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             "Another broker is registered with that broker id. If the broker was recently restarted this should "
             "self-resolve once the heartbeat manager expires the broker's session.",
@@ -201,7 +200,7 @@ def _check_registration(
             continue  # finalized by Kafka, and kept for it
         low, high = supported.get(name, (0, 0))
         if not low <= level <= high:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"Unable to register because the broker does not support finalized version {level} of {name}. The "
                 f"broker wants a version between {low} and {high}, inclusive.",
@@ -224,7 +223,7 @@ def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[
                     f"Broker {other.broker_id} is already registered with directory {encode_uuid(shared[0])}"
                 )
     if problem:
-        raise Refusal(ErrorCode.INVALID_REGISTRATION, problem)
+        raise ApiError(ErrorCode.INVALID_REGISTRATION, problem)
 
 
 def fence(
@@ -256,19 +255,21 @@ def leave(
 
 def unregister(
     image: MetadataImage, settings: ControllerSettings, broker_id: int, *, is_alive: bool = False
-) -> Decision[Refusal | None]:
+) -> Decision[ApiError | None]:
     """The cluster forgets a broker (KIP-500); its replicas stay assigned to it. One that serves, or `is_alive` (a broker of
     this id is known to live), is refused: Kafka 4.3.1 takes it, and the broker is gone until it is started again."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         return Decision(
             [],
-            Refusal(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"),
+            ApiError(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"
+            ),
         )
     if is_alive or not broker.fenced:
         return Decision(
             [],
-            Refusal(
+            ApiError(
                 ErrorCode.INVALID_REQUEST,
                 f"Broker {broker_id} is running and can't be unregistered: stop it first. (One that was killed counts as "
                 f"running until broker.session.timeout.ms is over.)",

@@ -23,7 +23,7 @@ from barnabas.controller.config.group_configs import (
 )
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.metadata.decision import Decision
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -31,7 +31,6 @@ from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
     MetadataImage,
 )
-from barnabas.controller.metadata.refused import Refused
 from barnabas.controller.operations.bindings import BindingCheck
 from barnabas.controller.operations.broker_configs import UPDATABLE, check_broker_change
 from barnabas.controller.operations.features import MIN_ISR, with_elr
@@ -106,11 +105,11 @@ def alter_configs(
         resource = (change.resource_type, change.resource_name)
         try:
             if seen[resource] > 1:
-                raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             decided = _decide(image, change, config, bindings)
             records += [*decided, *_forget_eligible(image, change, decided)]
-        except Refused as refusal:
-            results.append(ResourceResult(*resource, refusal.error, refusal.message))
+        except ApiError as api_error:
+            results.append(ResourceResult(*resource, api_error.error, api_error.message))
         except ConfigError as error:
             results.append(ResourceResult(*resource, ErrorCode.INVALID_CONFIG, str(error)))
         else:
@@ -124,7 +123,7 @@ def _decide(
     _check_entries(change)
     resource = (change.resource_type, change.resource_name)
     if change.resource_type not in _TABLES:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown resource type {change.resource_type}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {change.resource_type}")
     if change.resource_type == BROKER_RESOURCE:
         _check_broker_name(change.resource_name, image, config)
     current = image.configs.get(resource, {})
@@ -146,9 +145,9 @@ def _decide(
 def _check_entries(change: ResourceChange) -> None:
     nulls = [each.name for each in change.changes if each.value is None and each.operation != DELETE]
     if nulls:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
     if len({each.name for each in change.changes}) != len(change.changes):
-        raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
 
 
 def _forget_eligible(
@@ -182,9 +181,9 @@ def _check_broker_name(name: str, image: MetadataImage, config: NodeConfig) -> N
     try:
         broker_id = int(name)
     except ValueError:
-        raise Refused(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
     if broker_id != config.node_id and broker_id not in image.brokers:
-        raise Refused(
+        raise ApiError(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected broker id, expected {config.node_id}, but received {broker_id}",
         )
@@ -201,7 +200,7 @@ def _wanted(change: ResourceChange, current: Mapping[str, str], config: NodeConf
         elif each.operation in _OPERATION_NAMES:
             wanted[each.name] = _edited_list(change.resource_type, each, current.get(each.name), config)
         else:
-            raise Refused(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
     return wanted
 
 
@@ -213,7 +212,7 @@ def _edited_list(resource_type: int, each: ConfigChange, current: str | None, co
             text = f"Config value {operation.lower()} is not allowed for config key: {each.name}"
         else:
             text = f"Can't {operation} to key {each.name} because its type is not LIST."
-        raise Refused(ErrorCode.INVALID_CONFIG, text)
+        raise ApiError(ErrorCode.INVALID_CONFIG, text)
     if current is None:
         current = _default(resource_type, each.name, config) or ""
     parts = [part for part in current.split(",") if part]
@@ -250,26 +249,26 @@ def _validate(
     kind, name = change.resource_type, change.resource_name
     if kind == TOPIC_RESOURCE:
         if not name:
-            raise Refused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         problem = invalid_topic_name(name)
         if problem:
-            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         validate_topic_configs(wanted, config.topic_defaults())
     elif kind == BROKER_RESOURCE:
         changed = {each.name for each in change.changes}
         check_broker_change(name, wanted, changed, image, config.value)
     elif kind == CLIENT_METRICS_RESOURCE:
         if not name:
-            raise Refused(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
         validate_client_metrics(wanted)
     else:
         if not name:
-            raise Refused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
         validate_group(wanted, config.value)
 
 
 def _check_exists(image: MetadataImage, change: ResourceChange) -> None:
     if change.resource_type == TOPIC_RESOURCE and change.resource_name not in image.topics:
-        raise Refused(
+        raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.resource_name}' does not exist."
         )

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import (
     LOST,
@@ -139,8 +138,8 @@ def answer_assignment(
     """
     try:
         broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
-    except Refusal as refusal:
-        return Decision([], AssignReplicasToDirsResponse(error_code=refusal.error))
+    except ApiError as api_error:
+        return Decision([], AssignReplicasToDirsResponse(error_code=api_error.error))
     rules = Rules(image, settings)
     records: list[msgspec.Struct] = []
     response = AssignReplicasToDirsResponse()

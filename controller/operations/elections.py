@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import Rules, leadership_test, partitions, without_leader
 from barnabas.controller.operations.partition_change import NO_LEADER, Election, Wanted, change_partition
@@ -50,11 +49,11 @@ def elect_leaders(
             try:
                 records.append(_elect(image, rules, name, index, request.election_type))
                 result = PartitionResult(partition_id=index)
-            except Refusal as refusal:
-                if request.topic_partitions is None and refusal.error == ErrorCode.ELECTION_NOT_NEEDED:
+            except ApiError as api_error:
+                if request.topic_partitions is None and api_error.error == ErrorCode.ELECTION_NOT_NEEDED:
                     continue
                 result = PartitionResult(
-                    partition_id=index, error_code=refusal.error, error_message=refusal.message
+                    partition_id=index, error_code=api_error.error, error_message=api_error.message
                 )
             results.partition_result.append(result)
         response.replica_election_results.append(results)
@@ -83,18 +82,18 @@ def _elect(
 ) -> PartitionChangeRecord:
     topic = image.topics.get(name)
     if topic is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
     state = topic.partitions.get(index)
     if state is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
     is_preferred = election_type == PREFERRED
     if state.leader == state.replicas[0] if is_preferred else state.leader != NO_LEADER:
-        raise _refusal(ErrorCode.ELECTION_NOT_NEEDED)
+        raise _api_error(ErrorCode.ELECTION_NOT_NEEDED)
     record = _change(
         image, rules, topic, index, state, Election.PREFERRED if is_preferred else Election.UNCLEAN
     )
     if record is None:
-        raise _refusal(
+        raise _api_error(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
             if is_preferred
             else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
@@ -102,8 +101,8 @@ def _elect(
     return record
 
 
-def _refusal(error: ErrorCode) -> Refusal:
-    return Refusal(error, error.message)
+def _api_error(error: ErrorCode) -> ApiError:
+    return ApiError(error, error.message)
 
 
 def _change(

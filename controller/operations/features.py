@@ -11,8 +11,7 @@ from typing import Final
 
 import msgspec
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BROKER_RESOURCE, MetadataImage
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
@@ -80,14 +79,14 @@ def update_features(
     updates: Sequence[FeatureUpdate],
     *,
     validate_only: bool = False,
-) -> Decision[Refusal | None]:
-    """All of them, or none and the refusal of the first that may not be."""
+) -> Decision[ApiError | None]:
+    """All of them, or none and the api_error of the first that may not be."""
     records: list[msgspec.Struct] = []
     try:
         for update in updates:
             records += _update(image, settings, update)
-    except Refusal as refusal:
-        return Decision([], refusal)
+    except ApiError as api_error:
+        return Decision([], api_error)
     if validate_only:
         return Decision([], None)
     if any(update.name == ELR_VERSION and update.level > 0 for update in updates):
@@ -115,7 +114,7 @@ def _update(
         reason = "Can't downgrade to a newer version."
     if reason:
         text = f"Invalid update version {update.level} for feature {update.name}. {reason}"
-        raise Refusal(ErrorCode.INVALID_UPDATE_VERSION, text)
+        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, text)
     if update.name == METADATA_VERSION and update.level < current:
         _check_metadata_downgrade(current, update)
     return [FeatureLevelRecord(name=update.name, feature_level=update.level)]
@@ -143,7 +142,7 @@ def _check_metadata_downgrade(current: int, update: FeatureUpdate) -> None:
         if update.upgrade_type == UNSAFE_DOWNGRADE
         else "Refusing to perform the requested downgrade because it might delete metadata information."
     )
-    raise Refusal(
+    raise ApiError(
         ErrorCode.INVALID_UPDATE_VERSION,
         f"Unsupported metadata.version downgrade from {current} to {update.level}. {reason}",
     )

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.brokers import fence, leave, unfence
 from barnabas.controller.operations.cluster_view import leads_any
@@ -30,8 +29,8 @@ def heartbeat(
     """`may_go`: all others have learned that this broker is leaving."""
     try:
         broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
-    except Refusal as refusal:
-        return Decision([], BrokerHeartbeatResponse(error_code=refusal.error))
+    except ApiError as api_error:
+        return Decision([], BrokerHeartbeatResponse(error_code=api_error.error))
     response = BrokerHeartbeatResponse(
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=broker.fenced
     )

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, TopicImage, partition_record
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX
@@ -58,16 +57,16 @@ def create_partitions(
         try:
             topic = image.topics.get(wanted.name)
             if topic is None:
-                raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
+                raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
             budget -= max(0, wanted.count - len(topic.partitions))
             if budget < 0:
-                raise Refusal(
+                raise ApiError(
                     ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
                 )
             records += _add(image, topic, wanted, draw)
             results.append(PartitionsAdded(wanted.name))
-        except Refusal as refusal:
-            results.append(PartitionsAdded(wanted.name, refusal.error, refusal.message or None))
+        except ApiError as api_error:
+            results.append(PartitionsAdded(wanted.name, api_error.error, api_error.message or None))
     return Decision([] if validate_only else records, results)
 
 
@@ -76,9 +75,9 @@ def _add(
 ) -> list[msgspec.Struct]:
     present = len(topic.partitions)
     if wanted.count == present:
-        raise Refusal(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+        raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
     if wanted.count < present:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
             f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
         )
@@ -91,7 +90,7 @@ def _add(
     else:
         replicas_of = wanted.assignments
         if len(replicas_of) != added:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Attempted to add {added} additional partition(s), but only {len(replicas_of)} assignment(s) "
                 f"were specified.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState
 from barnabas.controller.operations.cluster_view import default_directory
 from barnabas.wire.errors import ErrorCode
@@ -20,16 +20,16 @@ Draw = Callable[[int], int]  # from n, a number from 0 to n - 1
 
 
 def place(image: MetadataImage, count: int, replication_factor: int, draw: Draw) -> list[list[int]]:
-    """Replicas of `count` partitions. Raises Refusal: INVALID_REPLICATION_FACTOR."""
+    """Replicas of `count` partitions. Raises ApiError: INVALID_REPLICATION_FACTOR."""
     usable = [broker for broker in image.brokers.values() if _takes_replicas(broker)]
     prefix = f"Unable to replicate the partition {replication_factor} time(s): "
     if all(broker.fenced for broker in usable):
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{prefix}All brokers are currently fenced, or have all their log directories cordoned.",
         )
     if replication_factor > len(usable):
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{prefix}The target replication factor of {replication_factor} cannot be reached because only "
             f"{len(usable)} broker(s) are registered or some brokers have all their log directories cordoned.",
@@ -117,24 +117,24 @@ def _shuffle(ring: list[T], draw: Draw) -> None:
 
 def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
     """A manual assignment of one partition. `replication_factor` is that of the topic's other partitions, None
-    for its first. Raises Refusal: INVALID_REPLICA_ASSIGNMENT."""
+    for its first. Raises ApiError: INVALID_REPLICA_ASSIGNMENT."""
     prefix = "The manual partition assignment includes"
     if not replicas:
-        raise Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} an empty replica list.")
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} an empty replica list.")
     previous: int | None = None
     for broker in sorted(replicas):
         if broker not in image.brokers:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{prefix} broker {broker}, but no such broker is registered.",
             )
         if broker == previous:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} the broker {broker} more than once."
             )
         previous = broker
     if replication_factor is not None and len(replicas) != replication_factor:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"{prefix} a partition with {len(replicas)} replica(s), but this is not consistent with previous "
             f"partitions, which have {replication_factor} replica(s).",
@@ -144,11 +144,11 @@ def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_
 def new_partition(image: MetadataImage, index: int, replicas: Sequence[int]) -> PartitionState:
     """A partition that nobody has written to: its replicas that serve are in sync and the first of them leads.
 
-    Raises Refusal: INVALID_REPLICA_ASSIGNMENT when none of them can lead.
+    Raises ApiError: INVALID_REPLICA_ASSIGNMENT when none of them can lead.
     """
     isr = [broker for broker in replicas if image.brokers[broker].is_active]
     if not isr:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
             f"controlled shutdown.",

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import Rules, default_directory, leadership_test
 from barnabas.controller.operations.partition_change import Election, Wanted, change_partition
@@ -53,8 +52,8 @@ def alter_reassignments(
             try:
                 record = _alter(image, rules, wanted.name, partition, may_change_factor=may_change_factor)
                 records += [record] if record is not None else []
-            except Refusal as refusal:
-                result.error_code, result.error_message = refusal.error, refusal.message or None
+            except ApiError as api_error:
+                result.error_code, result.error_message = api_error.error, api_error.message or None
     return Decision(records, response)
 
 
@@ -68,11 +67,11 @@ def _alter(
 ) -> PartitionChangeRecord | None:
     topic = image.topics.get(name)
     if topic is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     index = partition.partition_index
     state = topic.partitions.get(index)
     if state is None:
-        raise Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+        raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if partition.replicas is None:
         wanted = _cancelled(rules, topic, index, state)
     else:
@@ -94,7 +93,7 @@ def _alter(
 def _check_factor(state: PartitionState, target: Sequence[int]) -> None:
     current = {*state.replicas, *state.adding_replicas}.difference(state.removing_replicas)
     if len(current) != len(target):
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"The replication factor is changed from {len(current)} to {len(target)}",
         )
@@ -111,18 +110,18 @@ def _moved(state: PartitionState, target: Sequence[int]) -> Wanted:
 def _cancelled(rules: Rules, topic: TopicImage, index: int, state: PartitionState) -> Wanted:
     """Back to the replicas from before."""
     if not state.adding_replicas and not state.removing_replicas:
-        raise Refusal(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")  # Kafka says no more either
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")  # Kafka says no more either
     replicas = [replica for replica in state.replicas if replica not in state.adding_replicas]
     isr = [replica for replica in state.isr if replica not in state.adding_replicas]
     is_unclean_allowed = rules.of(topic).unclean
     if not replicas:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "Invalid replica assignment: addingReplicas contains all replicas.",
         )
     if not isr:
         if not is_unclean_allowed:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Unable to revert partition assignment for {topic.name}:{index} because it would require an "
                 f"unclean leader election.",

@@ -13,8 +13,7 @@ import msgspec
 
 from barnabas.controller.config.topic_configs import validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
     MetadataImage,
@@ -104,15 +103,15 @@ def create_topics(
     for topic in unique:
         try:
             if too_many:
-                raise Refusal(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
+                raise ApiError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
             topic_id = new_topic_id(topic.name)
             own = image.topics.get(topic.name)
             if own is not None and own.topic_id == topic_id:
                 results.append(_created_before(image, own))
                 continue
             created, its_records = _create(image, topic, settings, topic_id, draw, bindings, collisions)
-        except Refusal as refusal:
-            created, its_records = CreatedTopic(topic.name, refusal.error, refusal.message), []
+        except ApiError as api_error:
+            created, its_records = CreatedTopic(topic.name, api_error.error, api_error.message), []
         else:
             bindings.accept(topic.name, {}, created.configs)
         results.append(created)
@@ -178,13 +177,13 @@ def _create(
 
 def _check_name(image: MetadataImage, name: str, collisions: CollidingTopics) -> None:
     if name in image.topics:
-        raise Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     invalid = invalid_topic_name(name)
     if invalid is not None:
-        raise Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
+        raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, invalid)
     other = collisions.of(name)
     if other is not None:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
         )
 
@@ -195,7 +194,7 @@ def _check_configs(topic: NewTopic, settings: TopicSettings, bindings: BindingCh
     last = dict(topic.configs)
     nulls = [name for name, value in last.items() if value is None]
     if nulls:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {','.join(sorted(nulls))}"
         )
     values = {name: value for name, value in last.items() if value is not None}
@@ -203,7 +202,7 @@ def _check_configs(topic: NewTopic, settings: TopicSettings, bindings: BindingCh
         validate_topic_configs(values, settings.topic_defaults())
         bindings.check(topic.name, {}, values)
     except ConfigError as error:
-        raise Refusal(ErrorCode.INVALID_CONFIG, str(error)) from error
+        raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return values
 
 
@@ -212,12 +211,12 @@ def _placed_partitions(
 ) -> list[PartitionState]:
     factor, count = topic.replication_factor, topic.num_partitions
     if factor < -1 or factor == 0:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             "Replication factor must be larger than 0, or -1 to use the default value.",
         )
     if count < -1 or count == 0:
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
         )
     factor = settings.default_replication_factor if factor == -1 else factor
@@ -229,14 +228,14 @@ def _placed_partitions(
 def _assigned_partitions(image: MetadataImage, topic: NewTopic) -> list[PartitionState]:
     prefix = "A manual partition assignment was specified, but"
     if topic.replication_factor != -1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{prefix} replication factor was not set to -1.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{prefix} replication factor was not set to -1.")
     if topic.num_partitions != -1:
-        raise Refusal(ErrorCode.INVALID_REQUEST, f"{prefix} numPartitions was not set to -1.")
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{prefix} numPartitions was not set to -1.")
     partitions: dict[int, PartitionState] = {}
     factor: int | None = None
     for index, replicas in topic.assignments:
         if index in partitions:
-            raise Refusal(
+            raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {index}",
             )
@@ -244,7 +243,7 @@ def _assigned_partitions(image: MetadataImage, topic: NewTopic) -> list[Partitio
         factor = len(replicas)
         partitions[index] = new_partition(image, index, replicas)
     if set(partitions) != set(range(len(partitions))):
-        raise Refusal(
+        raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "partitions should be a consecutive 0-based integer sequence",
         )

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.brokers import fence, register
 from barnabas.controller.operations.heartbeats import changes_nothing, heartbeat
 from barnabas.controller.sessions.broker_probes import BrokerProbes, Probe
@@ -117,8 +117,8 @@ class BrokerSessions:
     ) -> None:
         """A broker asks to be taken in."""
 
-        def registered(result: int | Refusal) -> None:
-            if isinstance(result, Refusal):
+        def registered(result: int | ApiError) -> None:
+            if isinstance(result, ApiError):
                 log.info("broker %d is not registered: %s", request.broker_id, result.message)
                 done(BrokerRegistrationResponse(error_code=result.error))
                 return

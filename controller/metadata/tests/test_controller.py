@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
 from barnabas.controller.metadata.controller import Controller
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.metadata.single_node import start_alone
@@ -340,12 +339,12 @@ def test_producer_ids_are_never_given_twice() -> None:
 @pytest.mark.parametrize(("broker_id", "epoch_off"), [(1, -1), (1, 1), (2, 0)])
 def test_producer_ids_are_for_brokers_in_their_epoch(broker_id: int, epoch_off: int) -> None:
     world = World(MemoryDisk())
-    answers: list[range | Refusal] = []
+    answers: list[range | ApiError] = []
     epoch = world.image.brokers[1].broker_epoch + epoch_off
     world.controller.run(lambda image: allocate_block(image, broker_id, epoch), answers.append)
-    (refusal,) = answers
-    assert isinstance(refusal, Refusal)
-    assert refusal.error == ErrorCode.STALE_BROKER_EPOCH
+    (api_error,) = answers
+    assert isinstance(api_error, ApiError)
+    assert api_error.error == ErrorCode.STALE_BROKER_EPOCH
     assert world.image.next_producer_id == 0
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.controller.operations.brokers import register, unregister
@@ -357,7 +356,7 @@ def registration(**other: Any) -> BrokerRegistrationRequest:
 )
 def test_registrations_that_are_refused(other: dict[str, Any], error: str, message: str) -> None:
     decision = register(cluster(), SETTINGS, registration(**other), "c", is_alive=False)
-    assert isinstance(decision.response, Refusal)
+    assert isinstance(decision.response, ApiError)
     assert (decision.response.error.name, decision.response.message) == (error, message)
     assert decision.records == []
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.metadata.errors import Refusal
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
 from barnabas.controller.operations.placement import place
 from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
@@ -43,7 +43,7 @@ def test_whatever_the_cluster_looks_like(
     made = image(racks, fenced)
     alive = [broker for broker in racks if broker not in fenced]
     if not alive or factor > len(racks):
-        with pytest.raises(Refusal):
+        with pytest.raises(ApiError):
             place(made, count, factor, random.Random(seed).randrange)
         return
     placed = place(made, count, factor, random.Random(seed).randrange)
@@ -84,5 +84,5 @@ def test_a_broker_that_leaves_or_takes_nothing_new_is_passed_over() -> None:
     ):
         made.replay(change, MetadataDelta())
     assert place(made, 2, 1, lambda _: 0) == [[3], [3]]
-    with pytest.raises(Refusal, match="only 1 broker"):
+    with pytest.raises(ApiError, match="only 1 broker"):
         place(made, 1, 2, lambda _: 0)
