@@ -24,9 +24,9 @@ from barnabas.testing.external.node_process import (
 )
 from barnabas.testing.external.process_guard import ProcessGuard
 from barnabas.testing.external.remote_kafka import RemoteKafka
+from barnabas.testing.pending import Finished
 from barnabas.testing.ports import free_port
 from barnabas.testing.steering.nodes import node_of
-from barnabas.testing.steering.steering import Finished
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

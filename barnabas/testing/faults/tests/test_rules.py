@@ -119,7 +119,7 @@ def test_rules_in_a_row_are_a_script(faults: Faults, client: RawClient) -> None:
 
 def test_probability_follows_the_seed() -> None:
     def hits(seed: int) -> list[bool]:
-        faults = Faults(seed)
+        faults = Faults(seed=seed)
         rule = faults.on("Fetch", probability=0.5).close()
         return [rule.counts(faults._random.random) for _ in range(40)]
 
@@ -130,7 +130,7 @@ def test_probability_follows_the_seed() -> None:
 def test_other_clients_and_nodes_are_left_alone(
     faults: Faults, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "node_ids", lambda: [1, 2])
+    monkeypatch.setattr(faults, "_node_ids", lambda: [1, 2])
     faults.on("*", client_id="somebody").close()
     faults.on("*", node=2).close()
     assert client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")).error_code == NOT_COORDINATOR
