@@ -24,6 +24,8 @@ from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.record_batch import iterate_records
 
+pytestmark = pytest.mark.sockets
+
 FETCH, METADATA, HEARTBEAT = 1, 3, 12
 
 

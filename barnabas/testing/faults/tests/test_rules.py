@@ -24,6 +24,8 @@ from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochR
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
 
+pytestmark = pytest.mark.sockets
+
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 3, 12, 18, 19
 OFFSET_FOR_LEADER_EPOCH = 23
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR  # what the broker says as long as there is no group
