@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.dispatch import Answer
     from barnabas.testing.faults.call import Call
     from barnabas.testing.faults.releases import ServedVersions
-    from barnabas.testing.faults.rules import Rule
+    from barnabas.testing.faults.rules import Held, Rule
 
 
 class Link:
@@ -66,16 +66,6 @@ class Link:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
-
-
-class Held:
-    """A request that waits, or its answer."""
-
-    __slots__ = ("call", "resume")
-
-    def __init__(self, call: Call, resume: Callable[[], object]) -> None:
-        self.call = call
-        self.resume = resume
 
 
 class Faults:
@@ -278,6 +268,8 @@ class Faults:
 
     def hold(self, rule: Rule, resume: Callable[[], object], call: Call) -> None:
         """Call back when the rule's requests are released, unless the client has gone."""
+        from barnabas.testing.faults.rules import Held  # there is a rule, so this has been loaded
+
         waiting = self._held.setdefault(rule, deque())
         for gone in [each for each in waiting if each.call.closed]:
             waiting.remove(gone)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
-from barnabas.testing.control.control import Control
+from barnabas.testing.control import Control
 from barnabas.testing.control.http import READING_MAX
 from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
