@@ -26,7 +26,6 @@ import msgspec
 from barnabas.broker.cluster.topic_creation import have_topic_created
 from barnabas.controller.operations.internal_topics import auto_created_topic
 from barnabas.nats.client.headers import MalformedHeaders, parse_headers
-from barnabas.nats.cluster.foreign import ForeignProducer
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder
 from barnabas.nats.records.partitioners import positive_murmur2
 from barnabas.nats.records.parts import (
@@ -37,6 +36,7 @@ from barnabas.nats.records.parts import (
     SUBJECT_HEADER,
     TIMESTAMP_HEADER,
 )
+from barnabas.nats.remote_producer import RemoteProducer
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import decode_records
@@ -187,7 +187,7 @@ class DeadLetterTopic:
     def __init__(self, services: Services, topic: str = "") -> None:
         self.topic = topic
         self._services = services
-        self._producer: ForeignProducer | None = None
+        self._producer: RemoteProducer | None = None
         self._waiting: list[_Letter] | None = None  # while the topic is being created
         self._is_closed = False
 
@@ -209,7 +209,7 @@ class DeadLetterTopic:
             self._create(letter)
             return
         if self._producer is None:
-            self._producer = ForeignProducer(self._services)
+            self._producer = RemoteProducer(self._services)
         partition = positive_murmur2(letter.record.key or b"") % len(topic.partitions)
         batch = build_batch([letter.record])
         self._producer.produce(topic.name, partition, batch, lambda error: self._sent(letter, error))

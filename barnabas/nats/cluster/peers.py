@@ -25,16 +25,16 @@ Answered: TypeAlias = Callable[[Any, ErrorCode], object]  # a response, or None 
 class PeerTerms(msgspec.Struct, frozen=True):
     """What is asked of peers, and what becomes of requests without an answer.
 
-    A request that could not be sent within `patience_s` ends with `late`; with `is_strict` also one that was sent. A
-    connection that says nothing for `timeout_s` is given up; what was asked on it ends with `lost`.
+    A request that could not be sent within `request_timeout_s` ends with `timeout_error`; with `gives_up_sent` also one that
+    was sent. A connection that is silent for `connection_timeout_s` is closed; its requests end with `disconnect_error`.
     """
 
     purpose: str  # in the client id, for the other broker's log
-    patience_s: float
-    timeout_s: float
-    late: ErrorCode
-    lost: ErrorCode
-    is_strict: bool
+    request_timeout_s: float
+    connection_timeout_s: float
+    timeout_error: ErrorCode
+    disconnect_error: ErrorCode
+    gives_up_sent: bool
 
 
 class Peers:
@@ -89,7 +89,7 @@ class _Link:
             self._lost,
             authentication=services.inter_broker_authentication,
             broker_id=node_id,
-            timeout_s=terms.timeout_s,
+            timeout_s=terms.connection_timeout_s,
         )
 
     def ask(self, api_key: int, version: int, request: msgspec.Struct, answered: Answered) -> None:
@@ -98,8 +98,8 @@ class _Link:
         self._waiting[number] = api_key, version, request, answered
         self._stay()
         is_connected = self._client.is_connected
-        if self._terms.is_strict or not is_connected:
-            self._runtime.call_later(self._terms.patience_s, partial(self._too_late, number))
+        if self._terms.gives_up_sent or not is_connected:
+            self._runtime.call_later(self._terms.request_timeout_s, partial(self._too_late, number))
         if is_connected:
             self._send(number)
         else:
@@ -126,12 +126,12 @@ class _Link:
         )
 
     def _too_late(self, number: int) -> None:
-        if self._terms.is_strict or not self._client.is_connected:
-            self._end(number, None, self._terms.late)
+        if self._terms.gives_up_sent or not self._client.is_connected:
+            self._end(number, None, self._terms.timeout_error)
 
     def _lost(self, _why: str) -> None:
         for number in tuple(self._waiting):
-            self._end(number, None, self._terms.lost)
+            self._end(number, None, self._terms.disconnect_error)
 
     def _end(self, number: int, response: Any, error: ErrorCode) -> None:
         waiting = self._waiting.pop(number, None)

@@ -40,11 +40,11 @@ TIMEOUT_S: Final = 10.0
 WITHOUT_MEMBERSHIP: Final = -1
 _TERMS: Final = PeerTerms(
     purpose="nats-positions",
-    patience_s=TIMEOUT_S,
-    timeout_s=TIMEOUT_S,
-    late=ErrorCode.REQUEST_TIMED_OUT,
-    lost=ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    is_strict=True,
+    request_timeout_s=TIMEOUT_S,
+    connection_timeout_s=TIMEOUT_S,
+    timeout_error=ErrorCode.REQUEST_TIMED_OUT,
+    disconnect_error=ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    gives_up_sent=True,
 )
 
 

@@ -21,9 +21,9 @@ from barnabas.nats.core.presence import Presence
 from barnabas.nats.core.subscribed import Subscribed
 from barnabas.nats.core.subscribing import changed_subscriptions
 from barnabas.nats.dead_letters import DeadLetters
-from barnabas.nats.groups.lanes import GroupLanes
 from barnabas.nats.ingest.budget import Budget
 from barnabas.nats.ingest.ingest import Ingest
+from barnabas.nats.ingest.queue_group import GroupLanes
 from barnabas.nats.templates.ingest import TemplateIngest
 
 if TYPE_CHECKING:

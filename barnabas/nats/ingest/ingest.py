@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from barnabas.nats.client.headers import Pairs
     from barnabas.nats.core.shadow import Asked
     from barnabas.nats.dead_letters import Answer, DeadLetters
-    from barnabas.nats.groups.lanes import GroupLanes
     from barnabas.nats.ingest.acks import AckSender
     from barnabas.nats.ingest.budget import Budget
     from barnabas.nats.ingest.lane import OnRefused
+    from barnabas.nats.ingest.queue_group import GroupLanes
     from barnabas.nats.records.routes import Take, Wanted
     from barnabas.runtime.interface import Runtime
 

@@ -1,7 +1,7 @@
 """At least once: a durable consumer, whose messages are acknowledged when their records are committed.
 
 One broker owns the durable, the one that leads the topic's partition 0; what belongs to partitions led elsewhere it
-produces to their leaders (cluster/foreign.py). A message is acknowledged after the high watermark has passed its record and
+produces to their leaders (remote_producer.py). A message is acknowledged after the high watermark has passed its record and
 min.insync.replicas are met; until then the server is told now and then that it is in progress.
 
 JetStream delivers again out of order, so when something fails nothing behind it is taken: fetching stops, what the server
@@ -30,21 +30,21 @@ from barnabas.nats.jetstream.carrier import (
 )
 from barnabas.nats.jetstream.deliveries import Delivered, Deliveries
 from barnabas.nats.jetstream.durable import ACK_WAIT_S, SETTLES_S, open_durable, wait_for_others
-from barnabas.nats.jetstream.elsewhere import Elsewhere
 from barnabas.nats.jetstream.intake import RECORD_OVERHEAD_BYTES, Intake, batch_bytes_max
 from barnabas.nats.jetstream.pull import PullLimits
 from barnabas.nats.jetstream.refusals import Refusals
 from barnabas.nats.jetstream.run import Run
 from barnabas.nats.jetstream.setback import Setback
 from barnabas.nats.records.partitioners import BadPartition
+from barnabas.nats.remote_producer import RemoteBatches
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.server_info import ServerInfo
-    from barnabas.nats.cluster.foreign import ForeignProducer
     from barnabas.nats.dead_letters import DeadLetterTopic
+    from barnabas.nats.remote_producer import RemoteProducer
     from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
@@ -81,7 +81,7 @@ class AtLeastOnce(StreamCarrier):
         *,
         partition_count: Callable[[], int],
         cluster_id: str,
-        producer: ForeignProducer,  # closed with it
+        producer: RemoteProducer,  # closed with it
         dead_letters: DeadLetterTopic | None = None,
         ack_wait_s: float = ACK_WAIT_S,
     ) -> None:
@@ -103,7 +103,7 @@ class AtLeastOnce(StreamCarrier):
         self._progress_timer: Timer | None = None
         self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
         self._careful = 0  # so many messages are appended one by one
-        self._elsewhere = Elsewhere(producer, binding.topic, self._produced)
+        self._remote: RemoteBatches[Delivered] = RemoteBatches(producer, binding.topic, self._produced)
         self._tail_max = 0
         # what came since the last `on_read`
         self._gathered: dict[int, list[Delivered]] = {}  # by partition
@@ -184,7 +184,7 @@ class AtLeastOnce(StreamCarrier):
     def _stopped(self) -> None:
         self._deliveries.hand_back()
         self._deliveries.stop()
-        self._elsewhere.close()
+        self._remote.close()
         if self._dead_letters is not None:
             self._dead_letters.close()
         if self._progress_timer is not None:
@@ -281,8 +281,8 @@ class AtLeastOnce(StreamCarrier):
             self._refusals.refuse(letter, delivered)
             return
         lane = self._intake.lanes.get(partition)
-        if lane is None or self._elsewhere.has_under_way(partition):  # to the leader before
-            self._elsewhere.take(partition, tail, timestamp_ms, delivered)
+        if lane is None or self._remote.has_in_flight(partition):  # to the leader before
+            self._remote.add(partition, tail, timestamp_ms, delivered)
         else:
             lane.builder.add_at(tail, timestamp_ms)
             self._gathered.setdefault(partition, []).append(delivered)
@@ -311,13 +311,13 @@ class AtLeastOnce(StreamCarrier):
         if self._needless:
             needless, self._needless = self._needless, []
             self._deliveries.settled(needless)
-        self._elsewhere.send(self._tail_max + RECORD_OVERHEAD_BYTES)
+        self._remote.send(self._tail_max + RECORD_OVERHEAD_BYTES)
         self._intake.close_batches(size, self._appended)
         self._gathered.clear()
 
     def _refill(self) -> None:
         if self._run is not None:
-            self._run.puller.refill(self._intake.room - self._elsewhere.bytes)
+            self._run.puller.refill(self._intake.room - self._remote.bytes_in_flight)
 
     def _pull_failed(self, why: str) -> None:
         self._runtime.call_soon(lambda: self.restart(why))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from barnabas.nats.cluster.foreign import ForeignProducer
 from barnabas.nats.dead_letters import DeadLetterTopic
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.nats.jetstream.checkpoint import Checkpoints
 from barnabas.nats.jetstream.exact import ExactlyOnce
+from barnabas.nats.remote_producer import RemoteProducer
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
@@ -51,7 +51,7 @@ def make_stream_carrier(
             binding,
             partition_count=lambda: max(1, partitions_of(topic)),
             cluster_id=services.cluster_id,
-            producer=ForeignProducer(services),
+            producer=RemoteProducer(services),
             dead_letters=dead_letters,
         )
     return ExactlyOnce(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.cluster.foreign import ForeignProducer
 from barnabas.nats.dead_letters import (
     LETTER_BYTES,
     DeadLetters,
@@ -23,6 +22,7 @@ from barnabas.nats.ingest.budget import Budget
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import compile_key
 from barnabas.nats.records.partitioners import compile_partitioner
+from barnabas.nats.remote_producer import RemoteProducer
 from barnabas.nats.tests.header_blocks import format_headers
 from barnabas.wire.errors import ErrorCode
 
@@ -94,14 +94,14 @@ def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_
     budget = Budget((count - 1) * LETTER_BYTES, fullness.append)
     letters = DeadLetters(replicas[1].node.services, BINDING, stats, budget)
     sent = 0
-    send = ForeignProducer.produce
+    send = RemoteProducer.produce
 
-    def counted(self: ForeignProducer, *arguments: Any) -> None:
+    def counted(self: RemoteProducer, *arguments: Any) -> None:
         nonlocal sent
         sent += 1
         send(self, *arguments)
 
-    monkeypatch.setattr(ForeignProducer, "produce", counted)
+    monkeypatch.setattr(RemoteProducer, "produce", counted)
     answers: list[ErrorCode] = []
     for _ in range(count):
         letters.put_message(

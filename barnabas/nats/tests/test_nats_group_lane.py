@@ -14,9 +14,9 @@ from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
 from barnabas.broker.tests.replicas import TOPIC_ID, Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.cluster.foreign import NOWHERE, Placed
-from barnabas.nats.groups.lanes import GroupLanes
 from barnabas.nats.ingest.lane import OnRefused
+from barnabas.nats.ingest.queue_group import GroupLanes
+from barnabas.nats.remote_producer import NO_OFFSET, Produced
 from barnabas.nats.tests.ingests import make_ingest
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
@@ -69,12 +69,12 @@ class Member:
             self._take(b"a.b", f"r.{value}".encode(), headers, value.encode())
         self.ingest.close()
 
-    def _lose(self, topic: str, partition: int, records: Any, done: Placed) -> None:
+    def _lose(self, topic: str, partition: int, records: Any, done: Produced) -> None:
         if not self.loses:
             self._send(topic, partition, records, done)
             return
         self.loses -= 1
-        self._send(topic, partition, records, lambda *_: done(ErrorCode.NETWORK_EXCEPTION, NOWHERE))
+        self._send(topic, partition, records, lambda *_: done(ErrorCode.NETWORK_EXCEPTION, NO_OFFSET))
 
     def _answered(self, data: bytes, _count: int) -> None:
         lines = data.decode().split("\r\n")

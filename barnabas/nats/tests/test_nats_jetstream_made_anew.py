@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from barnabas.nats.cluster.foreign import ForeignProducer
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
+from barnabas.nats.remote_producer import RemoteProducer
 from barnabas.nats.tests.stream_world import StreamWorld, binding
 from compat_tests.harness.nats_server import NatsServer
 
@@ -32,7 +32,7 @@ def often(world: StreamWorld) -> AtLeastOnce:
         binding(nats_delivery="at-least-once"),
         partition_count=lambda: world.world.count,
         cluster_id="cluster",
-        producer=ForeignProducer(cast(Any, None)),
+        producer=RemoteProducer(cast(Any, None)),
         ack_wait_s=1,
     )
     carrier.start(world.leading)

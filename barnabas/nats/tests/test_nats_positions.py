@@ -136,7 +136,7 @@ def test_the_coordinator_may_be_another_broker(
     other = make_asker("other")
     topic_id = other.create("orders", 1)
     assert other.fetch("g", topic_id, 0) == (ErrorCode.NONE, {})  # which creates __consumer_offsets
-    terms = replace(positions_module._TERMS, patience_s=3.0, timeout_s=3.0)
+    terms = replace(positions_module._TERMS, request_timeout_s=3.0, connection_timeout_s=3.0)
     monkeypatch.setattr(positions_module, "_TERMS", terms)
     asker = make_asker("this")
     _believe(asker, other.node.port)
