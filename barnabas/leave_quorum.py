@@ -14,6 +14,7 @@ from barnabas.controller.kraft_files.directory import JOURNAL, KRAFT_LOG
 from barnabas.controller.link.quorum_state import QUORUM_STATE
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
+from barnabas.extensions import EXTENSIONS
 from barnabas.storage.disk.disk import RealDisk
 from barnabas.storage.errors import LogDirectoryError
 from barnabas.storage.manager.directory import LogDirectory
@@ -24,7 +25,7 @@ def leave(file: str | None, settings: Iterable[str], *, show: bool = False) -> i
     nothing is done."""
     disk = RealDisk()
     try:
-        config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings)
+        config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings, EXTENSIONS)
         directory = metadata_directory(config)
         if not disk.exists(directory):
             raise MetadataError(f"{directory} (metadata.log.dir, or the first of log.dirs) is not there")

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.listeners import format_address
 from barnabas.controller.config.validators import ConfigError
+from barnabas.extensions import EXTENSIONS
 
 if TYPE_CHECKING:
     from barnabas.broker.node import Node
@@ -53,7 +54,7 @@ def serve(file: str | None, settings: Iterable[str]) -> int:
 
 def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
     try:
-        config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings)
+        config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings, EXTENSIONS)
     except ConfigError as error:
         raise CannotStart(str(error)) from error
     except OSError as error:
@@ -73,7 +74,7 @@ def _run(config: BrokerConfig) -> int:
     loop = os.environ.get("BARNABAS_LOOP") or config.barnabas_event_loop
     runtime = AsyncioRuntime(prefer_uvloop=loop != "asyncio")
     try:
-        node = Node(config, runtime)
+        node = Node(config, runtime, extensions=EXTENSIONS)
         failures: list[str] = []
 
         def fatal(reason: str) -> None:

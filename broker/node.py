@@ -9,7 +9,7 @@ connections, no more requests, then the logs are closed and marked clean.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, ask_contro
 from barnabas.broker.cluster.topic_creation import have_topic_created
 from barnabas.broker.config.listeners import format_address
 from barnabas.broker.coordinator.log import CoordinatorLog
+from barnabas.broker.extension import ExtensionHost, Extensions
 from barnabas.broker.fetch.purgatory import FetchPurgatory
 from barnabas.broker.fetch.sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
@@ -45,25 +46,19 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.quorum_member import ClusterMember
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import ListenerConfig
+    from barnabas.broker.extension import Extension
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
     from barnabas.broker.metrics.http import MetricsListener
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
-    from barnabas.nats.bridge import NatsBridge
     from barnabas.runtime.interface import Runtime, Server
 
 log = logging.getLogger("barnabas.node")
 
 QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
 LEAVE_S = 30.0  # the others may take so long to take over what this broker leads
-TOPIC_RESOURCE = 2  # ConfigResource.Type of a topic
-NATS_BINDINGS = (
-    "nats.subjects",
-    "nats.bucket",
-    "nats.publish.subject",
-)  # what makes a binding (barnabas/nats/binding)
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
 
 
@@ -71,7 +66,13 @@ class Node:
     """One node: a broker, a controller, or both. `start` raises OSError, ConfigError, LogDirectoryError or
     MetadataError when it can't; nothing listens then."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        disk: Disk | None = None,
+        extensions: Sequence[Extension] = (),
+    ) -> None:
         self._disk = disk if disk is not None else RealDisk()
         self._config = config
         self._runtime = runtime
@@ -102,7 +103,7 @@ class Node:
         self._member: ClusterMember | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._fetchers: ReplicaFetcherManager | None = None
-        self._bridge: NatsBridge | None = None  # where nats.* is configured
+        self._extensions = Extensions(extensions)
         self._metrics: MetricsListener | None = None
         self._lag: EventLoopLag | None = None  # where metrics are served
         self._is_ready = False
@@ -284,6 +285,7 @@ class Node:
         self.services.inter_broker_authentication = self._make_authentication(controller)
         replication = partitions.replication
         replication.image = lambda: controller.image
+        replication.may_take_over = self._extensions.may_take_over
         replication.changes.send = self.services.to_controller.send
         replication.changes.broker_epoch = lambda: self._log_manager.broker_epoch
         if config.is_broker and (config.controller_listeners or not config.quorum.is_alone):
@@ -360,30 +362,12 @@ class Node:
         self.services.groups.start()
         if self._config.log_cleaner_enable:
             self._cleaner.start()
-        if any(name.startswith("nats.") for name in self._config.given):
-            from barnabas.broker.config.nats_config import nats_connections
-            from barnabas.nats.bridge import NatsBridge
-            from barnabas.nats.core.attendance import FILE_NAME, Attendance
-
-            path = f"{metadata_directory(self._config)}/{FILE_NAME}"
-            attendance = Attendance(self._disk, path, self._runtime)
-            self._bridge = NatsBridge(self.services, nats_connections(self._config.given), attendance)
-            self._bridge.start()
-        elif bound := bound_topics(controller.image):
-            log.warning(
-                "%d topic%s bound to NATS, and this broker has no nats.servers: nothing comes or goes there (%s). Start it "
-                "with --set nats.servers=nats://HOST:4222",
-                len(bound),
-                " is" if len(bound) == 1 else "s are",
-                ", ".join(bound[:10]) + (", ..." if len(bound) > 10 else ""),
-            )
+        directory = metadata_directory(self._config)
+        self._extensions.start(ExtensionHost(self.services, self._disk, directory))
 
     def _when_settled(self, answer: Callable[[], object]) -> None:
-        """Call back when partitions, and subscriptions, are as the metadata has them."""
-        bridge = self._bridge
-        self.services.partitions.when_settled(
-            answer if bridge is None else lambda: bridge.when_settled(answer)
-        )
+        """Call back when partitions, and what extensions make of them, are as the metadata has them."""
+        self.services.partitions.when_settled(lambda: self._extensions.when_settled(answer))
 
     def _metadata_failed(self, error: OSError) -> None:
         """As Kafka, a broker does not live on without its metadata; for room it waits."""
@@ -428,10 +412,7 @@ class Node:
             else:
                 self._lifecycle.leave(left, LEAVE_S)
 
-        if self._bridge is None:
-            leave()
-        else:
-            self._bridge.leave(leave)
+        self._extensions.leave(leave)
 
     def stop(self) -> None:
         """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""
@@ -447,8 +428,7 @@ class Node:
             self._partitions is not None
         ):  # what has been put together: not where the metadata could not be read
             self._connections.close_all()
-            if self._bridge is not None:
-                self._bridge.stop()
+            self._extensions.stop()
             if self._has_loaded:
                 self.services.groups.stop()
         self._close_metadata()
@@ -486,11 +466,7 @@ class Node:
         if self._partitions is None:
             return None
         sources: list[Source] = [partial(node_metrics, self.services, self._lag)]
-        if self._bridge is not None:
-            from barnabas.nats.metrics import nats_metrics
-
-            sources.append(partial(nats_metrics, self._bridge))
-        return make_page(sources)
+        return make_page([*sources, *self._extensions.metrics()])
 
     def _close_metadata(self) -> None:
         """Nothing changes afterwards. Also after a start that has failed behind it: Kafka may start instead."""
@@ -537,15 +513,6 @@ class Node:
 
     def _topic_properties(self, image: MetadataImage, topic: str) -> Mapping[str, str]:
         return self._config.topic_properties(image.topic_configs(topic))
-
-
-def bound_topics(image: MetadataImage) -> list[str]:
-    """Topics with a binding to NATS, as far as can be told without knowing what one is."""
-    return sorted(
-        name
-        for (kind, name), configs in image.configs.items()
-        if kind == TOPIC_RESOURCE and any(configs.get(each) for each in NATS_BINDINGS)
-    )
 
 
 def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:

@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.metadata.image import TOPIC_RESOURCE
-from barnabas.nats.binding.reader import PREFIX
 from barnabas.nats.bound_topic import BoundTopic
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.carriers import make_carriers, make_core
 from barnabas.nats.cluster.positions import Positions
 from barnabas.nats.cluster.roles import roles_of
 from barnabas.nats.cluster.turns import turn_of
+from barnabas.nats.configs import PREFIX
 from barnabas.nats.connections import NatsConnections
 from barnabas.nats.core.gaps import GapLog
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
@@ -30,6 +30,7 @@ from barnabas.nats.stored_bindings import StoredBindings
 from barnabas.nats.templates.ingest import TemplateIngest
 
 if TYPE_CHECKING:
+    from barnabas.broker.metrics.families import Family
     from barnabas.broker.partitions.isr_replica import RemoteReplica
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.services import Services
@@ -80,7 +81,6 @@ class NatsBridge:
         for connection in self.connections.names():
             self._answer_on(connection)
         self._refresh(names)
-        self._services.partitions.replication.may_take_over = self._may_take_over
         controller.add_listener(self._metadata_changed)
         self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
 
@@ -257,8 +257,8 @@ class NatsBridge:
             node_id in state.replicas for state in topic.partitions.values()
         )
 
-    def _may_take_over(self, partition: Partition, replica: RemoteReplica) -> bool:
-        """Replication.may_take_over: a bound partition's leader holds messages that are not in its log yet."""
+    def may_take_over(self, partition: Partition, replica: RemoteReplica) -> bool:
+        """A bound partition's leader holds messages that are not in its log yet."""
         topic = partition.topic
         bound = self.topics.get(topic)
         cores = [each.core for each in self.topics.values()] if bound is None else [bound.core]
@@ -270,8 +270,12 @@ class NatsBridge:
 
     # -- what is told
 
-    def now_ms(self) -> int:
-        return self._services.runtime.time_ms()
+    def metrics(self) -> Iterable[Family]:
+        from barnabas.nats.metrics import nats_metrics  # late: only where metrics are served
+
+        return nats_metrics(
+            list(self.overviews()), self.connections.clients(), self._services.runtime.time_ms()
+        )
 
     def overviews(self) -> list[Overview]:
         """The bindings of topics of which partitions are led here, and of those that can't be read."""

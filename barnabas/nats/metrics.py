@@ -10,7 +10,6 @@ from barnabas.nats.overview import STATES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from barnabas.nats.bridge import NatsBridge
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.overview import Overview, Way
 
@@ -40,10 +39,12 @@ _OF_BINDING: Final = (
 )
 
 
-def nats_metrics(bridge: NatsBridge) -> Iterable[Family]:
+def nats_metrics(
+    overviews: Sequence[Overview], clients: Iterable[tuple[str, str, NatsClient]], now_ms: int
+) -> Iterable[Family]:
     """Of bindings by topic, mode (`publish` is a topic's way out) and connection; of connections by name and way."""
-    yield from _bindings(list(bridge.overviews()), bridge.now_ms())
-    yield from _connections(bridge.connections.clients())
+    yield from _bindings(overviews, now_ms)
+    yield from _connections(clients)
 
 
 def _bindings(overviews: Sequence[Overview], now_ms: int) -> Iterable[Family]:

@@ -12,13 +12,9 @@ import time
 import urllib.request
 from pathlib import Path
 
-import pytest
-
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.ports import free_port
 from barnabas.wire.messages.metadata import MetadataRequest
-
-pytestmark = pytest.mark.sockets
 
 COMMAND = [sys.executable, "-m", "barnabas.cli", "testbroker"]
 # A parent that starts it, hands on its line, and waits for ever.

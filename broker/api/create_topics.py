@@ -18,7 +18,7 @@ from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices
 from barnabas.broker.services import HandlerContext
-from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, TOPIC_SYNONYMS
+from barnabas.controller.config.topic_configs import TOPIC_SYNONYMS
 from barnabas.controller.operations.topics import (
     PARTITIONS_PER_REQUEST_MAX,
     TOO_MANY_PARTITIONS,
@@ -141,7 +141,7 @@ def _configs(config: BrokerConfig, topic: CreatedTopic) -> list[CreatableTopicCo
             config_source=_TOPIC if name in topic.configs else _source(config, name),
             is_sensitive=key.sensitive,
         )
-        for name, key in sorted(TOPIC_CONFIGS.items())
+        for name, key in sorted(config.tables.topic.items())
         if not key.internal or name in topic.configs
     ]
 

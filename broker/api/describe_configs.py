@@ -22,6 +22,7 @@ from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext, Services
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
@@ -114,7 +115,8 @@ class _Described:
     def _trimmed(
         self, entries: list[DescribeConfigsResourceResult], resource: DescribeConfigsResource
     ) -> list[DescribeConfigsResourceResult]:
-        _trim(entries, resource, self._request, self._context.api_version)
+        tables = self._context.services.config.tables
+        _trim(entries, resource, self._request, self._context.api_version, tables)
         return entries
 
 
@@ -124,7 +126,7 @@ def _describe(services: Services, resource: DescribeConfigsResource) -> list[Des
     image, config = services.controller.image, services.config
     if kind == BROKER_RESOURCE:
         if not name:
-            return cluster_entries(image.configs.get((BROKER_RESOURCE, ""), {}))
+            return cluster_entries(config, image.configs.get((BROKER_RESOURCE, ""), {}))
         _check_broker(name, services.node_id, " or empty string,")
         return broker_entries(config)
     if kind == BROKER_LOGGER_RESOURCE:
@@ -141,7 +143,7 @@ def _describe(services: Services, resource: DescribeConfigsResource) -> list[Des
         return group_entries(config, image.configs.get((kind, name), {}))
     if kind == CLIENT_METRICS_RESOURCE:
         _check_named(name, "Client metrics subscription name")
-        return client_metrics_entries(image.configs.get((kind, name), {}))
+        return client_metrics_entries(config, image.configs.get((kind, name), {}))
     raise ApiError(ErrorCode.INVALID_REQUEST, _UNSUPPORTED)
 
 
@@ -177,6 +179,7 @@ def _trim(
     resource: DescribeConfigsResource,
     request: DescribeConfigsRequest,
     version: int,
+    tables: ConfigTables,
 ) -> None:
     """Leave what the request asks for; an empty list of keys asks for all, as null does."""
     wanted = set(resource.configuration_keys or ())
@@ -186,8 +189,6 @@ def _trim(
         for entry in entries:
             entry.synonyms = []
     if request.include_documentation and version >= 3:
-        # Late: few ask, and the texts are long.
-        from barnabas.controller.config.docs import documentation
-
         for entry in entries:
-            entry.documentation = documentation(resource.resource_type, entry.name) or entry.documentation
+            text = tables.documentation(resource.resource_type, entry.name)
+            entry.documentation = text or entry.documentation

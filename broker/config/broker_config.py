@@ -14,7 +14,7 @@ so hold the config and not a copy of its values.
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +27,10 @@ from barnabas.broker.config.listeners import (
 from barnabas.broker.config.quorum import VOTERS, QuorumConfig, check_own_address, quorum_config
 from barnabas.broker.config.sources import parse_properties, parse_settings, properties_from_environment
 from barnabas.broker.config.warnings import check_value, warnings_about
-from barnabas.controller.config.broker_configs import BROKER_CONFIGS
-from barnabas.controller.config.config_def import READ_ONLY, Value
-from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, topic_default
+from barnabas.controller.config.config_def import READ_ONLY, ConfigDef, Value
+from barnabas.controller.config.topic_configs import topic_default
 from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.extension import ConfigExtension, ConfigTables
 
 DEFAULT_LOG_DIR: Final = "barnabas-data"
 
@@ -192,21 +192,24 @@ class BrokerConfig(_Values):
     notes: list[tuple[str, str]]
     metrics_address: tuple[str, int] | None  # where they are served; None: nowhere
 
-    def __init__(self, given: Mapping[str, str]) -> None:
-        """`given` are the properties somebody set, by name, as text. ConfigError names the one that is wrong."""
+    def __init__(self, given: Mapping[str, str], extensions: Sequence[ConfigExtension] = ()) -> None:
+        """`given` are the properties that are set, by name, as text. ConfigError names the one that is wrong."""
         self.notes = []
+        self.tables = ConfigTables(extensions)
         self.given = dict(given)  # static values: file, variables, --set
         self.stored_cluster: Mapping[str, str] = {}  # dynamic values as the metadata holds them
         self.stored_node: Mapping[str, str] = {}
         self.dynamic_cluster: dict[str, str] = {}  # those of them that count
         self.dynamic_node: dict[str, str] = {}
         self._read_all()
-        self._check_nats()
+        for extension in extensions:
+            extension.check_broker(self.given)
         self._check_roles()
         self.notes.extend(
             ("warning", text)
             for text in warnings_about(
                 self.given,
+                self.tables.broker,
                 is_alone=self.quorum.is_alone,
                 has_controller_tls=self.controller_protocol == "SSL",
             )
@@ -221,27 +224,34 @@ class BrokerConfig(_Values):
     # -- where values come from
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str] | None = None) -> BrokerConfig:
+    def from_properties(
+        cls, properties: Mapping[str, str] | None = None, extensions: Sequence[ConfigExtension] = ()
+    ) -> BrokerConfig:
         """The configuration of a broker without a file, with `properties` set on top (tests, in-process use)."""
-        return cls({**SHIPPED, **(properties or {})})
+        return cls({**SHIPPED, **(properties or {})}, extensions)
 
     @classmethod
     def load(
-        cls, file: Path | None = None, environ: Mapping[str, str] | None = None, settings: Iterable[str] = ()
+        cls,
+        file: Path | None = None,
+        environ: Mapping[str, str] | None = None,
+        settings: Iterable[str] = (),
+        extensions: Sequence[ConfigExtension] = (),
     ) -> BrokerConfig:
         """Read the file (None: the shipped values), KAFKA_* of `environ` and `name=value` settings.
 
         ConfigError for a wrong value; OSError when the file can't be read.
         """
         base = SHIPPED if file is None else _read_file(file)
-        return cls({**base, **properties_from_environment(environ or {}), **parse_settings(settings)})
+        given = {**base, **properties_from_environment(environ or {}), **parse_settings(settings)}
+        return cls(given, extensions)
 
     def static_value(self, name: str) -> str | None:
         """The text of a property as the file, a variable or --set gave it, or its default; None for null."""
         given = self.given.get(name)
         if given is not None:
             return given
-        key = BROKER_CONFIGS[name]
+        key = self.tables.broker[name]
         return _ASSUMED.get(name) if key.required else key.default
 
     def value(self, name: str) -> str | None:
@@ -253,7 +263,8 @@ class BrokerConfig(_Values):
 
     def topic_defaults(self) -> dict[str, str]:
         """Every topic property's value where the topic does not set it; those without a value left out."""
-        found = {name: topic_default(name, self.value) for name in TOPIC_CONFIGS}
+        table = self.tables.topic
+        found = {name: topic_default(name, self.value, table) for name in table}
         return {name: text for name, text in found.items() if text is not None}
 
     def topic_properties(self, overrides: Mapping[str, str]) -> dict[str, str]:
@@ -269,13 +280,12 @@ class BrokerConfig(_Values):
         by the controller and must not stop the broker. Attributes change in place.
         """
         self.stored_cluster, self.stored_node = dict(cluster), dict(node)
-        new_cluster, new_node = _usable(cluster), _usable(node)
+        table = self.tables.broker
+        new_cluster, new_node = _usable(cluster, table), _usable(node, table)
         touched = {*self.dynamic_cluster, *self.dynamic_node, *new_cluster, *new_node}
         before = {name: self.value(name) for name in touched}
         self.dynamic_cluster, self.dynamic_node = new_cluster, new_node
-        changed = {
-            name for name, text in before.items() if name in BROKER_CONFIGS and self.value(name) != text
-        }
+        changed = {name for name, text in before.items() if name in table and self.value(name) != text}
         for name in changed:
             self._read(name)
         return changed
@@ -284,8 +294,8 @@ class BrokerConfig(_Values):
 
     def _read_all(self) -> None:
         for name in self.given:
-            if name in BROKER_CONFIGS:
-                check_value(name, self.given[name])
+            if name in self.tables.broker:
+                check_value(self.tables.broker[name], self.given[name])
         for name in PROPERTY_OF_ATTRIBUTE.values():
             self._read(name)
 
@@ -295,15 +305,7 @@ class BrokerConfig(_Values):
             setattr(self, attribute, self._parsed(name))
 
     def _parsed(self, name: str) -> Value:
-        return BROKER_CONFIGS[name].parse(self.value(name))
-
-    def _check_nats(self) -> None:
-        if any(name.startswith("nats.") for name in self.given):
-            from barnabas.broker.config.nats_config import (
-                nats_connections,  # only who connects to NATS needs it
-            )
-
-            nats_connections(self.given)
+        return self.tables.broker[name].parse(self.value(name))
 
     def _check_roles(self) -> None:
         if "broker.id" in self.given and "node.id" not in self.given:
@@ -406,10 +408,10 @@ class BrokerConfig(_Values):
         return text
 
 
-def _usable(properties: Mapping[str, str]) -> dict[str, str]:
+def _usable(properties: Mapping[str, str], table: ConfigDef) -> dict[str, str]:
     usable: dict[str, str] = {}
     for name, text in properties.items():
-        key = BROKER_CONFIGS.get(name)
+        key = table.get(name)
         if key is None or key.update_mode == READ_ONLY:
             continue
         try:

@@ -11,6 +11,7 @@ from typing import Final
 
 from barnabas.broker.config.quorum import BOOTSTRAP, VOTERS, read_addresses, read_voters
 from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config.config_def import ConfigDef, ConfigKey
 from barnabas.controller.config.validators import ConfigError
 
 # Properties of Kafka's own authorizer: it reads them itself, so they stand in no table of the broker's.
@@ -45,9 +46,13 @@ _REPLICATION: Final = {
 
 
 def warnings_about(
-    given: Mapping[str, str], *, is_alone: bool, has_controller_tls: bool = False
+    given: Mapping[str, str],
+    table: ConfigDef = BROKER_CONFIGS,
+    *,
+    is_alone: bool,
+    has_controller_tls: bool = False,
 ) -> Iterator[str]:
-    """The lines to warn with about the properties somebody set. Their values must have parsed already. `is_alone`: this
+    """The lines to warn with about the properties that are set. Their values must have parsed already. `is_alone`: this
     node is the only controller, so it may well be the only broker. `has_controller_tls`: ssl.* counts for its links."""
     if given.get("authorizer.class.name", "").strip():
         yield (
@@ -74,23 +79,24 @@ def warnings_about(
         what = "; ".join(f"with {name}={given[name].strip()} {_REPLICATION[name]}" for name in beyond)
         yield f"one node has one replica: {what}"
     for name in given:
-        if not _is_known(name):
-            yield f"unknown property {name} is ignored{_hint(name)}"
+        if not _is_known(name, table):
+            yield f"unknown property {name} is ignored{_hint(name, table)}"
 
 
-def check_names(names: Iterable[str]) -> None:
+def check_names(names: Iterable[str], table: ConfigDef) -> None:
     """ConfigError where there is no such property: for those that are written for this broker alone."""
     for name in names:
-        if not _is_known(name):
-            raise ConfigError(f"unknown property {name}{_hint(name)}")
+        if not _is_known(name, table):
+            raise ConfigError(f"unknown property {name}{_hint(name, table)}")
 
 
-def check_value(name: str, text: str) -> None:
-    """ConfigError when a property may not have this text, worded for somebody who sees a terminal."""
+def check_value(key: ConfigKey, text: str) -> None:
+    """ConfigError when a property may not have this text, worded for a terminal."""
+    name = key.name
     if name in _READ_HERE:
         _READ_HERE[name]([entry for entry in text.split(",") if entry.strip()])
     try:
-        BROKER_CONFIGS[name].parse(text)
+        key.parse(text)
     except ConfigError as error:
         if text.strip():
             raise
@@ -120,16 +126,12 @@ def _number(name: str, text: str) -> int:
     return value
 
 
-def _is_known(name: str) -> bool:
-    return (
-        name in BROKER_CONFIGS
-        or name in _OF_THE_AUTHORIZER
-        or name.startswith(("listener.name.", "zookeeper."))
-    )
+def _is_known(name: str, table: ConfigDef) -> bool:
+    return name in table or name in _OF_THE_AUTHORIZER or name.startswith(("listener.name.", "zookeeper."))
 
 
-def _hint(name: str) -> str:
+def _hint(name: str, table: ConfigDef) -> str:
     import difflib  # only a mistake needs it, and it takes milliseconds to import
 
-    close = difflib.get_close_matches(name, BROKER_CONFIGS, n=1, cutoff=0.8)
+    close = difflib.get_close_matches(name, table, n=1, cutoff=0.8)
     return f"; did you mean {close[0]}?" if close else ""

@@ -78,7 +78,7 @@ def test_a_broker_shows_static_and_dynamic_values(config: BrokerConfig) -> None:
 
 
 def test_secrets_and_unknown_names_come_without_value(config: BrokerConfig) -> None:
-    for entries in (broker_entries(config), cluster_entries(CLUSTER)):
+    for entries in (broker_entries(config), cluster_entries(config, CLUSTER)):
         for name in ("ssl.keystore.password", "nope"):
             value, _, synonyms = shown(entries, name)
             assert value is None
@@ -100,8 +100,8 @@ def test_groups_fall_back_to_the_brokers_values(config: BrokerConfig) -> None:
     )
 
 
-def test_client_metrics_show_what_is_set() -> None:
-    entries = client_metrics_entries({"interval.ms": "100000"})
+def test_client_metrics_show_what_is_set(config: BrokerConfig) -> None:
+    entries = client_metrics_entries(config, {"interval.ms": "100000"})
     assert shown(entries, "interval.ms") == ("100000", 7, [("interval.ms", "100000", 7)])
     assert shown(entries, "match") == ("", 5, [])
 

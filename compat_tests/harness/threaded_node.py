@@ -8,6 +8,7 @@ from pathlib import Path
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
+from barnabas.extensions import EXTENSIONS
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.disk.disk import Disk
 from barnabas.testing.external.raw_client import RawClient
@@ -26,7 +27,9 @@ class ThreadedNode:
     ) -> None:
         self.runtime = AsyncioRuntime(prefer_uvloop)
         fixed = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)}
-        self.node = Node(BrokerConfig.from_properties({**fixed, **properties}), self.runtime, disk)
+        self.node = Node(
+            BrokerConfig.from_properties({**fixed, **properties}, EXTENSIONS), self.runtime, disk, EXTENSIONS
+        )
         self.node.start()
         self._clients: list[RawClient] = []
         self._thread = threading.Thread(target=self.runtime.run)

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.extension import ConfigTables
+from barnabas.extensions import EXTENSIONS
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import (
     AlterConfigOpType,
@@ -83,7 +84,7 @@ def settings_of(words: list[str]) -> dict[str, str]:
     for option, setting in zip(words[2::2], words[3::2], strict=True):
         assert option == "--set"
         name, _, value = setting.partition("=")
-        BROKER_CONFIGS[name].parse(value)
+        ConfigTables(EXTENSIONS).broker[name].parse(value)
         settings[name] = value
     return settings
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from nats.aio.client import Client as NatsClient
 
-from barnabas.controller.config.broker_nats_configs import NATS_TABLE as BROKER_TABLE
-from barnabas.controller.config.topic_configs import NATS_TABLE as TOPIC_TABLE
+from barnabas.nats.configs import BROKER_TABLE, TOPIC_TABLE
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.java_tools import JavaTools

@@ -14,6 +14,7 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.services import Services
 from barnabas.controller.metadata.errors import MetadataError
+from barnabas.extensions import EXTENSIONS
 from barnabas.storage.errors import LogDirectoryError
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled
@@ -117,8 +118,8 @@ class SimulatedNode:
             self.start()
 
     def _run(self, process: NodeProcess) -> None:
-        config = BrokerConfig.from_properties(self.properties)
-        node = Node(config, process, self.disk)
+        config = BrokerConfig.from_properties(self.properties, EXTENSIONS)
+        node = Node(config, process, self.disk, EXTENSIONS)
         node.on_fatal = lambda why: self._fatal(process, why)
         node.on_ready = lambda: self._ready(process)
         process.node = node

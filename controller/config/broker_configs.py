@@ -2,14 +2,13 @@
 
 Every property that Kafka knows is here, also those that nothing reads yet, so that a server.properties
 made for Kafka is read without complaint and DescribeConfigs shows what Kafka shows. TLS, SASL and
-delegation tokens stand in broker_security_configs.py, NATS in broker_nats_configs.py.
+delegation tokens are in broker_security_configs.py, those of extensions with the extension.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from barnabas.controller.config.broker_nats_configs import NATS_TABLE, named_connection_key
 from barnabas.controller.config.broker_security_configs import SECURITY_TABLE
 from barnabas.controller.config.config_def import ConfigDef
 
@@ -312,7 +311,8 @@ add.partitions.to.txn.retry.backoff.max.ms int 100 [0,...] high
 add.partitions.to.txn.retry.backoff.ms int 20 [1,...] high
 """
 
-BROKER_CONFIGS: Final = ConfigDef(
-    BROKER_TABLE, SECURITY_TABLE, OWN_TABLE, NATS_TABLE, family=named_connection_key
-)
+BROKER_CONFIGS: Final = ConfigDef(BROKER_TABLE, SECURITY_TABLE, OWN_TABLE)
 DYNAMIC_ONLY_CONFIGS: Final = ConfigDef(DYNAMIC_ONLY_TABLE)
+UPDATABLE_CONFIGS: Final = BROKER_CONFIGS.extended(
+    [DYNAMIC_ONLY_CONFIGS]
+)  # what AlterConfigs of a broker may name

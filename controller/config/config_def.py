@@ -17,7 +17,7 @@ raises `ConfigError` with the message that Kafka gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -114,14 +114,24 @@ class ConfigDef(Mapping[str, ConfigKey]):
     `family` knows the properties whose names are open-ended: they are found by name, and not listed.
     """
 
-    def __init__(self, *tables: str, family: Callable[[str], ConfigKey | None] | None = None) -> None:
+    def __init__(self, *tables: str) -> None:
         self._keys: dict[str, ConfigKey] = {}
-        self._family = family
+        self._family: Callable[[str], ConfigKey | None] | None = None
         for table in tables:
             for line in table.splitlines():
                 if line and not line.startswith("#"):
                     key = _parse_line(line)
                     self._keys[key.name] = key
+
+    def extended(
+        self, others: Iterable[ConfigDef], family: Callable[[str], ConfigKey | None] | None = None
+    ) -> ConfigDef:
+        """These properties, then those of `others`."""
+        made = ConfigDef()
+        for each in (self, *others):
+            made._keys.update(each._keys)
+        made._family = family
+        return made
 
     def __getitem__(self, name: str) -> ConfigKey:
         key = self._keys.get(name)

@@ -43,31 +43,6 @@ segment.jitter.ms|At most this much is taken off segment.ms at random, so that s
 segment.ms|The age in ms at which a segment is closed and a new one begun.
 unclean.leader.election.enable|Whether a replica that is not in sync may lead when no other can, at the price of lost records.
 barnabas.validate.records|Whether each record inside a batch is checked when it is produced; otherwise batches pass unopened.
-nats.subjects|Subjects of NATS whose messages become records of this topic, with the wildcards * and >. Empty binds none.
-nats.exclude|Subjects that are left out of nats.subjects, with wildcards, too.
-nats.mode|Where the messages come from: subscriptions (core), a stream's durable consumer (jetstream) or a key-value bucket (kv).
-nats.connection|Which of the brokers' connections it is: NAME of their nats.connection.NAME.servers; empty is that of nats.servers.
-nats.paused|Whether the binding rests: nothing is taken and nothing published until it is false again.
-nats.key|What a record's key is made of: subject, token:N, tokens:N,N, header:NAME, regex:PATTERN, reply, json:$.path or none.
-nats.partitioner|What the partition follows: the key as Java producers do (murmur2), as the server's partition() does (fnv1a), or a number in the subject (token:N). A header Kafka-Partition wins.
-nats.acks|In mode core: who is told that a message is stored: nobody (off), messages with a header Kafka-Ack (header), or all that can be replied to (reply).
-nats.dedup.window.ms|In mode core: how long a message with the same Nats-Msg-Id counts as the same message, in ms; 0 is never.
-nats.queue.group|The queue group the brokers join, to share subjects with other subscribers. Order across members is lost.
-nats.topic.template|Names of topics made of the subject, as {1}.{2} or {subject}; they are created when their first message comes.
-nats.topic.max|How many topics nats.topic.template may create.
-nats.template.of|The bound topic whose nats.topic.template this topic is of, and whose messages it takes. Set where the template creates a topic.
-nats.dead.letter.topic|The topic for messages that can't go where they should; without one they are counted and dropped.
-nats.buffer.bytes|How many bytes of messages wait in a broker before it stops reading from the server.
-nats.stream|The stream to read in mode jetstream, all of it where nats.subjects is empty; empty asks the server which one has the subjects.
-nats.delivery|Mode jetstream: each message once, by its sequence number in the log (exactly-once), or at least once.
-nats.durable|The name of the durable consumer with nats.delivery=at-least-once; empty makes one of the cluster's and the topic's names.
-nats.start|Where a new consumer begins in mode jetstream: all, new, seq:N or time:T (RFC 3339).
-nats.max.deliver|With nats.delivery=at-least-once: how often a message is tried before it is a dead letter; -1 is without end.
-nats.bucket|The key-value bucket in mode kv.
-nats.direction|Mode kv: from the bucket to the topic (in), from the topic to the bucket (out), or both.
-nats.publish.subject|Where this topic's records are published, made of {key}, {topic}, {partition}, {header:NAME} and text. Empty publishes none.
-nats.publish.jetstream|Whether a stream's acknowledgement of each published record is awaited before the position moves on.
-nats.publish.group|The consumer group whose offsets are the position of publishing; empty makes one of the topic's name.
 """
 
 _BROKER_DOCS: Final = """
@@ -101,19 +76,6 @@ log.roll.hours|The age in hours at which a segment is closed, where log.roll.ms 
 log.roll.jitter.hours|At most this much is taken off log.roll.hours at random.
 max.connections|The most connections the broker keeps open.
 max.connections.per.ip|The most connections from one address.
-nats.servers|Servers of NATS, nats://host:port or tls://host:port, user:password@ before the host if need be. Empty connects to none.
-nats.user|The user to log in to NATS as.
-nats.password|The password of nats.user.
-nats.token|The token to log in to NATS with.
-nats.nkey.seed.file|A file with the NKEY seed to log in to NATS with.
-nats.credentials.file|A .creds file (a user's JWT and seed) to log in to NATS with.
-nats.tls.ca.file|Certificates, in PEM, of who may have signed the server's; without one the system's.
-nats.tls.certificate.file|This broker's own certificate, in PEM, where the server asks for one.
-nats.tls.key.file|The key of nats.tls.certificate.file.
-nats.tls.handshake.first|Whether TLS begins at once, as with handshake_first in the server's configuration.
-nats.jetstream.domain|The JetStream domain to use; empty is that of the server.
-nats.connect.timeout.ms|How long connecting to one server may take, in ms.
-nats.ping.interval.ms|How often the server is asked whether it is there, in ms.
 node.id|The node's id, unique in the cluster.
 num.partitions|Partitions of topics created without a number.
 offset.metadata.max.bytes|The longest text a committed offset may carry.
@@ -158,9 +120,6 @@ _BY_RESOURCE: Final = {2: _TOPIC_DOCS, 4: _BROKER_DOCS, 16: _CLIENT_METRICS_DOCS
 
 def documentation(resource_type: int, name: str) -> str | None:
     """The text for a property of a resource type (ConfigResource.Type); None when there is none."""
-    if resource_type == 4 and name.startswith("nats.connection."):
-        # A named connection's property means what the one without a name means.
-        name = f"nats.{name.split('.', 3)[-1]}"
     return _texts(resource_type).get(name)
 
 

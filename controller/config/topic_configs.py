@@ -50,36 +50,7 @@ internal.segment.bytes int - * medium internal
 barnabas.validate.records boolean false * medium
 """
 
-# What binds a topic to subjects of NATS. The words of strings without a check here are read in barnabas/nats/binding/.
-NATS_TABLE: Final = """
-nats.subjects list "" list medium
-nats.exclude list "" list medium
-nats.mode string core in:core,jetstream,kv medium
-nats.connection string "" * medium
-nats.paused boolean false * medium
-nats.key string subject nonempty medium
-nats.partitioner string murmur2 nonempty medium
-nats.acks string header in:off,header,reply medium
-nats.dedup.window.ms long 120000 [0,...,604800000] medium
-nats.queue.group string "" * medium
-nats.topic.template string "" * medium
-nats.topic.max int 100 [1,...,10000] medium
-nats.template.of string "" * low
-nats.dead.letter.topic string "" * medium
-nats.buffer.bytes long 67108864 [65536,...,17179869184] medium
-nats.stream string "" * medium
-nats.delivery string exactly-once in:exactly-once,at-least-once medium
-nats.durable string "" * medium
-nats.start string all nonempty medium
-nats.max.deliver int -1 [-1,...] medium
-nats.bucket string "" * medium
-nats.direction string both in:in,out,both medium
-nats.publish.subject string "" * medium
-nats.publish.jetstream boolean false * medium
-nats.publish.group string "" * medium
-"""
-
-TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE, NATS_TABLE)
+TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE)
 
 # Topic property -> (broker property, milliseconds in one of its units or 1), most important first.
 TOPIC_SYNONYMS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
@@ -128,8 +99,10 @@ TOPIC_SYNONYMS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
 }
 
 
-def topic_default(name: str, broker_value: Callable[[str], str | None]) -> str | None:
-    """What a topic has for `name` when nobody sets it on the topic.
+def topic_default(
+    name: str, broker_value: Callable[[str], str | None], table: ConfigDef = TOPIC_CONFIGS
+) -> str | None:
+    """The value of `name` for a topic that does not set it.
 
     `broker_value` gives a broker property's text when it was set (or the broker's default), None for null.
     """
@@ -137,20 +110,24 @@ def topic_default(name: str, broker_value: Callable[[str], str | None]) -> str |
         text = broker_value(broker_name)
         if text is not None:
             return text if factor == 1 else str(int(text) * factor)
-    return TOPIC_CONFIGS[name].default
+    return table[name].default
 
 
 def unknown_topic_config(name: str) -> ConfigError:
     return ConfigError(f"Unknown topic config name: {name}")
 
 
-def validate_topic_configs(properties: Mapping[str, str], effective: Mapping[str, str] | None = None) -> None:
+def validate_topic_configs(
+    properties: Mapping[str, str],
+    effective: Mapping[str, str] | None = None,
+    table: ConfigDef = TOPIC_CONFIGS,
+) -> None:
     """ConfigError, in Kafka's words, when a topic may not have these properties.
 
     `effective` adds the values of properties that are not set on the topic, for the checks between two of
     them; without it those checks use the defaults.
     """
-    TOPIC_CONFIGS.validate(properties, unknown_topic_config)
+    table.validate(properties, unknown_topic_config)
     if properties.get("remote.storage.enable", "").strip().lower() == "true":
         raise ConfigError(
             "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from barnabas.controller.config.broker_configs import (
-    BROKER_CONFIGS,
-    BROKER_TABLE,
-    DYNAMIC_ONLY_TABLE,
-    OWN_TABLE,
-)
-from barnabas.controller.config.broker_nats_configs import NATS_TABLE, named_connection_key
-from barnabas.controller.config.broker_security_configs import SECURITY_TABLE
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.config_def import PER_BROKER, READ_ONLY, ConfigDef
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.wire.errors import ErrorCode
-
-# Everything that AlterConfigs of a broker may name; names that are not here are stored and mean nothing.
-UPDATABLE: Final = ConfigDef(
-    BROKER_TABLE, SECURITY_TABLE, OWN_TABLE, NATS_TABLE, DYNAMIC_ONLY_TABLE, family=named_connection_key
-)
 
 _THREAD_COUNTS: Final = (
     "num.io.threads",
@@ -41,14 +29,15 @@ def check_broker_change(
     changed: set[str],
     image: MetadataImage,
     current_value: Callable[[str], str | None],
+    table: ConfigDef,
 ) -> None:
     """ApiError when the properties `wanted` may not become those of `broker` ("" is the whole cluster).
 
-    `changed` are the names the request carries, deleted ones included.
+    `changed` are the names the request carries, deleted ones included. Names that are not in `table` have no effect.
     """
-    names = [name for name in wanted if name in UPDATABLE]
+    names = [name for name in wanted if name in table]
     _refuse_listed(
-        [name for name in names if UPDATABLE[name].update_mode == READ_ONLY],
+        [name for name in names if table[name].update_mode == READ_ONLY],
         "Cannot update these configs dynamically",
     )
     _refuse_listed(
@@ -57,12 +46,12 @@ def check_broker_change(
     )
     if not broker:
         _refuse_listed(
-            [name for name in names if UPDATABLE[name].update_mode == PER_BROKER],
+            [name for name in names if table[name].update_mode == PER_BROKER],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
     for name in names:
         try:
-            UPDATABLE[name].parse(wanted[name])
+            table[name].parse(wanted[name])
         except ConfigError as error:
             raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
     for name in _THREAD_COUNTS:

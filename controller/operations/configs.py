@@ -21,8 +21,9 @@ from barnabas.controller.config.group_configs import (
     validate_client_metrics,
     validate_group,
 )
-from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, validate_topic_configs
+from barnabas.controller.config.topic_configs import validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.extension import ConfigTables, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
@@ -31,8 +32,7 @@ from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
     MetadataImage,
 )
-from barnabas.controller.operations.bindings import BindingCheck
-from barnabas.controller.operations.broker_configs import UPDATABLE, check_broker_change
+from barnabas.controller.operations.broker_configs import check_broker_change
 from barnabas.controller.operations.features import MIN_ISR, with_elr
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
@@ -44,18 +44,14 @@ APPEND: Final = 2
 SUBTRACT: Final = 3
 
 _OPERATION_NAMES: Final = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
-_TABLES: Final[dict[int, ConfigDef]] = {
-    TOPIC_RESOURCE: TOPIC_CONFIGS,
-    BROKER_RESOURCE: UPDATABLE,
-    CLIENT_METRICS_RESOURCE: CLIENT_METRICS_CONFIGS,
-    GROUP_RESOURCE: GROUP_CONFIGS,
-}
+_KINDS: Final = (TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE)
 
 
 class NodeConfig(Protocol):
     """What a decision needs to know of the node's own configuration."""
 
     node_id: int
+    tables: ConfigTables
 
     def value(self, name: str) -> str | None: ...
 
@@ -100,13 +96,13 @@ def alter_configs(
     seen = named or Counter((change.resource_type, change.resource_name) for change in requested)
     records: list[msgspec.Struct] = []
     results: list[ResourceResult] = []
-    bindings = BindingCheck(image, config)
+    checks = config.tables.topic_checks(image, config)
     for change in requested:
         resource = (change.resource_type, change.resource_name)
         try:
             if seen[resource] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            decided = _decide(image, change, config, bindings)
+            decided = _decide(image, change, config, checks)
             records += [*decided, *_forget_eligible(image, change, decided)]
         except ApiError as api_error:
             results.append(ResourceResult(*resource, api_error.error, api_error.message))
@@ -118,11 +114,11 @@ def alter_configs(
 
 
 def _decide(
-    image: MetadataImage, change: ResourceChange, config: NodeConfig, bindings: BindingCheck
+    image: MetadataImage, change: ResourceChange, config: NodeConfig, checks: TopicChecks
 ) -> list[ConfigRecord]:
     _check_entries(change)
     resource = (change.resource_type, change.resource_name)
-    if change.resource_type not in _TABLES:
+    if change.resource_type not in _KINDS:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {change.resource_type}")
     if change.resource_type == BROKER_RESOURCE:
         _check_broker_name(change.resource_name, image, config)
@@ -130,10 +126,10 @@ def _decide(
     wanted = _wanted(change, current, config)
     _validate(change, wanted, image, config)
     if change.resource_type == TOPIC_RESOURCE:
-        bindings.check(change.resource_name, current, wanted)
+        checks.check(change.resource_name, current, wanted)
     _check_exists(image, change)
     if change.resource_type == TOPIC_RESOURCE:
-        bindings.accept(change.resource_name, current, wanted)
+        checks.accept(change.resource_name, current, wanted)
     return [
         ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=wanted.get(name))
         for name in _touched(change, current)
@@ -205,7 +201,7 @@ def _wanted(change: ResourceChange, current: Mapping[str, str], config: NodeConf
 
 
 def _edited_list(resource_type: int, each: ConfigChange, current: str | None, config: NodeConfig) -> str:
-    key = _TABLES[resource_type].get(each.name)
+    key = _table(resource_type, config.tables).get(each.name)
     if key is None or key.type != "list":
         operation = _OPERATION_NAMES[each.operation]
         if resource_type == BROKER_RESOURCE:
@@ -235,7 +231,15 @@ def _default(resource_type: int, name: str, config: NodeConfig) -> str | None:
         return config.topic_defaults().get(name)
     if resource_type == BROKER_RESOURCE:
         return config.value(name)
-    return _TABLES[resource_type][name].default
+    return _table(resource_type, config.tables)[name].default
+
+
+def _table(resource_type: int, tables: ConfigTables) -> ConfigDef:
+    if resource_type == TOPIC_RESOURCE:
+        return tables.topic
+    if resource_type == BROKER_RESOURCE:
+        return tables.updatable
+    return GROUP_CONFIGS if resource_type == GROUP_RESOURCE else CLIENT_METRICS_CONFIGS
 
 
 def _touched(change: ResourceChange, current: Mapping[str, str]) -> list[str]:
@@ -253,10 +257,10 @@ def _validate(
         problem = invalid_topic_name(name)
         if problem:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-        validate_topic_configs(wanted, config.topic_defaults())
+        validate_topic_configs(wanted, config.topic_defaults(), config.tables.topic)
     elif kind == BROKER_RESOURCE:
         changed = {each.name for each in change.changes}
-        check_broker_change(name, wanted, changed, image, config.value)
+        check_broker_change(name, wanted, changed, image, config.value, config.tables.updatable)
     elif kind == CLIENT_METRICS_RESOURCE:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")

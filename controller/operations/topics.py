@@ -13,6 +13,7 @@ import msgspec
 
 from barnabas.controller.config.topic_configs import validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.extension import ConfigTables, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
@@ -21,7 +22,6 @@ from barnabas.controller.metadata.image import (
     TopicImage,
     partition_record,
 )
-from barnabas.controller.operations.bindings import BindingCheck
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topic_names import (
     CLUSTER_METADATA_TOPIC,
@@ -43,6 +43,8 @@ class TopicSettings(Protocol):
     def num_partitions(self) -> int: ...
     @property
     def default_replication_factor(self) -> int: ...
+    @property
+    def tables(self) -> ConfigTables: ...
     def value(self, name: str) -> str | None: ...
     def topic_defaults(self) -> Mapping[str, str]: ...
 
@@ -97,7 +99,7 @@ def create_topics(
     unique = [topic for topic in topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC]
     results: list[CreatedTopic] = []
     records: list[msgspec.Struct] = []
-    bindings = BindingCheck(image, settings)
+    checks = settings.tables.topic_checks(image, settings)
     collisions = CollidingTopics(image.topics)
     too_many = sum(_partition_count(topic, settings) for topic in unique) > PARTITIONS_PER_REQUEST_MAX
     for topic in unique:
@@ -109,11 +111,11 @@ def create_topics(
             if own is not None and own.topic_id == topic_id:
                 results.append(_created_before(image, own))
                 continue
-            created, its_records = _create(image, topic, settings, topic_id, draw, bindings, collisions)
+            created, its_records = _create(image, topic, settings, topic_id, draw, checks, collisions)
         except ApiError as api_error:
             created, its_records = CreatedTopic(topic.name, api_error.error, api_error.message), []
         else:
-            bindings.accept(topic.name, {}, created.configs)
+            checks.accept(topic.name, {}, created.configs)
         results.append(created)
         records += its_records
     for name, count in counts.items():
@@ -149,11 +151,11 @@ def _create(
     settings: TopicSettings,
     topic_id: bytes,
     draw: Draw,
-    bindings: BindingCheck,
+    checks: TopicChecks,
     collisions: CollidingTopics,
 ) -> tuple[CreatedTopic, list[msgspec.Struct]]:
     _check_name(image, topic.name, collisions)
-    configs = _check_configs(topic, settings, bindings)
+    configs = _check_configs(topic, settings, checks)
     partitions = (
         _assigned_partitions(image, topic)
         if topic.assignments
@@ -188,7 +190,7 @@ def _check_name(image: MetadataImage, name: str, collisions: CollidingTopics) ->
         )
 
 
-def _check_configs(topic: NewTopic, settings: TopicSettings, bindings: BindingCheck) -> dict[str, str]:
+def _check_configs(topic: NewTopic, settings: TopicSettings, checks: TopicChecks) -> dict[str, str]:
     if not topic.configs:
         return {}
     last = dict(topic.configs)
@@ -199,8 +201,8 @@ def _check_configs(topic: NewTopic, settings: TopicSettings, bindings: BindingCh
         )
     values = {name: value for name, value in last.items() if value is not None}
     try:
-        validate_topic_configs(values, settings.topic_defaults())
-        bindings.check(topic.name, {}, values)
+        validate_topic_configs(values, settings.topic_defaults(), settings.tables.topic)
+        checks.check(topic.name, {}, values)
     except ConfigError as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return values

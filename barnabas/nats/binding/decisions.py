@@ -19,7 +19,8 @@ from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
 from barnabas.nats.binding.binding import KV, Binding
 from barnabas.nats.binding.checks import check_effects
-from barnabas.nats.binding.reader import PREFIX, TEMPLATE_OF, only_bound, read_binding, read_configs
+from barnabas.nats.binding.reader import TEMPLATE_OF, only_bound, read_binding, read_configs
+from barnabas.nats.configs import PREFIX
 
 Report = Callable[[str, str], object]
 

@@ -12,17 +12,16 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
 from barnabas.controller.config.validators import ConfigError
 from barnabas.nats.binding.binding import CORE, JETSTREAM, KV, Binding
 from barnabas.nats.binding.checks import check_binding
 from barnabas.nats.binding.keys import parse_key, parse_partitioner, parse_start
 from barnabas.nats.binding.subjects import pattern_problem
 from barnabas.nats.binding.templates import parse_publish_template, parse_topic_template
+from barnabas.nats.configs import PREFIX, TOPIC_CONFIGS
 
 __all__ = ["CORE", "JETSTREAM", "KV", "Binding", "read_binding"]
 
-PREFIX: Final = "nats."
 TEMPLATE_OF: Final = "nats.template.of"  # the bound topic whose template has made this one
 SUBJECTS_MAX: Final = 500
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from barnabas.broker.cluster.topic_creation import have_topics_created
 from barnabas.controller.operations.topics import NewTopic
-from barnabas.nats.binding.reader import PREFIX, TEMPLATE_OF
+from barnabas.nats.binding.reader import TEMPLATE_OF
+from barnabas.nats.configs import PREFIX
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:

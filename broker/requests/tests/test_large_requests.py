@@ -42,7 +42,6 @@ def frame(api_key: int, version: int, body: bytes) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-@pytest.mark.sockets
 def test_a_large_request_is_answered_as_any(node: ThreadedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     large: list[int] = []
     serve = LargeRequests.serve
@@ -64,7 +63,6 @@ def test_a_large_request_is_answered_as_any(node: ThreadedNode, monkeypatch: pyt
     assert size > LARGE_BODY_BYTES
 
 
-@pytest.mark.sockets
 def test_a_large_request_that_cannot_be_read_closes_its_connection(
     node: ThreadedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,7 +75,6 @@ def test_a_large_request_that_cannot_be_read_closes_its_connection(
     assert "DescribeGroups" in said.getMessage()
 
 
-@pytest.mark.sockets
 def test_a_request_without_records_has_its_bound_and_one_with_records_has_not(node: ThreadedNode) -> None:
     client, producer = node.client(), node.client()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -149,7 +146,6 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-@pytest.mark.sockets
 def test_a_produce_of_many_topics_is_answered_as_any(node: ThreadedNode, decoded: list[int]) -> None:
     client = node.client()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)

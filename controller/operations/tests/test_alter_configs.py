@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, topic_default
+from barnabas.controller.extension import WITHOUT_EXTENSIONS
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
@@ -34,6 +35,7 @@ Changes = list[tuple[str, int, str | None]]
 class DefaultConfig:
     """A node that was told nothing."""
 
+    tables = WITHOUT_EXTENSIONS
     node_id = 1
 
     def value(self, name: str) -> str | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -170,7 +169,6 @@ steps = st.lists(
 )
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(steps=steps, data=st.data())
 def test_a_reader_of_committed_records_misses_nothing(

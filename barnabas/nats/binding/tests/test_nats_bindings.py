@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.config.topic_configs import NATS_TABLE, TOPIC_CONFIGS
 from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics
@@ -23,9 +23,12 @@ from barnabas.nats.binding.decisions import bindings_of, check_cycles
 from barnabas.nats.binding.keys import KeySpec
 from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.binding.subjects import covers_together, matches
+from barnabas.nats.configs import TOPIC_CONFIGS
+from barnabas.nats.extension import NatsExtension
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord
 
+TABLES = ConfigTables([NatsExtension()])
 ORDERS = {"nats.subjects": "orders.>,x.*"}
 
 
@@ -56,7 +59,7 @@ def test_what_binds_a_topic() -> None:
 
 def test_defaults_are_those_of_the_table() -> None:
     """A binding made of nothing but its subjects has what the topic configs' table says."""
-    names = [line.split()[0] for line in NATS_TABLE.splitlines() if line]
+    names = list(TOPIC_CONFIGS)
     spelled = {name: TOPIC_CONFIGS[name].default or "" for name in names}
     assert read_binding("t", {**spelled, "nats.subjects": "a"}) == Binding("t", subjects=("a",))
     assert read_binding("t", {"nats.subjects": "a"}) == Binding("t", subjects=("a",))
@@ -301,7 +304,7 @@ def test_a_topic_whose_name_makes_no_subject_can_not_publish_by_name() -> None:
 
 
 CONFIGS = st.dictionaries(
-    st.sampled_from([line.split()[0] for line in NATS_TABLE.splitlines() if line]),
+    st.sampled_from(list(TOPIC_CONFIGS)),
     st.sampled_from(["a.>", "$KV.b.k", "core", "jetstream", "kv", "true", "7", "in", "off", "token:2", "{1}", "{key}.b", "t"])
     | st.text("a{}.*>:$,1[]", max_size=6)
     | st.text(max_size=4),
@@ -429,6 +432,7 @@ class Node:
     node_id = 1
     num_partitions = 1
     default_replication_factor = 1
+    tables = TABLES
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self.properties = properties
@@ -437,7 +441,7 @@ class Node:
         return self.properties.get(name)
 
     def topic_defaults(self) -> dict[str, str]:
-        return {name: key.default for name, key in TOPIC_CONFIGS.items() if key.default is not None}
+        return {name: key.default for name, key in TABLES.topic.items() if key.default is not None}
 
 
 class World:

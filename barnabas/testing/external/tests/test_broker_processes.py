@@ -18,8 +18,6 @@ from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.steering.nodes import UnknownNode
 from barnabas.wire.messages.metadata import MetadataRequest
 
-pytestmark = pytest.mark.sockets
-
 PATIENCE_S = 60.0
 METADATA = 3
 

@@ -9,8 +9,6 @@ import pytest
 
 from barnabas.testing import Broker
 
-pytestmark = pytest.mark.sockets
-
 pytest_plugins = ["pytester"]
 
 

@@ -24,8 +24,6 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.record_batch import Record, build_batch
 
-pytestmark = pytest.mark.sockets
-
 PRODUCE, METADATA, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 0, 3, 9, 10, 11, 12, 14
 BATCH = build_batch([Record(0, 0, None, b"v")])
 

@@ -1,5 +1,6 @@
-"""Broker properties of NATS, one a line (config_def.py explains the columns): where it is and who we are there.
+"""Configs of topics and brokers that bind them to NATS, one a line (controller/config/config_def.py explains the columns).
 
+The values of a topic's configs that are strings without a check here are read in binding/reader.py. Of a broker's configs
 `nats.servers` and those beside it are the connection without a name. Further ones have names: what is `nats.user` here is
 `nats.connection.NAME.user` there. All of them are read when the broker starts, and then no more.
 """
@@ -13,7 +14,35 @@ import msgspec
 
 from barnabas.controller.config.config_def import ConfigDef, ConfigKey
 
-NATS_TABLE: Final = """
+TOPIC_TABLE: Final = """
+nats.subjects list "" list medium
+nats.exclude list "" list medium
+nats.mode string core in:core,jetstream,kv medium
+nats.connection string "" * medium
+nats.paused boolean false * medium
+nats.key string subject nonempty medium
+nats.partitioner string murmur2 nonempty medium
+nats.acks string header in:off,header,reply medium
+nats.dedup.window.ms long 120000 [0,...,604800000] medium
+nats.queue.group string "" * medium
+nats.topic.template string "" * medium
+nats.topic.max int 100 [1,...,10000] medium
+nats.template.of string "" * low
+nats.dead.letter.topic string "" * medium
+nats.buffer.bytes long 67108864 [65536,...,17179869184] medium
+nats.stream string "" * medium
+nats.delivery string exactly-once in:exactly-once,at-least-once medium
+nats.durable string "" * medium
+nats.start string all nonempty medium
+nats.max.deliver int -1 [-1,...] medium
+nats.bucket string "" * medium
+nats.direction string both in:in,out,both medium
+nats.publish.subject string "" * medium
+nats.publish.jetstream boolean false * medium
+nats.publish.group string "" * medium
+"""
+
+BROKER_TABLE: Final = """
 nats.servers list "" list medium
 nats.user string "" * medium
 nats.password password - * medium
@@ -29,21 +58,21 @@ nats.connect.timeout.ms int 5000 [100,...] low
 nats.ping.interval.ms int 20000 [1000,...] low
 """
 
-NAMED_PREFIX: Final = "nats.connection."
+TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE)
+BROKER_CONFIGS: Final = ConfigDef(BROKER_TABLE)
+
+PREFIX: Final = "nats."
 SERVERS: Final = "nats.servers"
 
-# Compiled with their first use: most brokers have no NATS.
+# Compiled with their first use: most brokers have no nats.* configs.
 _NAMED: Final = r"nats\.connection\.([a-zA-Z0-9_-]{1,128})\.(.+)"
 _USER_INFO: Final = r"(^|,)(\s*(?:[a-z]+://)?)[^,]*@"
-
-
-_KEYS: Final = ConfigDef(NATS_TABLE)
 
 
 def named_connection_key(name: str) -> ConfigKey | None:
     """The key of a property `nats.connection.NAME.*`; None when it is none."""
     found = re.fullmatch(_NAMED, name)
-    key = _KEYS.get(f"nats.{found[2]}") if found else None
+    key = BROKER_CONFIGS.get(f"nats.{found[2]}") if found else None
     return None if key is None else msgspec.structs.replace(key, name=name)
 
 
@@ -52,7 +81,7 @@ def split_connection(name: str) -> tuple[str, str] | None:
     found = re.fullmatch(_NAMED, name)
     if found is not None:
         return found[1], f"nats.{found[2]}"
-    return ("", name) if name in _KEYS else None
+    return ("", name) if name in BROKER_CONFIGS else None
 
 
 def shown_servers(name: str, text: str | None) -> str | None:

@@ -11,11 +11,11 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.describe import broker_entries
-from barnabas.broker.config.nats_config import nats_connections
-from barnabas.controller.config.broker_nats_configs import NATS_TABLE, shown_servers
-from barnabas.controller.config.docs import documentation
-from barnabas.controller.config.topic_configs import NATS_TABLE as TOPIC_NATS_TABLE
 from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.extension import ConfigTables
+from barnabas.extensions import EXTENSIONS
+from barnabas.nats.configs import BROKER_TABLE, TOPIC_TABLE, shown_servers
+from barnabas.nats.connection_configs import nats_connections
 
 SECRET = "s3cr/t-p@ss"
 IN_ADDRESS = quote(SECRET, safe="")
@@ -65,25 +65,26 @@ def test_connections_by_name() -> None:
 )
 def test_what_a_broker_does_not_start_with(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
-        BrokerConfig.from_properties(given)
+        BrokerConfig.from_properties(given, EXTENSIONS)
 
 
 def test_secrets_are_in_no_refusal() -> None:
     for given in ({"nats.servers": f"nats://u:{SECRET}@[h"}, {"nats.servers": f"ws://{SECRET}@h"}):
         with pytest.raises(ConfigError) as raised:
-            BrokerConfig.from_properties(given)
+            BrokerConfig.from_properties(given, EXTENSIONS)
         assert SECRET not in str(raised.value)
 
 
 def test_named_connections_are_known_and_their_mistakes_are_not() -> None:
-    assert BrokerConfig.from_properties(GIVEN).notes == []
+    assert BrokerConfig.from_properties(GIVEN, EXTENSIONS).notes == []
     notes = BrokerConfig.from_properties(
         {
             **GIVEN,
             "nats.connection.east.usr": "x",
             "nats.sevrers": "h",
             "nats.monitoring.url": "http://h:8222",
-        }
+        },
+        EXTENSIONS,
     ).notes
     assert [text for _, text in notes] == [
         "unknown property nats.connection.east.usr is ignored",
@@ -93,7 +94,7 @@ def test_named_connections_are_known_and_their_mistakes_are_not() -> None:
 
 
 def test_no_secret_is_described() -> None:
-    entries = {entry.name: entry for entry in broker_entries(BrokerConfig.from_properties(GIVEN))}
+    entries = {entry.name: entry for entry in broker_entries(BrokerConfig.from_properties(GIVEN, EXTENSIONS))}
     assert set(GIVEN) <= set(entries)
     assert all(SECRET not in repr(entry) and IN_ADDRESS not in repr(entry) for entry in entries.values())
     for name in ("nats.password", "nats.connection.west-1.token"):
@@ -117,17 +118,18 @@ def test_addresses_are_shown_without_who_logs_in(text: str, shown: str) -> None:
 
 
 def test_every_property_is_documented() -> None:
-    for resource_type, table in ((2, TOPIC_NATS_TABLE), (4, NATS_TABLE)):
+    documentation = ConfigTables(EXTENSIONS).documentation
+    for resource_type, table in ((2, TOPIC_TABLE), (4, BROKER_TABLE)):
         for line in table.split("\n"):
             assert not line or documentation(resource_type, line.split()[0])
     assert documentation(4, "nats.connection.east.user") == documentation(4, "nats.user")
 
 
-@pytest.mark.sockets
 def test_nothing_of_nats_is_loaded_before_it_is_configured() -> None:
     code = (
-        "import sys, barnabas.broker.node; from barnabas.broker.config.broker_config import BrokerConfig; BrokerConfig.from_properties();"
-        "print([name for name in sys.modules if 'nats.' in name])"
+        "import sys, barnabas.broker.node; from barnabas.broker.config.broker_config import BrokerConfig;"
+        "from barnabas.extensions import EXTENSIONS; BrokerConfig.from_properties({}, EXTENSIONS);"
+        "print(sorted(name for name in sys.modules if 'nats.' in name))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert printed.strip() == "[]"
+    assert printed.strip() == "['barnabas.nats.configs', 'barnabas.nats.extension']"

@@ -1,11 +1,11 @@
-"""The nats.* broker properties as what a connection to NATS needs. Loaded only where such a property is set."""
+"""The connections that a broker's nats.* properties describe. Loaded where such a property is set."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.controller.config.broker_configs import BROKER_CONFIGS
-from barnabas.controller.config.broker_nats_configs import SERVERS, split_connection
+from msgspec.structs import replace
+
 from barnabas.controller.config.config_def import Value
 from barnabas.controller.config.validators import ConfigError
 from barnabas.nats.client.connection_settings import (
@@ -15,6 +15,7 @@ from barnabas.nats.client.connection_settings import (
     parse_server,
 )
 from barnabas.nats.client.errors import NatsSettingsError
+from barnabas.nats.configs import BROKER_CONFIGS, SERVERS, split_connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,9 @@ def _settings(connection: str, given: Mapping[str, str]) -> ConnectionSettings |
         return f"nats.connection.{connection}.{name.removeprefix('nats.')}" if connection else name
 
     def value(name: str) -> Value:
-        return BROKER_CONFIGS[full(name)].parse(given.get(name, BROKER_CONFIGS[name].default))
+        return replace(BROKER_CONFIGS[name], name=full(name)).parse(
+            given.get(name, BROKER_CONFIGS[name].default)
+        )
 
     def text(name: str) -> str:
         found = value(name)

@@ -1,0 +1,130 @@
+"""NATS as an extension of a broker (broker/extension.py): its configs, and its bridge where connections are configured.
+
+A broker without nats.* properties, and topics without nats.* configs, load no more of NATS than this and configs.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from barnabas.controller.metadata.image import TOPIC_RESOURCE
+from barnabas.nats.configs import (
+    BROKER_CONFIGS,
+    PREFIX,
+    TOPIC_CONFIGS,
+    named_connection_key,
+    shown_servers,
+    split_connection,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.extension import ExtensionHost
+    from barnabas.controller.config.config_def import ConfigKey
+    from barnabas.controller.extension import NodeValues
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.nats.binding.decisions import BindingDecisions
+    from barnabas.nats.bridge import NatsBridge
+
+log = logging.getLogger("barnabas.nats")
+
+BINDINGS: Final = ("nats.subjects", "nats.bucket", "nats.publish.subject")  # configs that bind a topic
+TOPICS_SHOWN: Final = 10
+_POLICY: Final = "cleanup.policy"
+
+
+class NatsExtension:
+    """The Extension."""
+
+    topic_configs = TOPIC_CONFIGS
+    broker_configs = BROKER_CONFIGS
+
+    def broker_key(self, name: str) -> ConfigKey | None:
+        return named_connection_key(name)
+
+    def documentation(self, resource_type: int, name: str) -> str | None:
+        from barnabas.nats.config_docs import documentation  # late: the texts are long
+
+        return documentation(resource_type, name)
+
+    def shown(self, name: str, text: str | None) -> str | None:
+        return shown_servers(name, text)
+
+    def check_broker(self, given: Mapping[str, str]) -> None:
+        if _has_connections(given):
+            from barnabas.nats.connection_configs import nats_connections  # late: see the module
+
+            nats_connections(given)
+
+    def topic_checks(self, image: MetadataImage, node: NodeValues) -> TopicChecks:
+        return TopicChecks(image, node)
+
+    def start(self, host: ExtensionHost) -> NatsBridge | None:
+        services = host.services
+        given = services.config.given
+        if not _has_connections(given):
+            _warn_of_bound_topics(services.controller.image)
+            return None
+        from barnabas.nats.bridge import NatsBridge
+        from barnabas.nats.connection_configs import nats_connections
+        from barnabas.nats.core.attendance import FILE_NAME, Attendance
+
+        attendance = Attendance(host.disk, f"{host.directory}/{FILE_NAME}", services.runtime)
+        bridge = NatsBridge(services, nats_connections(given), attendance)
+        bridge.start()
+        return bridge
+
+
+class TopicChecks:
+    """Checks of the nats.* configs of one request's topics. Nothing more is loaded before a topic has such configs."""
+
+    def __init__(self, image: MetadataImage, node: NodeValues) -> None:
+        self._image = image
+        self._node = node
+        self._made: BindingDecisions | None = None
+
+    def check(self, topic: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        if not _is_bound_alike(current, wanted):
+            policy = wanted.get(_POLICY) or self._node.topic_defaults().get(_POLICY, "")
+            self._decisions().check(topic, current, wanted, policy)
+
+    def accept(self, topic: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+        if not _is_bound_alike(current, wanted):
+            self._decisions().accept(topic, wanted)
+
+    def _decisions(self) -> BindingDecisions:
+        if self._made is None:
+            from barnabas.nats.binding.decisions import BindingDecisions  # late: see the class
+
+            self._made = BindingDecisions(self._image, self._node.value)
+        return self._made
+
+
+def _is_bound_alike(current: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    now, then = _own(current), _own(wanted)
+    return now == then and (not then or current.get(_POLICY) == wanted.get(_POLICY))
+
+
+def _own(configs: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in configs.items() if name.startswith(PREFIX)}
+
+
+def _has_connections(given: Mapping[str, str]) -> bool:
+    return any(name.startswith(PREFIX) and split_connection(name) is not None for name in given)
+
+
+def _warn_of_bound_topics(image: MetadataImage) -> None:
+    bound = sorted(
+        name
+        for (kind, name), configs in image.configs.items()
+        if kind == TOPIC_RESOURCE and any(configs.get(each) for each in BINDINGS)
+    )
+    if bound:
+        log.warning(
+            "%d topic%s bound to NATS, and this broker has no nats.servers: nothing comes or goes there (%s). Start it "
+            "with --set nats.servers=nats://HOST:4222",
+            len(bound),
+            " is" if len(bound) == 1 else "s are",
+            ", ".join(bound[:TOPICS_SHOWN]) + (", ..." if len(bound) > TOPICS_SHOWN else ""),
+        )
