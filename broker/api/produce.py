@@ -244,7 +244,7 @@ class _Serving:
     """A request whose first partitions have been served: serves the others, in their order."""
 
     __slots__ = (
-        "_context", "_current", "_held", "_is_copied", "_is_large", "_others", "_records", "_request", "_topics",
+        "_context", "_current", "_held", "_is_large", "_others", "_records", "_request", "_topics",
     )  # fmt: skip
 
     def __init__(
@@ -255,37 +255,43 @@ class _Serving:
         held: list[Held],
         body: memoryview | None = None,
     ) -> None:
-        """`topics` has the answers so far. `body` is what the records are views of, if it stays; otherwise what the others
-        are to append is copied."""
+        """`topics` has the answers so far. `body` is what the records are views of, if it stays. Without it the records that
+        are left are copied, and nothing of the request's buffer is kept."""
         self._context = context
         self._request = request
         self._topics = topics
         self._held = held
         self._is_large = sum(len(data.partition_data) for data in request.topic_data) > TURN_PARTITIONS
-        views: list[Bytes] = []
-        for number, data in enumerate(request.topic_data):
-            if number == len(topics):
-                topics.append(TopicProduceResponse(data.name, data.topic_id, []))
-            served = len(topics[number].partition_responses)
-            if body is None:
-                views += [part.records for part in data.partition_data[served:] if part.records]
-        self._is_copied = body is None
-        # In one piece: there may be very many
-        self._records = memoryview(bytearray().join(views)) if body is None else body
+        for data in request.topic_data[len(topics) :]:
+            topics.append(TopicProduceResponse(data.name, data.topic_id, []))
+        self._records = self._copied_records() if body is None else body
         context.services.waiting_produce_bytes += len(self._records)
         self._others = self._parts()
         self._current = next(self._others, None)
 
-    def _parts(self) -> Iterator[Part]:
-        """The partitions that are left, each with its part of the copy, where there is one."""
+    def _copied_records(self) -> memoryview:
+        """A copy of the records that are left, in one piece: there may be very many. The request has views of it then."""
+        views: list[Bytes] = []
+        left: list[PartitionProduceData] = []
+        for data, topic in zip(self._request.topic_data, self._topics, strict=True):
+            for number, part in enumerate(data.partition_data):
+                if number < len(topic.partition_responses):
+                    part.records = None
+                elif part.records:
+                    views.append(part.records)
+                    left.append(part)
+        records = memoryview(bytearray().join(views))
         position = 0
+        for part, view in zip(left, views, strict=True):
+            part.records = records[position : position + len(view)]
+            position += len(view)
+        return records
+
+    def _parts(self) -> Iterator[Part]:
+        """The partitions that are left."""
         for data, topic in zip(self._request.topic_data, self._topics, strict=True):
             answers = topic.partition_responses
             for part in data.partition_data[len(answers) :]:
-                if part.records and self._is_copied:
-                    end = position + len(part.records)
-                    part.records = self._records[position:end]
-                    position = end
                 yield data, part, answers
 
     def go_on(self, unread: RecordsUnread | None = None) -> Outcome:
@@ -293,7 +299,10 @@ class _Serving:
         if unread is None:
             self._context.services.runtime.call_soon(self._turn)
         else:
-            unread.detach()
+            assert self._current is not None
+            records = self._current[1].records
+            assert isinstance(records, memoryview)
+            unread.read_from(records)
             services = self._context.services
             queue = services.medium_inspections if unread.is_medium else services.inspections
             queue.add(unread.steps(), self._inspected)

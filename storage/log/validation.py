@@ -143,9 +143,9 @@ class RecordsUnread(Exception):
         inspection = self._inspection
         return len(inspection.records) <= MEDIUM_BYTES and inspection.header.record_count <= MEDIUM_RECORDS
 
-    def detach(self) -> None:
-        """Copy the batch: its buffer is about to be used for something else."""
-        self._inspection.records = memoryview(bytearray(self._inspection.records))
+    def read_from(self, copy: memoryview) -> None:
+        """Read the batch at the start of `copy`, which has the same bytes: its own buffer is about to be used again."""
+        self._inspection.records = copy[: len(self._inspection.records)]
 
     def steps(self) -> Steps[Inspected]:
         """Read the records. StorageError when the batch must not be appended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -244,6 +245,31 @@ def test_a_request_of_many_partitions_is_served_in_turns(
     call.answer, _ = PRODUCE_RESPONSE.decode(12, call.answer.body)  # which a thread has encoded
     assert [base for _, _, base in answers(call)] == list(range(2000))
     assert most <= 3
+
+
+def test_records_that_wait_are_held_once(leader: Leader) -> None:
+    """A copy of those that are left; nothing refers to the buffer that they came in."""
+    records = [batch(MANY, codec=Codec.NONE), batch(1), batch(MANY, codec=Codec.NONE)]
+    size = len(b"".join(records))
+    tracemalloc.start()
+    buffer = bytearray(batch(1) + b"".join(records))
+    data, end = [], 0
+    for index, each in enumerate([batch(1), *records]):
+        data.append(PartitionProduceData(index % 3, memoryview(buffer)[end : end + len(each)]))
+        end += len(each)
+    request = ProduceRequest(None, -1, 30_000, [TopicProduceData("t", TOPIC_ID, data)])
+    del data
+    before = tracemalloc.get_traced_memory()[0]
+    call = leader.ask(0, 12, request)
+    del request
+    buffer.clear()  # BufferError while something looks into it
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < size / 4  # the copy has taken the buffer's place
+    assert leader.node.services.waiting_produce_bytes == size
+    leader.runtime.run_until_idle()
+    assert [error for _, error, _ in answers(call)] == [E.NONE] * 4
+    assert leader.node.services.waiting_produce_bytes == 0
 
 
 def test_what_waits_is_bounded(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
