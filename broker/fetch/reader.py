@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.storage.disk.disk import FileRegion
-    from barnabas.storage.log.reader import ReadResult
+    from barnabas.storage.log.segments import ReadResult
 
 READ_COMMITTED: Final = 1
 # What is so small is copied into the answer: a read costs less than sending it from the file on its own, and the

@@ -24,7 +24,8 @@ from barnabas.controller.raft.append_guard import Fitted
 from barnabas.controller.raft.messages import Append, Chunk, Progress
 from barnabas.controller.raft.transport import GuardedTransport
 from barnabas.controller.sessions import broker_sessions
-from barnabas.storage.log.follower_append import ANY_EPOCH, ReplicaLog
+from barnabas.storage.log.follower_append import ANY_EPOCH
+from barnabas.storage.log.log import Log
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
@@ -33,12 +34,12 @@ Patch = tuple[Any, str, Any]  # (where, name, the function in its place)
 
 def _no_epoch_check() -> list[Patch]:
     """Leaders answer whoever asks, in whichever epoch he lives, and followers append whatever comes."""
-    append = ReplicaLog.append_as_follower
+    append = Log.append_as_follower
     return [
         (Partition, "check_leader_epoch", lambda _self, _epoch: ErrorCode.NONE),
         (fetch_read, "_diverging_epoch", lambda _partition, _wanted: None),
         (
-            ReplicaLog,
+            Log,
             "append_as_follower",
             lambda self, records, _epoch=ANY_EPOCH, *most: append(self, records, ANY_EPOCH, *most),
         ),

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from barnabas.storage.disk.disk import Disk, write_rest
-from barnabas.storage.log.leftovers import CLEANED_SUFFIX
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.segment.segment import Segment
+from barnabas.storage.segment.segment import CLEANED_SUFFIX, Segment
 from barnabas.storage.segment.transaction_index import (
     AbortedTransaction,
     encode_transactions,

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from barnabas.storage.disk.checkpoint_file import CheckpointError, format_checkpoint, parse_checkpoint
 from barnabas.storage.disk.disk import Disk
 
+EPOCH_FILE = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
 UNDEFINED_OFFSET = -1
 
@@ -19,36 +20,32 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs."""
 
-    __slots__ = ("_disk", "_epochs", "_path", "_starts", "unsaved")
+    __slots__ = ("_disk", "_epochs", "_path", "_starts", "latest_epoch", "unsaved")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
         self._epochs: list[int] = []
         self._starts: list[int] = []
+        self.latest_epoch = UNDEFINED_EPOCH  # read by every append
         self.unsaved = False  # whether the file lacks what `assign_unsaved` has taken
 
     def load(self) -> bool:
         """Read the file; empty when it is missing or damaged. Whether it could be read."""
-        self._epochs, self._starts = [], []
+        self.clear()
         if not self._disk.exists(self._path):
             return False
         try:
             for epoch, start in parse_checkpoint(self._disk.read_file(self._path)):
                 self._insert(int(epoch), int(start))
         except (CheckpointError, ValueError):
-            self._epochs, self._starts = [], []
+            self.clear()
             return False
         return True
 
     @property
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
-
-    @property
-    def latest_epoch(self) -> int:
-        """-1 when no epoch has begun."""
-        return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """`epoch` begins at `start_offset`; nothing happens when it is not newer than the latest."""
@@ -59,6 +56,7 @@ class LeaderEpochCache:
                 self.save()
             except OSError:  # the next append tries again
                 self._epochs, self._starts = before
+                self._note_latest()
                 raise
 
     def assign_unsaved(self, epoch: int, start_offset: int) -> None:
@@ -98,6 +96,7 @@ class LeaderEpochCache:
             while self._starts and self._starts[-1] >= end_offset:
                 self._starts.pop()
                 self._epochs.pop()
+            self._note_latest()
             self.save()
 
     def truncate_from_start(self, start_offset: int) -> None:
@@ -110,6 +109,7 @@ class LeaderEpochCache:
 
     def clear(self) -> None:
         self._epochs, self._starts = [], []
+        self.latest_epoch = UNDEFINED_EPOCH
 
     def save(self, *, sync: bool = False) -> None:
         self._disk.write_file(self._path, format_checkpoint(self.entries), sync=sync)
@@ -122,3 +122,7 @@ class LeaderEpochCache:
             self._epochs.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
+        self.latest_epoch = epoch
+
+    def _note_latest(self) -> None:
+        self.latest_epoch = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH

@@ -1,40 +1,194 @@
-"""The log of one partition, put together: opened and recovered here, closed here.
+"""The log of one partition: append, read, truncate, close.
 
-What it does stands in the files it inherits from, one concern each: log_reader (reading), log_sync (fsync),
-log_watermark (what is committed),
-log_segments (rolling, removing, truncating), log_pacing (a disk that is behind), log_append (appending).
-Everything runs on the loop's thread except syncing, which goes to a thread where nobody waits for it.
+`Log` holds the offsets and puts its parts together: the list of segments (segments.py), syncing (flusher.py), producers and
+transactions (log_producers.py), leader epochs (leader_epochs.py), pacing of large appends (pacing.py). Everything runs on the
+loop's thread except syncing.
+
+An append is one pass: header, CRC, checks, and one write of the batch with the sixteen bytes in front that the leader assigns.
+They are patched where the batch lies, so a writable buffer is not copied on its way to the file. State changes only after the
+write has succeeded, so a full disk leaves the log as it was.
+
+High watermark: a log that is the only replica is committed up to its end, or up to what has been synced while flush.messages
+holds records back. Of a replicated log it is what the leader has computed from its followers, or has sent to a follower: it
+moves by `set_high_watermark` alone, never back unless the log is truncated. After a start it is the checkpoint's until the log
+has its role: its end may hold what was never committed.
+
+Truncation: the order keeps a crash harmless. First the checkpoints claim no more than will be left (`LogEvents`), then
+segments are removed from the end, then the last one is cut, at last all of that is synced. `cut_to` leaves the syncing to a
+thread, as a follower may have a thousand logs to truncate at once; until it is done nothing may be appended, or a power
+failure could leave old and new bytes side by side.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NoReturn
+
+import msgspec
 
 from barnabas.runtime.interface import Runtime
-from barnabas.storage.disk.disk import Disk
-from barnabas.storage.log.flusher import EPOCH_FILE, LogEvents
-from barnabas.storage.log.follower_append import FollowerAppend, ReplicaLog
-from barnabas.storage.log.leader_append import AppendResult
+from barnabas.runtime.slices import Steps, run_through
+from barnabas.storage.disk.deletion import set_aside
+from barnabas.storage.disk.disk import Disk, write_rest
+from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
+from barnabas.storage.log import validation
+from barnabas.storage.log.flusher import Flusher, Synced
+from barnabas.storage.log.follower_append import ALL_BATCHES, ANY_EPOCH, FollowerAppend, whole_batches
+from barnabas.storage.log.leader_append import AppendResult, check_batch, rewrite_batch
 from barnabas.storage.log.leader_epochs import LeaderEpochCache
 from barnabas.storage.log.log_config import LONG_MAX, LogConfig
-from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
-from barnabas.storage.log.reader import NO_READERS
-from barnabas.storage.log.recovery import load_segments
-from barnabas.storage.segment.segment import Segment
-from barnabas.wire.record_batch import RecordBatchError
+from barnabas.storage.log.log_producers import LogProducers
+from barnabas.storage.log.pacing import LARGE_APPEND_BYTES, Pacing, timed_write
+from barnabas.storage.log.producer_recovery import ProducerRecovery
+from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
+from barnabas.storage.log.recovery import LoadedLog, load_log
+from barnabas.storage.log.segments import NOTHING_READ, LogSegments, ReadResult
+from barnabas.storage.log.timestamps import TimestampOffset
+from barnabas.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment, offset_file_name
+from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
+from barnabas.wire.checksum import crc32c
+from barnabas.wire.compression import Bytes
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import (
+    ATTRIBUTES_OFFSET,
+    BRIDGED_FLAG,
+    CONTROL_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    BatchHeader,
+    RecordBatchError,
+    read_header,
+)
 
 logger = logging.getLogger("barnabas.storage")
 
-__all__ = ["AppendResult", "FollowerAppend", "Log"]
+__all__ = ["AppendResult", "FollowerAppend", "Log", "LogEvents", "ReadResult"]
+
+_BROKER_FLAGS = LOG_APPEND_TIME_FLAG | BRIDGED_FLAG
+
+_assign = struct.Struct(">qii").pack_into  # base offset, batch length (as it is), leader epoch
 
 
-class Log(ReplicaLog):
-    """See the module. Offsets are of records, sizes in bytes, times in ms since the epoch."""
+def _ignore(*_: object) -> None:
+    pass
 
-    __slots__ = ("topic_id",)
+
+class LogEvents(msgspec.Struct, frozen=True):
+    """What a log reports to its owner.
+
+    `start_offset_changed(log)`: records at the log's start can no longer be read. `truncating(log, offset)`: everything from
+    `offset` on is about to be removed; OSError when it must not, as it could come back. `directory_failed(log_dir, reason)`:
+    the disk has failed in a way that more room or fewer open files will not heal.
+    """
+
+    start_offset_changed: Callable[[Log], object] = _ignore
+    truncating: Callable[[Log, int], object] = _ignore
+    directory_failed: Callable[[str, str], object] = _ignore
+
+
+_NO_EVENTS = LogEvents()
+
+
+class Log:
+    """See the module. Offsets are of records, sizes in bytes, times in ms since the epoch.
+
+    It and its parts have slots: a broker holds 10,000 logs, and a dict in each would be most of its size.
+    """
+
+    __slots__ = (
+        "_after_max_ms",
+        "_disk",
+        "_epochs",
+        "_events",
+        "_flusher",
+        "_flushes",
+        "_high_watermark",
+        "_pacing",
+        "_producers",
+        "_rewrites",
+        "_roll_after_ms",
+        "_runtime",
+        "_segment_bytes",
+        "_segments",
+        "_size_max",
+        "_time_ms",
+        "checkpointed_high_watermark",
+        "cleaning",
+        "config",
+        "directory",
+        "log_dir",
+        "log_end_offset",
+        "log_start_offset",
+        "name",
+        "offline",
+        "partition",
+        "topic",
+        "topic_id",
+    )
 
     def __init__(
         self,
+        disk: Disk,
+        runtime: Runtime,
+        log_dir: str,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        clean: bool,
+        recovery_point: int,
+        log_start_offset: int,
+        high_watermark: int | None,
+        events: LogEvents,
+    ) -> None:
+        """Of what `load_log` has found; `open` does both."""
+        end_offset = loaded.end_offset
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.name = f"{topic}-{partition}"  # for messages
+        self.log_dir = log_dir
+        self.directory = directory
+        self.log_end_offset = end_offset
+        self.log_start_offset = max(log_start_offset, loaded.segments.bases[0])
+        self.offline = False  # the log directory has failed: nothing can be read any more
+        self.cleaning = False  # a cleaner works on the segments: retention passes the log over
+        self._high_watermark = -1  # of a replicated log; -1: this is the only replica
+        # As the last run noted it, maybe beyond what a crash has left of the log; None once the log has its role.
+        self.checkpointed_high_watermark = high_watermark
+        self._disk = disk
+        self._runtime = runtime
+        self._time_ms = runtime.time_ms
+        self._events = events
+        self._segments = loaded.segments
+        self._epochs = loaded.epochs
+        self._producers = LogProducers(disk, directory, self.name, loaded.segments, loaded.producers)
+        self._flusher = Flusher(
+            disk,
+            runtime,
+            log_dir,
+            directory,
+            self.name,
+            loaded.segments,
+            loaded.epochs,
+            events.directory_failed,
+            recovery_point=end_offset if clean else min(recovery_point, end_offset),
+            # a clean stop has synced them; a new log has none yet
+            names_synced=clean and end_offset > 0 and not loaded.epochs_changed,
+        )
+        self._pacing: Pacing | None = None  # None: the disk keeps up
+        self.update_config(config)
+
+    @classmethod
+    def open(
+        cls,
         disk: Disk,
         runtime: Runtime,
         log_dir: str,
@@ -49,107 +203,736 @@ class Log(ReplicaLog):
         log_start_offset: int = 0,
         high_watermark: int | None = None,
         producer_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
-        events: LogEvents | None = None,
-    ) -> None:
+        events: LogEvents = _NO_EVENTS,
+    ) -> Log:
         """Open the log in `directory` (`<log_dir>/<topic>-<partition>`), which exists; recover it unless `clean`.
         `high_watermark` is the checkpointed one, which counts until the log has its role; None: it has one, and is the
         only replica.
 
         OSError when the directory can't be read or written.
         """
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.log_dir = log_dir
-        self.directory = directory or f"{log_dir}/{self.name}"
-        self.failure: str | None = None  # set when the disk has lost what it had taken; only a restart heals
-        self._disk = disk
-        self._runtime = runtime
-        self._time_ms = runtime.time_ms
-        self._events = events
-        self.cleaning = False
-        self.offline = False
-        self._epochs = LeaderEpochCache(disk, f"{self.directory}/{EPOCH_FILE}")
-        self._new_names = 1
-        self._names_synced = 0
-        self._not_indexed = ()
-        self._flush_pending = False
-        self._pacing = None
-        self._held_from = -1
-        self._high_watermark = -1
-        self.checkpointed_high_watermark = high_watermark
-        self._sealing = ()
-        self._sync_to = -1
-        self._sync_waiters = None
-        self._syncing = False
-        self._released = False
-        self._truncations = 0  # a sync that began before one says nothing about what was written after
-        self.update_config(config)
-        self._open(clean, recovery_point, log_start_offset, producer_expiration_ms)
-
-    def _open(
-        self, clean: bool, recovery_point: int, log_start_offset: int, producer_expiration_ms: int
-    ) -> None:
-        epochs_known = self._epochs.load()
-        known_epochs = self._epochs.entries
-        loaded = load_segments(
-            self._disk,
-            self.directory,
-            self.name,
-            self.config,
-            self._epochs,
+        directory = directory or f"{log_dir}/{topic}-{partition}"
+        loaded = load_log(
+            disk,
+            directory,
+            f"{topic}-{partition}",
+            config,
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
-            now_ms=self._time_ms(),
+            now_ms=runtime.time_ms(),
             producer_expiration_ms=producer_expiration_ms,
         )
-        self._segments = loaded.segments
-        self._bases = [segment.base_offset for segment in loaded.segments]
-        self._active = loaded.segments[-1]
-        self._roll_after_ms = self._next_roll_after_ms()
-        self._resume = NO_READERS
-        self._last_base_offset = -1
-        self._last_position = 0
-        self.log_end_offset = loaded.next_offset
-        self.log_start_offset = max(log_start_offset, self._bases[0])
-        self.recovery_point = self.log_end_offset if clean else min(recovery_point, self.log_end_offset)
-        self._take_producers(loaded.producers)
-        if clean and self.log_end_offset:  # a clean stop has synced them; a new log has none yet
-            self._names_synced = self._new_names
-        if not epochs_known and self.log_end_offset > self._bases[0]:
-            self._recover_epochs()
-        self._epochs.truncate_from_end(self.log_end_offset + 1)
-        if self._epochs.entries != known_epochs:
-            self._new_names += 1
-            if not clean:
-                self._epochs.save()
+        return cls(
+            disk,
+            runtime,
+            log_dir,
+            directory,
+            topic,
+            partition,
+            topic_id,
+            config,
+            loaded,
+            clean=clean,
+            recovery_point=recovery_point,
+            log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
+            events=events,
+        )
 
-    def _recover_epochs(self) -> None:
-        """Read from the batches what a power failure has made of the file: recovery saw the last segments only."""
-        self._epochs.clear()
-        try:
-            for header in self.headers(self._bases[0]):
-                self._epochs.recover(header.partition_leader_epoch, header.base_offset)
-        except RecordBatchError as error:  # what can be read further is served all the same
-            logger.warning("%s: its leader epochs are known up to a damaged batch: %s", self.name, error)
+    @classmethod
+    def without_files(
+        cls,
+        disk: Disk,
+        runtime: Runtime,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        reason: str,
+    ) -> Log:
+        """The log of a partition whose log could not be made, or lies in an offline directory: empty and offline, so every
+        operation is KAFKA_STORAGE_ERROR. It belongs to no LogManager."""
+        loaded = LoadedLog(
+            LogSegments([Segment(disk, "", 0, 0, fresh=True)]),
+            0,
+            LeaderEpochCache(disk, ""),
+            False,
+            ProducerRecovery(disk, "", "", (), 0),
+        )
+        log = cls(
+            disk,
+            runtime,
+            "",
+            "",
+            topic,
+            partition,
+            topic_id,
+            config,
+            loaded,
+            clean=True,
+            recovery_point=0,
+            log_start_offset=0,
+            high_watermark=None,
+            events=_NO_EVENTS,
+        )
+        log.fail(reason)
+        log.release()
+        return log
 
-    # --- what is asked often
+    def update_config(self, config: LogConfig) -> None:
+        """New settings, in force from the next append on."""
+        self.config = config
+        self._rewrites = (
+            config.message_timestamp_type == "LogAppendTime"
+            or config.message_timestamp_before_max_ms != LONG_MAX
+            or validation.needs_inspection(config)
+        )
+        self._segment_bytes = config.segment_bytes
+        self._size_max = min(config.max_message_bytes, config.segment_bytes)
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._flushes = config.flush_messages != LONG_MAX or config.flush_ms != LONG_MAX
+        self._set_roll_time()
+
+    def _set_roll_time(self) -> None:
+        """For a new segment, or new settings."""
+        jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
+        self._roll_after_ms = self.config.segment_ms - (
+            self._runtime.random.randrange(jitter) if jitter else 0
+        )
 
     @property
     def size(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
+        return self._segments.size
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        return tuple(self._segments)
+        return self._segments.all()
+
+    # --- high watermark
+
+    @property
+    def high_watermark(self) -> int:
+        """Offset up to which (exclusive) every in-sync replica has the log, as far as this one knows. With one replica: its
+        end, or the end of what has been synced while flush.messages holds records back."""
+        high_watermark = self._high_watermark
+        if high_watermark >= 0:
+            return high_watermark
+        checkpointed = self.checkpointed_high_watermark
+        if checkpointed is not None:
+            return min(max(checkpointed, self.log_start_offset), self.log_end_offset)
+        held_from = self._flusher.held_from
+        return self.log_end_offset if held_from < 0 else held_from
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Offset up to which (exclusive) every transaction has an end that consumers can see (KIP-98)."""
+        high_watermark = self.high_watermark
+        producers = self._producers.state
+        if producers is None:
+            return high_watermark
+        return max(producers.first_unstable_offset(high_watermark), self.log_start_offset)
+
+    @property
+    def replica_end_offset(self) -> int:
+        """The end of what this replica counts as held: without the records that flush.messages holds back."""
+        held_from = self._flusher.held_from
+        return self.log_end_offset if held_from < 0 else held_from
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the high watermark is what `set_high_watermark` has set."""
+        return self._high_watermark >= 0
+
+    def replicate(self) -> None:
+        """There are other replicas from now on. What was committed stays so; at a start: what the checkpoint says
+        was."""
+        if self._high_watermark < 0:
+            self._high_watermark = self.high_watermark
+            self._limit_high_watermark()
+            self.checkpointed_high_watermark = None
+
+    def be_the_only_replica(self) -> None:
+        """There are no other replicas from now on."""
+        self._high_watermark = -1
+        self.checkpointed_high_watermark = None
+
+    def set_high_watermark(self, offset: int) -> bool:
+        """Everything below `offset` is committed, as far as it is here; whether that moves the high watermark, which never
+        goes back."""
+        offset = min(offset, self.log_end_offset)
+        if offset <= self._high_watermark:
+            return False
+        assert self._high_watermark >= 0, "the only replica's high watermark follows from its end"
+        self._high_watermark = offset
+        return True
+
+    def take_high_watermark(self, other: Log) -> None:
+        """Replace a log that was the same one."""
+        self.checkpointed_high_watermark = other.checkpointed_high_watermark
+        if other._high_watermark >= 0:
+            self._high_watermark = other._high_watermark
+            self._limit_high_watermark()
+
+    def _limit_high_watermark(self) -> None:
+        """After the log's start or end has moved."""
+        if self._high_watermark >= 0:
+            self._high_watermark = min(max(self._high_watermark, self.log_start_offset), self.log_end_offset)
+
+    # --- append as leader
+
+    def append_as_leader(
+        self, records: Bytes, leader_epoch: int, *, from_client: bool = True
+    ) -> AppendResult:
+        """Assign offsets to the batches in `records` and write them; the result is of the (last) batch.
+
+        Nothing has changed when it raises StorageError: CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
+        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR. `from_client` False allows
+        control batches, and the flags that only brokers set. A writable memoryview is written into.
+        """
+        view = records if type(records) is memoryview else memoryview(records)
+        try:
+            header = read_header(view)
+        except RecordBatchError as error:
+            raise validation.refusal(error) from None
+        size = header.batch_length + LOG_OVERHEAD
+        if size != len(view):
+            return self._append_several(view, leader_epoch, from_client)
+        return self._append_now(view, header, leader_epoch, from_client)
+
+    def _append_now(
+        self, records: memoryview, header: BatchHeader, leader_epoch: int, from_client: bool
+    ) -> AppendResult:
+        """`append_batch`, however long reading the records takes."""
+        try:
+            return self.append_batch(records, header, leader_epoch, from_client)
+        except validation.RecordsUnread as unread:
+            inspected = run_through(unread.steps())
+        return self.append_batch(inspected.records, inspected.header, leader_epoch, from_client, inspected)
+
+    def _append_several(self, view: memoryview, leader_epoch: int, from_client: bool) -> AppendResult:
+        batches: list[tuple[memoryview, BatchHeader]] = []
+        position = 0
+        while position < len(view):
+            header = validation.read_batch_header(view, position)
+            batch = view[position : position + header.size]
+            if len(batch) < header.size:
+                raise StorageError(
+                    ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes, {len(batch)} remain"
+                )
+            check_batch(batch, header, header.size, self.config, self.name, from_client)
+            batches.append((batch, header))
+            position += header.size
+        results = [self._append_now(batch, header, leader_epoch, from_client) for batch, header in batches]
+        results[-1].base_offset = results[0].base_offset
+        results[-1].records = None
+        return results[-1]
+
+    def append_batch(
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        leader_epoch: int,
+        from_client: bool = True,
+        inspected: validation.Inspected | None = None,
+    ) -> AppendResult:
+        """As `append_as_leader`, for one batch whose header has been read. RecordsUnread, and nothing has changed, when more
+        than a few records of a client have to be read first; `inspected` is the result of that."""
+        flusher = self._flusher
+        if flusher.failure is not None:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, flusher.failure)
+        size = header.batch_length + LOG_OVERHEAD
+        attributes = header.attributes
+        if (
+            header.base_offset
+            or size > self._size_max
+            or header.last_offset_delta != header.record_count - 1
+            or header.record_count < 1
+            or attributes & CONTROL_FLAG
+            or header.base_sequence < 0 <= header.producer_id
+            or crc32c(records[ATTRIBUTES_OFFSET:]) != header.crc
+        ):
+            check_batch(records, header, size, self.config, self.name, from_client)
+        now = self._time_ms()
+        config = self.config
+        log_append_time = -1
+        if self._rewrites or (attributes & _BROKER_FLAGS and from_client):
+            records, header, log_append_time = rewrite_batch(
+                records, header, now, config, self.name, from_client, inspected
+            )
+            size = header.batch_length + LOG_OVERHEAD
+        elif header.max_timestamp > now + self._after_max_ms:
+            validation.Inspection(records, header, config, self.name, now, True).run(may_wait=from_client)
+        base_offset = self.log_end_offset
+        producers = self._producers
+        if header.producer_id >= 0:
+            duplicate = producers.check(records, header, base_offset, from_client)
+            if duplicate is not None:
+                return AppendResult(
+                    duplicate.base_offset,
+                    duplicate.last_offset,
+                    duplicate.timestamp,
+                    self.log_start_offset,
+                    duplicate=True,
+                    awaits_sync=0 <= flusher.held_from <= duplicate.last_offset,
+                )
+        header.base_offset = base_offset
+        last_offset = base_offset + header.last_offset_delta
+        segments = self._segments
+        segment = segments.active
+        position = segment.size
+        try:
+            if (
+                position > self._segment_bytes - size
+                or header.max_timestamp - segment.first_timestamp > self._roll_after_ms
+                or segment.first_timestamp < 0
+                or segment.index_full
+                or segment.torn
+                or last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+                or leader_epoch > self._epochs.latest_epoch
+            ):
+                segment = self._prepare_segment(header, size, leader_epoch, now)
+                position = segment.size
+            if records.readonly:
+                records = memoryview(bytearray(records))
+            _assign(records, 0, base_offset, header.batch_length, leader_epoch)
+            file = segment.open_for_append()
+            if size < LARGE_APPEND_BYTES:
+                written = file.pwrite(records, position)
+            else:
+                written = timed_write(self._disk, self._runtime, self.log_dir, file, records, position)
+            if written != size:
+                write_rest(file, records, written, position)
+        except OSError as error:
+            self._undo_write(segment, error)
+        segment.appended(header, size, config.index_interval_bytes, config.segment_index_bytes)
+        segments.last_base_offset = base_offset
+        segments.last_position = position
+        self.log_end_offset = last_offset + 1
+        if header.producer_id >= 0:
+            if attributes & CONTROL_FLAG:
+                producers.marker_appended(records, header, self.high_watermark)
+            else:
+                producers.appended(header)
+        result = AppendResult(base_offset, last_offset, log_append_time, self.log_start_offset)
+        result.records = records
+        if size >= LARGE_APPEND_BYTES:
+            result.awaits_write_back = self._large_appended(segment)
+        if self._flushes:
+            result.awaits_sync = flusher.appended(
+                base_offset, last_offset + 1, config.flush_messages, config.flush_ms
+            )
+        return result
+
+    def _prepare_segment(self, header: BatchHeader, size: int, leader_epoch: int, now: int) -> Segment:
+        """The segment to write the batch to: a new one where the settings require it. OSError."""
+        segment = self._segments.active
+        position = segment.size
+        if (
+            position > self._segment_bytes - size
+            or (position and segment.waited_ms(now, header.max_timestamp) > self._roll_after_ms)
+            or segment.index_full
+            or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET
+        ):
+            self.roll()
+            segment = self._segments.active
+        if leader_epoch > self._epochs.latest_epoch:
+            self._epochs.assign(leader_epoch, header.base_offset)
+            self._flusher.names_changed()
+        if segment.torn:
+            segment.cut_torn_tail()
+        return segment
+
+    def _undo_write(self, segment: Segment, error: OSError) -> NoReturn:
+        """Remove the half batch now, or before the next append when the disk refuses even that."""
+        try:
+            segment.cut_torn_tail()
+        except OSError:
+            pass
+        logger.error("%s: append failed: %s", self.name, error)
+        self.io_failed(error)
+        raise StorageError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"Error while appending records to {self.name}: {error}"
+        ) from error
+
+    def _large_appended(self, segment: Segment) -> bool:
+        """After a large append: whether its acknowledgement has to wait."""
+        is_behind = self._disk.write_pressure.is_on(self.log_dir, self._runtime.monotonic())
+        pacing = self._pacing
+        if pacing is None:
+            if not is_behind:
+                return False
+            pacing = self._pacing = Pacing(self._disk, self._runtime, self.log_dir, self._flusher, segment)
+        if pacing.appended(segment):
+            return True
+        if not is_behind and not pacing.is_running:
+            self._pacing = None
+        return False
+
+    def when_written_back(self, call: Synced) -> None:
+        """Call once a thread has written back as much as an append that `awaits_write_back` has to wait for."""
+        if self._pacing is None or self.failure is not None:
+            call(self.failure)
+        else:
+            self._pacing.when_written_back(call)
+
+    # --- append as follower
+
+    def append_as_follower(
+        self, records: memoryview, leader_epoch: int = ANY_EPOCH, batches_max: int = ALL_BATCHES
+    ) -> FollowerAppend:
+        """Append the first `batches_max` whole batches in `records`, those of one segment in one write; a last one that is
+        cut is left out, as Kafka's fetches cut it.
+
+        Nothing has changed when it raises UnexpectedAppendOffset or StorageError CORRUPT_MESSAGE. After
+        KAFKA_STORAGE_ERROR the log ends behind some whole batch of these.
+        """
+        flusher = self._flusher
+        if flusher.failure is not None:
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, flusher.failure)
+        headers = whole_batches(records, leader_epoch, batches_max, self.log_end_offset, self.name)
+        result = FollowerAppend(0, len(headers))
+        if not headers:
+            return result
+        now = self._time_ms()
+        run: list[BatchHeader] = []  # written at once
+        start = stop = 0
+        segment = self._segments.active
+        for header in headers:
+            size = header.batch_length + LOG_OVERHEAD
+            if (
+                segment.size + stop - start > self._segment_bytes - size
+                or header.max_timestamp - segment.first_timestamp > self._roll_after_ms
+                or segment.first_timestamp < 0
+                or segment.index_full
+                or segment.torn
+                or header.base_offset + header.last_offset_delta - segment.base_offset > MAX_RELATIVE_OFFSET
+                or header.partition_leader_epoch > self._epochs.latest_epoch
+            ):
+                if run:
+                    self._write_run(records[start:stop], run, result)
+                    run, start = [], stop
+                try:
+                    segment = self._prepare_for(header, size, now)
+                except OSError as error:
+                    self._undo_write(segment, error)
+            run.append(header)
+            stop += size
+        self._write_run(records[start:stop], run, result)
+        result.is_partial = len(headers) == batches_max and result.size < len(records)
+        if self._flushes:
+            config = self.config
+            result.awaits_sync = flusher.appended(
+                headers[0].base_offset, self.log_end_offset, config.flush_messages, config.flush_ms
+            )
+        return result
+
+    def _prepare_for(self, header: BatchHeader, size: int, now: int) -> Segment:
+        """The segment to write the leader's batch to. OSError."""
+        reach = header.base_offset + header.last_offset_delta - self._segments.active.base_offset
+        if reach > MAX_RELATIVE_OFFSET and header.base_offset > self.log_end_offset:
+            self.log_end_offset = (
+                header.base_offset
+            )  # the gap is so wide that the new segment begins behind it
+        # Not written to its file before the batch: until both are synced, the batch itself tells.
+        self._epochs.assign_unsaved(header.partition_leader_epoch, header.base_offset)
+        return self._prepare_segment(header, size, header.partition_leader_epoch, now)
+
+    def _write_run(self, batches: memoryview, headers: list[BatchHeader], result: FollowerAppend) -> None:
+        """Write batches of the active segment at once."""
+        config = self.config
+        segment = self._segments.active
+        start = position = segment.size
+        size = len(batches)
+        try:
+            file = segment.open_for_append()
+            if size < LARGE_APPEND_BYTES:
+                written = file.pwrite(batches, start)
+            else:
+                written = timed_write(self._disk, self._runtime, self.log_dir, file, batches, start)
+            if written != size:
+                write_rest(file, batches, written, start)
+        except OSError as error:
+            self._undo_write(segment, error)
+        for header in headers:
+            position = segment.size
+            size = header.batch_length + LOG_OVERHEAD
+            segment.appended(header, size, config.index_interval_bytes, config.segment_index_bytes)
+            self.log_end_offset = header.base_offset + header.last_offset_delta + 1
+            if header.producer_id >= 0:
+                if header.attributes & CONTROL_FLAG:
+                    at = position - start
+                    self._producers.marker_appended(batches[at : at + size], header, self.high_watermark)
+                else:
+                    self._producers.appended(header)
+        self._segments.last_base_offset = headers[-1].base_offset
+        self._segments.last_position = position
+        result.size += len(batches)
+        if len(batches) >= LARGE_APPEND_BYTES and self._large_appended(segment):
+            result.awaits_write_back = True
+
+    # --- read
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        min_one_batch: bool = True,
+        end_offset: int | None = None,
+        wait: bool = True,
+    ) -> ReadResult:
+        """The batches from the one that holds `offset` on, of one segment, up to `end_offset` and `max_bytes`.
+
+        With `min_one_batch` the first batch comes whole however large it is; without, nothing comes when it
+        does not fit. OffsetOutOfRange outside [log_start_offset, log_end_offset]. Without `wait` it raises
+        WouldWait where finding the batches would wait for the disk; sending them may, still.
+        """
+        if self.offline:
+            raise self._offline_error()
+        end = self.log_end_offset
+        if not self.log_start_offset <= offset <= end:
+            raise OffsetOutOfRange(
+                f"Received request for offset {offset} for partition {self.name}, but we only have log "
+                f"segments from offset {self.log_start_offset} up to {end}."
+            )
+        limit = end if end_offset is None or end_offset > end else end_offset
+        if offset >= limit:
+            return NOTHING_READ
+        try:
+            return self._segments.read(offset, max_bytes, min_one_batch, limit, end, wait)
+        except OSError as error:
+            if not wait and isinstance(error, BlockingIOError):
+                raise WouldWait(self._segments.preparation(offset, max_bytes, limit)) from None
+            if error.errno == errno.EIO:  # takes the directory offline, as in Kafka
+                self.io_failed(error)
+            raise StorageError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
+            ) from error
+        except RecordBatchError as error:
+            raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
+
+    def _offline_error(self) -> StorageError:
+        return StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.name} is offline")
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The header of every batch from the one that holds `offset` on."""
+        return self._segments.headers(offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record at or after `timestamp`; None when all are older."""
+        return run_through(self.timestamp_lookup(timestamp))
+
+    def max_timestamp_offset(self) -> TimestampOffset | None:
+        """The first record that has the largest timestamp; None in an empty log."""
+        return run_through(self.timestamp_lookup(None))
+
+    def timestamp_lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:
+        """`offset_for_timestamp`, or with None `max_timestamp_offset`, in steps: it may wait for the disk and unpack a
+        batch. StorageError, also where a segment has been removed meanwhile."""
+        if self.offline:
+            raise self._offline_error()
+        try:
+            return (yield from self._segments.lookup(timestamp, self.log_start_offset))
+        except (OSError, RecordBatchError) as error:
+            raise StorageError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
+            ) from error
+
+    def timestamp_search(self, timestamp: int | None) -> Callable[[], TimestampOffset | None]:
+        """The lookup on what is there now, for a thread to do all of it."""
+        return partial(run_through, self._segments.lookup(timestamp, self.log_start_offset))
+
+    # --- segments
+
+    def roll(self) -> None:
+        """Begin a new segment at the log's end; a thread syncs the old one. OSError changes nothing."""
+        base = self.log_end_offset
+        old = self._segments.active
+        if base == old.base_offset:
+            return
+        if old.torn:
+            old.cut_torn_tail()
+        old.open_for_append()  # here it may still fail
+        new = Segment.create(self._disk, self.directory, base, self._time_ms())
+        old.add_time_index_entry()
+        self._flusher.names_changed()
+        self._segments.append(new)
+        self._set_roll_time()
+        write_beside = self._producers.begin_segment(old.base_offset, base)
+        self._flusher.seal(old, base, write_beside, partial(self._sealed, old, base))
+
+    def _sealed(self, segment: Segment, end_offset: int) -> None:
+        """The segment's indexes have been written, and the files beside it."""
+        bases = self._segments.bases
+        if segment.base_offset not in bases and not self.closed:
+            try:
+                self._discard([segment])  # removed meanwhile: its new indexes have to follow
+            except OSError as error:  # the next start finds no log for them and removes them
+                logger.warning("%s: indexes of a removed segment are left: %s", segment.path, error)
+        self._producers.segment_sealed(segment.base_offset)
+        if end_offset not in bases and not self.closed:  # truncated meanwhile
+            self._producers.remove_snapshot(end_offset)
+
+    def increment_log_start_offset(self, offset: int) -> None:
+        """Make everything below `offset` invisible and remove the segments that hold nothing else.
+
+        Nothing happens when it already is. OffsetOutOfRange beyond the log's end, or a replicated log's high
+        watermark.
+        """
+        if self.offline:
+            raise self._offline_error()
+        limit = self._high_watermark if self._high_watermark >= 0 else self.log_end_offset
+        if offset > limit:
+            raise OffsetOutOfRange(
+                f"Cannot increment the log start offset to {offset} of partition {self.name} since it is "
+                f"larger than the high watermark {limit}"
+            )
+        if offset <= self.log_start_offset:
+            return
+        try:
+            if offset == self.log_end_offset and self._segments.active.size:
+                self.roll()
+            self.log_start_offset = offset
+            self._epochs.truncate_from_start(offset)
+            self._flusher.names_changed()
+            self.remove_segments_below(offset)
+        except OSError as error:
+            self.io_failed(error)
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error}") from error
+        self._events.start_offset_changed(self)
+
+    def remove_segments_below(self, offset: int) -> int:
+        """Remove the segments whose records all lie below `offset`, never the active one; bytes freed.
+
+        OSError when the disk refuses; the log is without them all the same.
+        """
+        removed = self._segments.remove_below(offset)
+        if removed:
+            self._discard(removed)
+        return sum(segment.size for segment in removed)
+
+    def _discard(self, segments: Sequence[Segment]) -> None:
+        """Remove the files of segments that are no longer in the list. Regions that wait to be sent keep theirs open."""
+        for segment in segments:
+            segment.release()
+        files = [file for segment in segments for file in segment.files]
+        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
+
+    def holds(self, segments: Sequence[Segment]) -> bool:
+        """Whether these are still segments of the log, one behind the other, and none of them is the active one."""
+        return not self.closed and self.failure is None and self._segments.holds(segments)
+
+    def replace_segments(self, new: Segment, old: Sequence[Segment]) -> None:
+        """Put `new` in the place of `old`, which the log holds, and remove their files.
+
+        The producer snapshot of the first stays: it describes what lies before. OSError when a file can't be
+        renamed; the log has `new` all the same.
+        """
+        self._segments.replace(new, old)
+        for segment in old:
+            segment.release()
+        files = [file for segment in old for file in segment.files]
+        files.remove(f"{self.directory}/{offset_file_name(new.base_offset, '.snapshot')}")
+        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
+        self._producers.segments_replaced(new, old)
+
+    # --- truncation
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove everything from `offset` on; the batch that holds it goes whole. Blocking. OSError when it fails;
+        CORRUPT_MESSAGE, and nothing has changed, when damage keeps the batch from being found."""
+        make_last = self.cut_to(offset)
+        if make_last is not None:
+            make_last()
+
+    def cut_to(self, offset: int) -> Callable[[], object] | None:
+        """As `truncate_to` without the blocking part, which is returned for a thread: nothing may be appended before it is
+        done. None when there was nothing to cut."""
+        if offset >= self.log_end_offset:
+            # An epoch that began at the end without a record may be one that the leader never saw.
+            self._epochs.truncate_from_end(self.log_end_offset)
+            return None
+        segments = self._segments
+        if offset < segments.bases[0]:
+            return self.restart_at(offset)
+        try:
+            located = segments.holding(offset).locate(offset)
+        except RecordBatchError as error:
+            raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"{self.name}: {error}") from error
+        start_moved = offset < self.log_start_offset
+        self._events.truncating(self, offset)
+        try:
+            removed = segments.remove_beyond(offset)
+            if removed:
+                self._discard(removed[::-1])  # from the end, so that a crash leaves no hole
+            active = segments.active
+            if located is not None:
+                active.truncate(located[0], sync=False)
+            file = active.open_for_append()
+            self._forget_from(offset)
+            self._epochs.truncate_from_end(offset)
+            self._producers.truncate(self.log_start_offset, offset)
+        except OSError as error:  # only a start can find out now what the files hold
+            self._flusher.fail(f"{self.name} can't be cut back: {error}", error)
+            raise
+        if start_moved:
+            self._events.start_offset_changed(self)
+        disk, directory = self._disk, self.directory
+
+        def make_last() -> None:
+            if removed:
+                disk.sync_directory(directory)
+            file.sync()
+
+        return make_last
+
+    def restart_at(self, offset: int, log_start_offset: int = -1) -> Callable[[], object]:
+        """Remove everything and continue at `offset`, what lies below `log_start_offset` (-1: the same) invisible.
+        As Kafka's truncateFullyAndStartAt. What is returned is as with `cut_to`. OSError."""
+        self._events.truncating(self, offset)
+        try:
+            self._discard(self._segments.all()[::-1])
+            self._segments.restart(Segment.create(self._disk, self.directory, offset, self._time_ms()))
+            self._flusher.names_changed()
+            self._set_roll_time()
+            self._forget_from(offset)
+            self._flusher.restarted(offset)
+            self.log_start_offset = offset if log_start_offset < 0 else log_start_offset
+            self._limit_high_watermark()
+            self._epochs.clear()
+            self._epochs.save()
+            self._producers.truncate(self.log_start_offset, offset, restarted=True)
+        except OSError as error:
+            self._flusher.fail(f"{self.name} can't be begun anew: {error}", error)
+            raise
+        self._events.start_offset_changed(self)
+        disk, directory = self._disk, self.directory
+        return lambda: disk.sync_directory(directory)
+
+    def _forget_from(self, offset: int) -> None:
+        """The log ends at `offset` now, in everything that is known in memory."""
+        self.log_end_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self._segments.forget_positions()
+        self._flusher.truncated(offset)
+        self._limit_high_watermark()
+        if self._pacing is not None:
+            self._pacing.truncated(self._segments.active)
+        self._flusher.refuse_waiters(offset)
+
+    @property
+    def truncations(self) -> int:
+        """How often something has been cut off since the log was opened."""
+        return self._flusher.truncations
+
+    # --- leader epochs
 
     @property
     def latest_epoch(self) -> int:
         return self._epochs.latest_epoch
-
-    # --- leader epochs
 
     @property
     def has_unsaved_epochs(self) -> bool:
@@ -157,8 +940,13 @@ class Log(ReplicaLog):
         return self._epochs.unsaved
 
     def assign_epoch_start_offset(self, leader_epoch: int) -> None:
-        """A new leader's reign begins at the log's end. `save_epochs` has to follow soon."""
-        self._epochs.assign_unsaved(leader_epoch, self.log_end_offset)
+        """A new leader's epoch begins at the log's end. `save_epochs` has to follow soon."""
+        if not self.offline:
+            self._epochs.assign_unsaved(leader_epoch, self.log_end_offset)
+
+    def save_epochs(self) -> None:
+        """Write the leader epochs that have begun, if they are not in their file. OSError."""
+        self._flusher.save_epochs()
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch answers; (-1, -1) when undefined."""
@@ -168,25 +956,130 @@ class Log(ReplicaLog):
         """The leader epoch that `offset` belongs to; -1 when unknown."""
         return self._epochs.epoch_for_offset(offset)
 
+    # --- producers and transactions
+
+    @property
+    def active_producers(self) -> Mapping[int, ProducerEntry]:
+        """By producer id, as of the log's end."""
+        return self._producers.active
+
+    def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> None:
+        """Remove producers that have been silent for `expiration_ms` and have no open transaction."""
+        self._producers.remove_expired(now_ms, expiration_ms)
+
+    def collect_aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of [start, end) must leave out, and maybe a few more, in the order of their
+        markers. KAFKA_STORAGE_ERROR when they can't be read."""
+        return self._producers.collect_aborted(start, end)
+
+    def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
+        """As `collect_aborted`: (producer id, first offset)."""
+        return _id_and_first_offset(self._producers.collect_aborted(start, end))
+
+    def aborted_within(self, offset: int, read: ReadResult) -> list[tuple[int, int]]:
+        """As `aborted_transactions`, for a reader of `offset` that has got `read`."""
+        return _id_and_first_offset(self._producers.aborted_within(offset, read, self.log_end_offset))
+
+    def transaction_index(self, base_offset: int) -> TransactionIndex | None:
+        """The transaction index of the segment at `base_offset`; None when nothing in it was aborted."""
+        return self._producers.transaction_index(base_offset)
+
+    # --- sync
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing can be appended: the disk may have lost what it had accepted. Only a restart resets it."""
+        return self._flusher.failure
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log has released its files for good."""
+        return self._flusher.closed
+
+    @property
+    def recovery_point(self) -> int:
+        """Offset below which everything survives a power failure."""
+        return self._flusher.recovery_point
+
+    def lower_recovery_point(self, offset: int) -> bool:
+        """Claim no more than `offset` from now on, before the log is cut there; whether it claimed more."""
+        if offset >= self._flusher.recovery_point:
+            return False
+        self._flusher.recovery_point = offset
+        return True
+
+    @property
+    def recovery_checkpoint(self) -> int:
+        """Where a start after a crash has to begin reading."""
+        return self._flusher.recovery_checkpoint
+
+    @property
+    def start_checkpoint(self) -> int | None:
+        """The start offset; None while the first segment's name says it for good, as in Kafka."""
+        first = self._segments.bases[0] if self._flusher.names_are_synced else 0
+        return self.log_start_offset if self.log_start_offset > first else None
+
+    @property
+    def sealed_offset(self) -> int:
+        """End (exclusive) of the segments that no longer change, nor do their indexes."""
+        return self._flusher.sealed_offset
+
+    def is_sealing(self, segment: Segment) -> bool:
+        """Whether a thread is writing the files beside the segment."""
+        return self._flusher.is_sealing(segment.base_offset)
+
+    def is_sealing_from(self, offset: int) -> bool:
+        """Whether that holds for a segment that `cut_to(offset)` would change."""
+        return self._flusher.is_sealing_from(self._segments.bases[self._segments.index_of(offset)])
+
+    def awaits_sync(self, offset: int) -> bool:
+        """Whether the record at `offset` must not be acknowledged before `when_synced(offset + 1)`."""
+        return 0 <= self._flusher.held_from <= offset
+
+    def when_synced(self, offset: int, call: Synced) -> None:
+        """Call once everything below `offset` survives a power failure, or the sync has failed."""
+        self._flusher.when_synced(offset, call)
+
+    def sync_soon(self) -> None:
+        """Sync everything appended so far in a thread; `when_synced` tells."""
+        self._flusher.sync_soon(self.log_end_offset)
+
+    def flush(self) -> None:
+        """Sync everything appended so far. Blocking; KAFKA_STORAGE_ERROR when it fails."""
+        self._flusher.flush(self.log_end_offset)
+
+    # --- failure and close
+
+    def io_failed(self, error: BaseException) -> None:
+        """Report an error of this log's files to its owner, if it says that the whole directory has failed."""
+        self._flusher.io_failed(error)
+
+    def fail(self, reason: str) -> None:
+        """The directory has failed: everything is KAFKA_STORAGE_ERROR from now on. Files are released."""
+        self.offline = True
+        self._flusher.take_offline(reason)
+        self._segments.release()
+
     def close(self) -> None:
-        """Sync, write the indexes and let go of the files. StorageError or OSError when the disk refuses: the
+        """Sync, write the indexes and release the files. StorageError or OSError when the disk refuses: the
         log is whole, but not clean."""
-        if self._active.torn:
-            self._active.cut_torn_tail()
+        if self._segments.active.torn:
+            self._segments.active.cut_torn_tail()
         self.flush()
-        if self.log_end_offset > self._bases[0]:
-            self._names_work()()
-        if self._active.knows_timestamps:  # or nothing has been appended
-            self._active.add_time_index_entry()
+        if self.log_end_offset > self._segments.bases[0]:
+            self._flusher.names_work()()
+        if self._segments.active.knows_timestamps:  # or nothing has been appended
+            self._segments.active.add_time_index_entry()
         for segment in self._segments:
             segment.save_indexes(sync=True)
-        self._save_producers()
+        self._producers.save(self.log_end_offset)
         self.release()
 
     def release(self) -> None:
-        """Let go of the files and nothing else, as before they are deleted. What waits for a sync waits in vain."""
-        self._released = True
-        if self._sync_waiters:
-            self._runtime.call_soon(lambda: self._call_waiters(LONG_MAX, f"{self.name} has been closed"))
-        for segment in self._segments:
-            segment.release()
+        """Release the files and nothing else, as before they are deleted. Those that wait for a sync get an error."""
+        self._flusher.close()
+        self._segments.release()
+
+
+def _id_and_first_offset(transactions: list[AbortedTransaction]) -> list[tuple[int, int]]:
+    return [(transaction.producer_id, transaction.first_offset) for transaction in transactions]

@@ -1,135 +1,237 @@
-"""The segments of a log as a list: rolled at the end, removed at the start; truncation.py cuts it back.
+"""The segments of one log in order, and reading from them.
 
-Only this file changes the list; every change leaves a log that could be read by the next line.
+A read returns regions of segment files; records are decoded only to find a timestamp. The positions of readers at the log's
+end are remembered, so following the log costs no search.
 """
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import is_
 
-from barnabas.storage.disk.deletion import set_aside
-from barnabas.storage.errors import OffsetOutOfRange, StorageError
-from barnabas.storage.log.high_watermark import WatermarkedLog
-from barnabas.storage.segment.segment import Segment, offset_file_name
-from barnabas.wire.errors import ErrorCode
+import msgspec
 
-logger = logging.getLogger("barnabas.storage")
+from barnabas.runtime.slices import Steps
+from barnabas.storage.disk.disk import FileRegion
+from barnabas.storage.log.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
+from barnabas.storage.segment.legacy_format import read_stored_header
+from barnabas.storage.segment.segment import Segment
+from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader
+
+_RESUME_POINTS_MAX = 32
+_HOT_BYTES = 4 * 1024 * 1024  # at the end of the active segment: written a moment ago, so in memory
+_NO_READERS: dict[int, int] = {}  # stays empty; shared by all logs that have no reader
 
 
-class SegmentedLog(WatermarkedLog):
-    """The part of `Log` that changes its list of segments. `Log` sets these attributes."""
+class ReadResult(msgspec.Struct, gc=False):
+    """Bytes from a batch boundary on, of the segment at `segment_base`; the last batch may be cut, as in Kafka."""
 
-    __slots__ = ("_roll_after_ms", "_time_ms")
+    regions: tuple[FileRegion, ...]
+    size: int
+    segment_base: int = -1
 
-    _time_ms: Callable[[], int]
-    _roll_after_ms: int
 
-    def roll(self) -> None:
-        """Begin a new segment at the log's end; the old one is synced by a thread. OSError changes nothing."""
-        base = self.log_end_offset
-        old = self._active
-        if base == old.base_offset:
-            return
-        if old.torn:
-            old.cut_torn_tail()
-        old.open_for_append()  # here it may fail still
-        new = Segment.create(self._disk, self.directory, base, self._time_ms())
-        old.add_time_index_entry()
-        self._new_names += 1
-        self._segments.append(new)
-        self._bases.append(base)
-        self._active = new
-        self._resume.clear()
-        self._roll_after_ms = self._next_roll_after_ms()
-        self._seal(old, base, self._seal_producers(old.base_offset, base))
+NOTHING_READ = ReadResult((), 0)
 
-    def _next_roll_after_ms(self) -> int:
-        jitter = min(self.config.segment_jitter_ms, self.config.segment_ms)
-        return self.config.segment_ms - (self._runtime.random.randrange(jitter) if jitter else 0)
 
-    def increment_log_start_offset(self, offset: int) -> None:
-        """Make everything below `offset` invisible and remove the segments that hold nothing else.
+class LogSegments:
+    """At least one segment, ascending by base offset; the last is the active one.
 
-        Nothing happens when it already is. OffsetOutOfRange beyond the log's end, or a replicated log's high
-        watermark.
-        """
-        limit = self._high_watermark if self._high_watermark >= 0 else self.log_end_offset
-        if offset > limit:
-            raise OffsetOutOfRange(
-                f"Cannot increment the log start offset to {offset} of partition {self.name} since it is "
-                f"larger than the high watermark {limit}"
-            )
-        if offset <= self.log_start_offset:
-            return
-        if self.offline:
-            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.failure))
-        try:
-            if offset == self.log_end_offset and self._active.size:
-                self.roll()
-            self.log_start_offset = offset
-            self._epochs.truncate_from_start(offset)
-            self._new_names += 1
-            self.remove_segments_below(offset)
-        except OSError as error:
-            self.io_failed(error)
-            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error}") from error
-        if self._events is not None:
-            self._events.start_offset_changed(self)
+    `bases` are the base offsets, `last_base_offset` and `last_position` those of the last batch appended (-1: not known). What
+    changes the list, here or in `Log`, leaves one that the next read can use.
+    """
 
-    def remove_segments_below(self, offset: int) -> int:
-        """Remove the segments whose records all lie below `offset`, never the active one; bytes freed.
+    __slots__ = ("_list", "_resume", "active", "bases", "last_base_offset", "last_position")
 
-        OSError when the disk refuses; the log is without them all the same.
-        """
-        count = bisect_right(self._bases, offset) - 1
-        if count <= 0:
-            return 0
-        removed = self._segments[:count]
-        del self._segments[:count], self._bases[:count]
-        self._discard(removed)
-        return sum(segment.size for segment in removed)
+    def __init__(self, segments: list[Segment]) -> None:
+        self._list = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self.last_base_offset = -1
+        self.last_position = 0
+        # offset -> position in the active segment, of readers that have reached the end
+        self._resume: dict[int, int] = _NO_READERS
 
-    def _discard(self, segments: Sequence[Segment]) -> None:
-        """The files of segments that are in the list no more. Regions that wait to be sent keep theirs open."""
-        for segment in segments:
-            segment.release()
-        files = [file for segment in segments for file in segment.files]
-        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._list)
+
+    def all(self) -> tuple[Segment, ...]:
+        return tuple(self._list)
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(segment.size for segment in self._list)
+
+    def index_of(self, offset: int) -> int:
+        """Index of the segment that holds `offset`, or would; 0 for one before the first."""
+        return max(0, bisect_right(self.bases, offset) - 1)
+
+    def holding(self, offset: int) -> Segment:
+        return self._list[self.index_of(offset)]
+
+    def reaching_beyond(self, offset: int) -> list[Segment]:
+        """The segments that end behind `offset`, and the active one."""
+        return [
+            segment
+            for index, segment in enumerate(self._list)
+            if segment is self.active or self.bases[index + 1] > offset
+        ]
 
     def holds(self, segments: Sequence[Segment]) -> bool:
-        """Whether these still stand in the list, one behind the other, and none of them is the active one."""
-        if self._released or self.failure is not None:
-            return False
-        first = bisect_left(self._bases, segments[0].base_offset)
-        here = self._segments[first : first + len(segments)]
-        return len(here) == len(segments) and all(map(is_, here, segments)) and here[-1] is not self._active
+        """Whether these are in the list, one behind the other, and none of them is the active one."""
+        first = bisect_left(self.bases, segments[0].base_offset)
+        here = self._list[first : first + len(segments)]
+        return len(here) == len(segments) and all(map(is_, here, segments)) and here[-1] is not self.active
 
-    def replace_segments(self, new: Segment, old: Sequence[Segment]) -> None:
-        """Put `new` in the place of `old`, which the log holds, and set their files aside.
+    # --- changes
 
-        The producer snapshot of the first stays, as it says what lies before. OSError when a file can't be
-        renamed; the log has `new` all the same.
-        """
-        first = bisect_left(self._bases, old[0].base_offset)
-        self._segments[first : first + len(old)] = [new]
-        self._bases[first : first + len(old)] = [new.base_offset]
-        for segment in old:
+    def append(self, segment: Segment) -> None:
+        """`segment` becomes the active one."""
+        self._list.append(segment)
+        self.bases.append(segment.base_offset)
+        self.active = segment
+        self._resume.clear()
+
+    def remove_below(self, offset: int) -> list[Segment]:
+        """Take out the segments whose records all lie below `offset`, never the active one."""
+        count = self.index_of(offset)
+        removed = self._list[:count]
+        del self._list[:count], self.bases[:count]
+        return removed
+
+    def remove_beyond(self, offset: int) -> list[Segment]:
+        """Take out the segments that begin beyond `offset`, which the first one does not."""
+        kept = bisect_right(self.bases, offset)
+        removed = self._list[kept:]
+        del self._list[kept:], self.bases[kept:]
+        self.active = self._list[-1]
+        return removed
+
+    def restart(self, segment: Segment) -> None:
+        """Hold this one alone."""
+        self._list = [segment]
+        self.bases = [segment.base_offset]
+        self.active = segment
+
+    def replace(self, new: Segment, old: Sequence[Segment]) -> None:
+        """Put `new` in the place of `old`, which the list holds."""
+        first = bisect_left(self.bases, old[0].base_offset)
+        self._list[first : first + len(old)] = [new]
+        self.bases[first : first + len(old)] = [new.base_offset]
+
+    def forget_positions(self) -> None:
+        """The log has been cut: no remembered position holds any more."""
+        self._resume.clear()
+        self.last_base_offset = -1
+
+    def release(self) -> None:
+        """Close the files as soon as no region waits on them."""
+        for segment in self._list:
             segment.release()
-        files = [file for segment in old for file in segment.files]
-        files.remove(f"{self.directory}/{offset_file_name(new.base_offset, '.snapshot')}")
-        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
 
-    def _after_seal(self, segment: Segment, end_offset: int) -> None:  # noqa: ARG002
-        if segment.base_offset in self._bases or self._released:
-            return
-        try:
-            self._discard([segment])  # gone meanwhile: so must be its new indexes
-        except OSError as error:  # the next start finds no log to them and removes them
-            logger.warning("%s: indexes of a removed segment are left: %s", segment.path, error)
+    def release_rolled(self) -> None:
+        """As `release`, but not the active segment's."""
+        for segment in self._list:
+            if segment is not self.active:
+                segment.release()
 
-    def _seal_producers(self, sealed_base: int, base_offset: int) -> Callable[[], object]:
-        """What a thread has to write now that the segment at `sealed_base` ends and another begins."""
-        raise NotImplementedError
+    # --- reading
+
+    def read(
+        self, offset: int, max_bytes: int, min_one_batch: bool, limit: int, end_offset: int, wait: bool
+    ) -> ReadResult:
+        """The batches of one segment from the one that holds `offset` on, up to the offset `limit` and `max_bytes`.
+
+        `end_offset` is the log's. OSError, RecordBatchError; without `wait` BlockingIOError where finding the batches would
+        wait for the disk.
+        """
+        bases = self.bases
+        for index in range(max(0, bisect_right(bases, offset) - 1), len(self._list)):
+            segment = self._list[index]
+            start = self._position(segment, offset, wait)
+            if start is None:
+                continue  # compaction has removed everything from `offset` on
+            stop = segment.size
+            next_base = bases[index + 1] if index + 1 < len(bases) else end_offset
+            if limit < next_base:
+                located = segment.locate(limit, wait=wait)
+                stop = located[0] if located is not None else stop
+            length = stop - start
+            if length <= 0:
+                return NOTHING_READ
+            file = segment.open_for_read()
+            is_hot = segment is self.active and start >= segment.size - _HOT_BYTES
+            if length > max_bytes:
+                read = file.pread if wait or is_hot else file.pread_now
+                header = read_stored_header(read(HEADER_SIZE, start))
+                first = header.size
+                if segment is self.active:  # a reader that reads batch by batch asks for the next one
+                    self._remember(header.next_offset, start + first)
+                if first <= max_bytes:
+                    length = max_bytes
+                elif min_one_batch:
+                    length = first
+                else:
+                    return NOTHING_READ
+            if is_hot and start + length == segment.size:
+                self._remember(end_offset, segment.size)
+            return ReadResult((FileRegion(file, start, length, is_hot),), length, segment.base_offset)
+        return NOTHING_READ
+
+    def preparation(self, offset: int, max_bytes: int, limit: int) -> Callable[[], object]:
+        """What a thread does so that the same read does not wait. It uses files and indexes only."""
+        index = self.index_of(offset)
+        return partial(_load, self._list[index : index + 2], offset, max_bytes, limit)
+
+    def _position(self, segment: Segment, offset: int, wait: bool) -> int | None:
+        if segment is self.active:
+            if offset == self.last_base_offset:
+                return self.last_position
+            position = self._resume.get(offset)
+            if position is not None:
+                return position
+        if offset <= segment.base_offset:
+            return 0 if segment.size else None
+        located = segment.locate(offset, wait=wait)
+        return located[0] if located is not None else None
+
+    def _remember(self, offset: int, position: int) -> None:
+        """A reader will ask for the batch there."""
+        resume = self._resume
+        if resume is _NO_READERS:
+            resume = self._resume = {}
+        resume[offset] = position
+        if len(resume) > _RESUME_POINTS_MAX:
+            del resume[next(iter(resume))]
+
+    def headers(self, offset: int) -> Iterator[BatchHeader]:
+        """The header of every batch from the one that holds `offset` on."""
+        for index in range(self.index_of(offset), len(self._list)):
+            segment = self._list[index]
+            for _, header in segment.headers(segment.index_position(offset), 1 << 16):
+                if header.last_offset >= offset:
+                    yield header
+
+    def lookup(self, timestamp: int | None, start_offset: int) -> Steps[TimestampOffset | None]:
+        """The first record from `start_offset` on that is not older than `timestamp`, or with None the first one that has the
+        largest timestamp."""
+        segments = tuple(self._list)
+        if timestamp is None:
+            return find_max_timestamp(segments, start_offset)
+        return find_timestamp(segments, timestamp, start_offset)
+
+
+def _load(segments: list[Segment], offset: int, max_bytes: int, limit: int) -> None:
+    """Do the lookups of a read from `offset`, and bring what it will send into memory; waits for the disk."""
+    for segment in segments:
+        located = segment.locate(offset)
+        if located is None:
+            continue
+        segment.locate(limit)
+        segment.offset_index.load()
+        position, header = located
+        segment.open_for_read().load(position, min(max(header.size, max_bytes), _HOT_BYTES))
+        return

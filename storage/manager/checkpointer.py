@@ -18,7 +18,6 @@ from barnabas.runtime.slices import in_slices
 from barnabas.storage.disk.checkpoint_file import format_offsets, write_offsets
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.errors import is_passing
-from barnabas.storage.log.high_watermark import WatermarkedLog
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager.directory import (
     LOG_START_OFFSET_FILE,
@@ -200,7 +199,7 @@ class Checkpointer:
         for name in _VALUES:
             self._write_now(log_dir, name)
 
-    def truncating(self, log: WatermarkedLog, offset: int) -> None:
+    def truncating(self, log: Log, offset: int) -> None:
         """The log's end is about to become `offset`: no checkpoint may claim more, or what is written there next
         would be believed unread, or count as committed, or as below the log's start. Blocking where they do.
         OSError."""

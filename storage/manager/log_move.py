@@ -20,8 +20,9 @@ import msgspec
 
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.disk import Disk, File
+from barnabas.storage.log.flusher import PARTITION_METADATA
 from barnabas.storage.log.log import Log
-from barnabas.storage.manager.directory import FUTURE_SUFFIX, PARTITION_METADATA, suffixed_name
+from barnabas.storage.manager.directory import FUTURE_SUFFIX, suffixed_name
 from barnabas.storage.segment.segment import LOG_SUFFIX, Segment
 
 logger = logging.getLogger("barnabas.storage")

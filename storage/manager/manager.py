@@ -17,18 +17,15 @@ from barnabas.runtime.slices import Periodic, in_slices
 from barnabas.storage.disk.deletion import DirectoryRemover
 from barnabas.storage.disk.disk import Disk, write_rest
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, StorageError, is_passing
-from barnabas.storage.log.flusher import SyncedLog
-from barnabas.storage.log.high_watermark import WatermarkedLog
-from barnabas.storage.log.log import Log
+from barnabas.storage.log.flusher import PARTITION_METADATA
+from barnabas.storage.log.log import Log, LogEvents
 from barnabas.storage.log.log_config import LONG_MAX, LogConfig
-from barnabas.storage.log.offline_log import OfflineLog
 from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.manager.checkpointer import Checkpointer
 from barnabas.storage.manager.directory import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
     LOG_START_OFFSET_FILE,
-    PARTITION_METADATA,
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
     STRAY_SUFFIX,
@@ -102,6 +99,7 @@ class LogManager:
         self._periodic: list[Periodic] = []
         self._futures: dict[str, list[str]] = {}  # directory -> interrupted moves found there
         self._twins: list[Log] = []  # found in a second directory, until `settle_twins`
+        self._events = LogEvents(self._start_offset_changed, self._truncating, self.directory_failed)
         self._closed = False
         self.producer_id_expiration_ms = self._settings.producer_id_expiration_ms  # may change at run time
         self.log_dirs: list[str] = list(self._directories)
@@ -230,7 +228,7 @@ class LogManager:
         high_watermark: int,
     ) -> None:
         try:
-            log = Log(
+            log = Log.open(
                 self._disk,
                 self._runtime,
                 directory.path,
@@ -242,7 +240,7 @@ class LogManager:
                 log_start_offset=start_offset,
                 high_watermark=high_watermark,
                 producer_expiration_ms=self._producer_expiration_ms(),
-                events=self,
+                events=self._events,
             )
         except OSError as error:
             raise LogDirectoryOffline(f"{path} can't be opened (log.dirs): {error}") from error
@@ -408,7 +406,9 @@ class LogManager:
         try:
             with_id = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
             write_rest(with_id, format_partition_metadata(topic_id), 0, 0)
-            return Log(self._disk, self._runtime, log_dir, topic, partition, topic_id, config, events=self)
+            return Log.open(
+                self._disk, self._runtime, log_dir, topic, partition, topic_id, config, events=self._events
+            )
         except OSError:
             self._disk.remove_tree(path)
             raise
@@ -439,7 +439,7 @@ class LogManager:
             self.directory_failed(log.log_dir, str(error))
 
     def _open_again(self, log: Log, log_dir: str) -> Log:
-        return Log(
+        return Log.open(
             self._disk,
             self._runtime,
             log_dir,
@@ -448,7 +448,7 @@ class LogManager:
             log.topic_id,
             log.config,
             log_start_offset=log.log_start_offset,
-            events=self,
+            events=self._events,
             producer_expiration_ms=self._producer_expiration_ms(),
         )
 
@@ -558,14 +558,14 @@ class LogManager:
         elif log_dir == self._vital_dir:
             self.on_fatal(f"the log directory of the metadata, {log_dir}, has failed: {reason}")
 
-    def start_offset_changed(self, log: SyncedLog) -> None:
+    def _start_offset_changed(self, log: Log) -> None:
         """A log's event: records at its start are gone."""
         self._checkpointer.start_offset_changed(log.log_dir)
         mine = self._logs.get((log.topic, log.partition))
         if mine is log and self.on_start_offset is not None:
             self.on_start_offset(mine)
 
-    def truncating(self, log: WatermarkedLog, offset: int) -> None:
+    def _truncating(self, log: Log, offset: int) -> None:
         """A log's event: everything from `offset` on is about to go."""
         self._checkpointer.truncating(log, offset)
         mine = self._logs.get((log.topic, log.partition))
@@ -579,19 +579,16 @@ class LogManager:
         when a thread has made the checkpoints claim less. With what went wrong, if anything did."""
         log_dirs = set()
         for log, offset in cuts:
-            if offset < log.recovery_point:
-                log.recovery_point = offset
+            if log.lower_recovery_point(offset):
                 log_dirs.add(log.log_dir)
         if log_dirs:
             self._checkpointer.claim_less(log_dirs, done)
         else:
             done(None)
 
-    def offline_log(
-        self, topic: str, topic_id: bytes, partition: int, config: LogConfig, reason: str
-    ) -> OfflineLog:
+    def offline_log(self, topic: str, topic_id: bytes, partition: int, config: LogConfig, reason: str) -> Log:
         """What stands for the log of a partition that has none."""
-        return OfflineLog(self._disk, self._runtime, topic, partition, topic_id, config, reason)
+        return Log.without_files(self._disk, self._runtime, topic, partition, topic_id, config, reason)
 
     def online_ids(self) -> list[bytes]:
         """The ids of the directories that work."""

@@ -28,6 +28,8 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, ".txnindex", ".snapshot")
+CLEANED_SUFFIX = ".cleaned"  # compaction is writing it
+SWAP_SUFFIX = ".swap"  # written and synced, about to replace other segments
 
 MAX_RELATIVE_OFFSET = 0x7FFFFFFF
 _UNKNOWN = -2  # not read from the disk yet; -1 is Kafka's "no timestamp"

@@ -131,7 +131,7 @@ class Workshop:
         self.runtime = ManualRuntime()
 
     def log(self, *, clean: bool = True, recovery_point: int = 0, start: int = 0, **settings: Any) -> Log:
-        return Log(
+        return Log.open(
             self.disk,
             self.runtime,
             "/logs",

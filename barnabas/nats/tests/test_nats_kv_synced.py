@@ -134,7 +134,7 @@ class Bench:
         disk = MemoryDisk()
         disk.make_directory("/logs")
         disk.make_directory("/logs/t-0")
-        log = Log(disk, self.runtime, "/logs", "t", 0, bytes(16), LogConfig.from_properties({}))
+        log = Log.open(disk, self.runtime, "/logs", "t", 0, bytes(16), LogConfig.from_properties({}))
         log.be_the_only_replica()
         self.partition = Partition("t", bytes(16), 0, log)
         self.partition.is_leader = True

@@ -39,7 +39,7 @@ class Bench:
         config = LogConfig.from_properties(
             {"segment.bytes": "3000", "retention.ms": "-1", "index.interval.bytes": "200"}
         )
-        log = Log(self.disk, self.runtime, "/logs", "t", 0, TOPIC_ID, config)
+        log = Log.open(self.disk, self.runtime, "/logs", "t", 0, TOPIC_ID, config)
         log.be_the_only_replica()
         self.partition = Partition("t", TOPIC_ID, 0, log)
         self.partition.is_leader = True

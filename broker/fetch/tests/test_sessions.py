@@ -17,7 +17,7 @@ from barnabas.broker.fetch.sessions import EVICTION_MS, FetchSession, FetchSessi
 from barnabas.broker.node import Node
 from barnabas.broker.tests.reply import Reply, send
 from barnabas.storage.errors import WouldWait
-from barnabas.storage.log.reader import ReadableLog
+from barnabas.storage.log.log import Log
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -314,14 +314,14 @@ def test_what_comes_while_the_woken_fetch_of_a_new_session_reads_the_disk_is_not
     request = fetch_request(topic, dict.fromkeys(range(3), 0), min_bytes=1000, max_wait_ms=60_000)
     reply = broker.send(FETCH, VERSION, request)
     cold = [True]
-    read = ReadableLog.read
+    read = Log.read
 
-    def read_cold(log: ReadableLog, *arguments: Any, **named: Any) -> Any:
+    def read_cold(log: Log, *arguments: Any, **named: Any) -> Any:
         if cold.pop() if cold else False:
             raise WouldWait(lambda: broker.append(topic, 2))  # in the meantime
         return read(log, *arguments, **named)
 
-    monkeypatch.setattr(ReadableLog, "read", read_cold)
+    monkeypatch.setattr(Log, "read", read_cold)
     broker.append(topic, 1, size=1000)
     broker.runtime.run_until_idle()
     assert not cold

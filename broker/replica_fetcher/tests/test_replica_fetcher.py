@@ -11,7 +11,8 @@ import pytest
 from barnabas.broker.replica_fetcher.fetcher import TURN_BATCHES
 from barnabas.broker.replica_fetcher.state import Status
 from barnabas.broker.tests.replicas import NO_LEADER, Replicas
-from barnabas.storage.log.follower_append import FollowerAppend, ReplicaLog
+from barnabas.storage.log.follower_append import FollowerAppend
+from barnabas.storage.log.log import Log
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
 
@@ -33,16 +34,16 @@ class Appends:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, replicas: Replicas) -> None:
         self.at: list[tuple[int, int]] = []
-        append = ReplicaLog.append_as_follower
+        append = Log.append_as_follower
 
-        def counted(log: ReplicaLog, *arguments: Any) -> FollowerAppend:
+        def counted(log: Log, *arguments: Any) -> FollowerAppend:
             result = append(log, *arguments)
             self.at.append(
                 (replicas.world.events_count, len(arguments[0][: result.size]) // SMALL_BATCH_BYTES)
             )
             return result
 
-        monkeypatch.setattr(ReplicaLog, "append_as_follower", counted)
+        monkeypatch.setattr(Log, "append_as_follower", counted)
 
     def most(self) -> int:
         """In one event."""

@@ -85,7 +85,7 @@ def test_logs_share_the_files_that_are_open(tmp_path: Path, make_workshop: Calla
     for partition in range(5 * LIMIT):
         (tmp_path / f"t-{partition}").mkdir()
         config = LogConfig(segment_bytes=700)
-        logs.append(Log(disk, workshop.runtime, str(tmp_path), "t", partition, b"i" * 16, config))
+        logs.append(Log.open(disk, workshop.runtime, str(tmp_path), "t", partition, b"i" * 16, config))
     assert _descriptors_into(tmp_path) == 0
     expected: list[list[bytes]] = [[] for _ in logs]
     for number in range(1500):
@@ -103,5 +103,5 @@ def test_logs_share_the_files_that_are_open(tmp_path: Path, make_workshop: Calla
         log.close()
     assert _descriptors_into(tmp_path) == 0
     for partition, batches in enumerate(expected):
-        reopened = Log(disk, workshop.runtime, str(tmp_path), "t", partition, b"i" * 16, LogConfig())
+        reopened = Log.open(disk, workshop.runtime, str(tmp_path), "t", partition, b"i" * 16, LogConfig())
         assert [batch[61:] for batch in workshop.content(reopened)] == batches

@@ -40,7 +40,7 @@ class World:
         self.disk = MemoryDisk()
         self.disk.make_directory("/logs/t-0", parents=True)
         self.runtime = SlowThreads()
-        self.log = Log(self.disk, self.runtime, "/logs", "t", 0, b"i" * 16, LogConfig(**settings))
+        self.log = Log.open(self.disk, self.runtime, "/logs", "t", 0, b"i" * 16, LogConfig(**settings))
         self.acknowledged: list[tuple[int, str | None]] = []
 
     def append(self, batch: bytes) -> bool:
@@ -78,7 +78,7 @@ def test_what_is_acknowledged_survives_a_power_failure(workshop: Any, seed: int)
             world.runtime.go()
     acknowledged = max((offset for offset, _ in world.acknowledged), default=0)
     disk = world.disk.crash(lambda n: chance.randint(0, n))
-    again = Log(disk, world.runtime, "/logs", "t", 0, b"i" * 16, world.log.config, clean=False)
+    again = Log.open(disk, world.runtime, "/logs", "t", 0, b"i" * 16, world.log.config, clean=False)
     assert again.log_end_offset >= acknowledged
 
 

@@ -27,7 +27,7 @@ class World:
         self.disk.fault = self._fault
         self.runtime = VirtualRuntime()
         config = LogConfig(max_message_bytes=1 << 24, **settings)
-        self.log = Log(self.disk, self.runtime, "/logs", "t", 0, b"i" * 16, config)
+        self.log = Log.open(self.disk, self.runtime, "/logs", "t", 0, b"i" * 16, config)
         self.write_s = SLOW_WRITE_S * 2
         self.sleeps = True
         self.write_back_s = 0.0

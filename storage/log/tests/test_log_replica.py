@@ -40,7 +40,9 @@ def log_at(workshop: Any, directory: str, **fields: Any) -> Log:
     path = f"/logs/{directory}"
     workshop.disk.make_directory(path, parents=True)
     config = LogConfig(**{**SETTINGS, **fields.pop("config", {})})
-    return Log(workshop.disk, workshop.runtime, "/logs", "t", 0, b"i" * 16, config, directory=path, **fields)
+    return Log.open(
+        workshop.disk, workshop.runtime, "/logs", "t", 0, b"i" * 16, config, directory=path, **fields
+    )
 
 
 def copy(leader: Log, follower: Log, max_bytes: int) -> None:

@@ -68,7 +68,7 @@ def test_what_kafka_left(
         if name.name.endswith(missing):
             name.unlink()
     workshop.runtime.now_s = CAPTURED_AT_MS / 1000
-    log = Log(
+    log = Log.open(
         RealDisk(),
         workshop.runtime,
         str(tmp_path),
