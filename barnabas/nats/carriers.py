@@ -12,7 +12,7 @@ from barnabas.nats.binding.binding import CORE, JETSTREAM, KV
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.core.binding import CoreBinding
-from barnabas.nats.jetstream.binding import make_stream_carrier
+from barnabas.nats.jetstream.binding import make_stream_consumer
 from barnabas.nats.kv.bucket import bucket_key, stream_of, subject_prefix, value_of
 from barnabas.nats.kv.made_anew import bury_old_keys
 from barnabas.nats.reverse.carrier import ReverseBinding
@@ -112,13 +112,13 @@ def make_carriers(
     if binding.ingests and binding.mode == JETSTREAM:
         source = connections.streams(binding.connection)
         assert source is not None
-        carriers.append(make_stream_carrier(services, source, positions, binding))
+        carriers.append(make_stream_consumer(services, source, positions, binding))
     if binding.ingests and binding.mode == KV:
         source = connections.streams(binding.connection)
         assert source is not None
         bucket = msgspec.structs.replace(binding, stream=stream_of(binding.bucket), delivery="exactly-once")
         carriers.append(
-            make_stream_carrier(
+            make_stream_consumer(
                 services,
                 source,
                 positions,

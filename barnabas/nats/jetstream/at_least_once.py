@@ -22,19 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.reconnect import FailureLog
 from barnabas.nats.dead_letters import StreamMessage
-from barnabas.nats.jetstream.ack_subject import is_position, parse_ack_subject
+from barnabas.nats.jetstream.ack_subject import Delivery, is_position
 from barnabas.nats.jetstream.api import NANOSECONDS
-from barnabas.nats.jetstream.carrier import (
-    Source,
-    StreamCarrier,
-)
+from barnabas.nats.jetstream.consumer import Source, StreamConsumer
 from barnabas.nats.jetstream.deliveries import Delivered, Deliveries
 from barnabas.nats.jetstream.durable import ACK_WAIT_S, SETTLES_S, open_durable, wait_for_others
-from barnabas.nats.jetstream.intake import RECORD_OVERHEAD_BYTES, Intake, batch_bytes_max
+from barnabas.nats.jetstream.intake import RECORD_OVERHEAD_BYTES, batch_bytes_max
 from barnabas.nats.jetstream.pull import PullLimits
-from barnabas.nats.jetstream.refusals import Refusals
-from barnabas.nats.jetstream.run import Run
-from barnabas.nats.jetstream.setback import Setback
+from barnabas.nats.jetstream.redelivery import DeliveryAttempts, Redelivery
 from barnabas.nats.records.partitioners import BadPartition
 from barnabas.nats.remote_producer import RemoteBatches
 from barnabas.wire.errors import ErrorCode
@@ -70,8 +65,8 @@ _PASSING: Final = frozenset(
 )
 
 
-class AtLeastOnce(StreamCarrier):
-    """Reads the binding's stream where partition 0 is led; a Carrier."""
+class AtLeastOnce(StreamConsumer):
+    """Reads the binding's stream where partition 0 is led."""
 
     def __init__(
         self,
@@ -85,21 +80,23 @@ class AtLeastOnce(StreamCarrier):
         dead_letters: DeadLetterTopic | None = None,
         ack_wait_s: float = ACK_WAIT_S,
     ) -> None:
-        super().__init__(runtime, source, binding)
-        self._partition_count = partition_count
+        super().__init__(
+            runtime,
+            source,
+            binding,
+            partition_count=partition_count,
+            cluster_id=cluster_id,
+            dead_letters=dead_letters,
+        )
         self._cluster_id = cluster_id
         self._ack_wait_s = ack_wait_s
         self._unreadable = FailureLog(self._name, runtime)
-        self._intake = Intake(binding, self.stats, cluster_id)
-        self._intake.on_refused = self._refused
-        self._intake.on_committed = self._refill
         self._known_stream: tuple[str, str] | None = None  # and when it was made
         self._deliveries = Deliveries(runtime, source.client)
         self._owned_epoch = -1
         self._is_leaving = False
-        self._dead_letters = dead_letters
-        self._refusals = Refusals(binding, self.stats, self._deliveries, dead_letters, self._fail)
-        self._setback = Setback(runtime, source.client, self._deliveries, self._name, self._go_on)
+        self._attempts = DeliveryAttempts(binding, self.stats, self._deliveries, dead_letters, self._fail)
+        self._redelivery = Redelivery(runtime, source.client, self._deliveries, self._name, self._go_on)
         self._progress_timer: Timer | None = None
         self._wants_care = False  # a batch was refused, and nobody knows which of its messages was why
         self._careful = 0  # so many messages are appended one by one
@@ -108,17 +105,12 @@ class AtLeastOnce(StreamCarrier):
         # what came since the last `on_read`
         self._gathered: dict[int, list[Delivered]] = {}  # by partition
         self._needless: list[Delivered] = []
-        self._count = self._bytes = 0
-        self._last_reply = b""
-        # of the run
-        self._run: Run | None = None
-        self._stream = ""
 
     @property
     def state(self) -> str:
         if self._is_started and OWNING_PARTITION not in self.leading:
             return f"standing by: the leader of partition {OWNING_PARTITION} reads the stream"
-        return f"waiting: {self._setback.why}" if self._setback.why else super().state
+        return f"waiting: {self._redelivery.why}" if self._redelivery.why else super().state
 
     # -- roles
 
@@ -185,8 +177,6 @@ class AtLeastOnce(StreamCarrier):
         self._deliveries.hand_back()
         self._deliveries.stop()
         self._remote.close()
-        if self._dead_letters is not None:
-            self._dead_letters.close()
         if self._progress_timer is not None:
             self._progress_timer.cancel()
 
@@ -208,23 +198,12 @@ class AtLeastOnce(StreamCarrier):
         self._deliveries.give_back()  # what has failed meanwhile
         self._stream = stream
         self._intake.of_stream(stream)
-        self._setback.end()
+        self._redelivery.end()
         self._read_limits()
         self.stats.lag = durable.info.num_pending
         limits = PullLimits(config.max_batch, config.max_bytes, config.max_expires, config.max_waiting)
         limits.expires_ns = min(limits.expires_ns, int(EXPIRES_S * NANOSECONDS))
-        self._run = Run(
-            self._runtime,
-            self._client,
-            self._api,
-            stream,
-            name,
-            self.binding.buffer_bytes,
-            limits,
-            self._take,
-            self._pull_failed,
-        )
-        self._refill()
+        self._begin_run(name, limits)
 
     def _read_limits(self) -> None:
         limits = [batch_bytes_max(each) for each in self.leading.values()]
@@ -256,7 +235,7 @@ class AtLeastOnce(StreamCarrier):
         if not self._deliveries.came(sequence, reply):
             return
         delivered = sequence, reply
-        if self._setback.why:
+        if self._redelivery.why:
             self._deliveries.fail((delivered,))
             return
         why = ""
@@ -276,9 +255,9 @@ class AtLeastOnce(StreamCarrier):
             if len(tail) > self._tail_max:
                 why = f"its record would take {len(tail)} bytes, more than max.message.bytes of the topic"
                 self.stats.too_large += numbers[0] == b"1"  # it comes again until it is taken
-        if why or self._refusals.is_enough(sequence):
+        if why or self._attempts.is_last(sequence):
             letter = StreamMessage(subject, header_block, payload, self._stream, sequence, timestamp, why)
-            self._refusals.refuse(letter, delivered)
+            self._attempts.refuse(letter, delivered)
             return
         lane = self._intake.lanes.get(partition)
         if lane is None or self._remote.has_in_flight(partition):  # to the leader before
@@ -290,21 +269,11 @@ class AtLeastOnce(StreamCarrier):
             self._careful -= 1
             self._append()
 
-    def on_read(self) -> None:
-        self._close()
-        self._refill()
-
-    def _close(self) -> None:
-        count, size = self._count, self._bytes
-        if count:
-            self._count = self._bytes = 0
-            self.stats.messages_in += count
-            self.stats.bytes_in += size
-            delivery = parse_ack_subject(self._last_reply)
-            self.stats.lag = delivery.pending if delivery is not None else 0
-            self._append(size)
-            if self._run is not None:
-                self._run.puller.received(count, size)
+    def _received(self, count: int, size: int, last: Delivery | None) -> None:
+        self.stats.messages_in += count
+        self.stats.bytes_in += size
+        self.stats.lag = last.pending if last is not None else 0
+        self._append(size)
 
     def _append(self, size: int = 0) -> None:
         """What was gathered goes its ways."""
@@ -315,9 +284,9 @@ class AtLeastOnce(StreamCarrier):
         self._intake.close_batches(size, self._appended)
         self._gathered.clear()
 
-    def _refill(self) -> None:
-        if self._run is not None:
-            self._run.puller.refill(self._intake.room - self._remote.bytes_in_flight)
+    @property
+    def _room(self) -> int:
+        return self._intake.room - self._remote.bytes_in_flight
 
     def _pull_failed(self, why: str) -> None:
         self._runtime.call_soon(lambda: self.restart(why))
@@ -350,14 +319,14 @@ class AtLeastOnce(StreamCarrier):
 
     def _ended(self, delivered: list[Delivered], error: ErrorCode, why: str = "") -> None:
         if not error:
-            self._setback.went_well()
+            self._redelivery.went_well()
             self._deliveries.settled(delivered)
             self.went_well()
-            self._refusals.forget(delivered)
+            self._attempts.forget(delivered)
             return
         if error not in _PASSING:
             if len(delivered) == 1:
-                self._refusals.count(delivered[0][0])
+                self._attempts.count(delivered[0][0])
             self._wants_care = True
         self._fail(delivered, f"{error.name}: {why}" if why else error.name)
 
@@ -366,9 +335,9 @@ class AtLeastOnce(StreamCarrier):
     def _fail(self, delivered: list[Delivered], why: str) -> None:
         """Take nothing more, until these have been delivered again."""
         self._deliveries.fail(delivered)
-        if not self._setback.why and self._is_started:
+        if not self._redelivery.why and self._is_started:
             self.resets += 1
-            self._setback.begin(why, self._run.puller if self._run is not None else None)
+            self._redelivery.begin(why, self._run.puller if self._run is not None else None)
 
     def _go_on(self, count: int) -> None:
         """What failed has been given back."""
@@ -383,17 +352,11 @@ class AtLeastOnce(StreamCarrier):
         after_s = self._ack_wait_s / 3
         self._progress_timer = self._runtime.call_later(after_s, self._in_progress)
         if self._client.is_connected:
-            if self._owned_epoch < 0 or not self._setback.why:
+            if self._owned_epoch < 0 or not self._redelivery.why:
                 self._deliveries.give_back()  # nobody else is about to
             self._deliveries.say_in_progress(after_s)
 
     # -- a run's end
 
-    def _end_run(self) -> None:
-        run = self._run
-        if run is None:
-            return
-        run.stop()
-        self._close()
-        self._run = None
-        self._setback.cancel()
+    def _run_ended(self) -> None:
+        self._redelivery.cancel()

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Final
 from barnabas.nats.dead_letters import DeadLetterTopic
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.nats.jetstream.checkpoint import Checkpoints
-from barnabas.nats.jetstream.exact import ExactlyOnce
+from barnabas.nats.jetstream.exactly_once import ExactlyOnce
 from barnabas.nats.remote_producer import RemoteProducer
 
 if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.cluster.positions import Positions
-    from barnabas.nats.jetstream.carrier import Source, StreamCarrier
-    from barnabas.nats.jetstream.exact import MadeAnew
+    from barnabas.nats.jetstream.consumer import Source, StreamConsumer
+    from barnabas.nats.jetstream.exactly_once import MadeAnew
     from barnabas.nats.jetstream.intake import ValueOf
     from barnabas.nats.records.keys import KeyFunction
 
 AT_LEAST_ONCE: Final = "at-least-once"
 
 
-def make_stream_carrier(
+def make_stream_consumer(
     services: Services,
     source: Source,
     positions: Positions,
@@ -31,7 +31,7 @@ def make_stream_carrier(
     key_of: KeyFunction | None = None,
     value_of: ValueOf | None = None,
     made_anew: MadeAnew | None = None,
-) -> StreamCarrier:
+) -> StreamConsumer:
     """The carrier of a binding with nats.mode=jetstream, not started yet. The last three: see `ExactlyOnce`."""
     topic, runtime = binding.topic, services.runtime
     controller = services.controller

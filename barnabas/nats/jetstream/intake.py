@@ -88,13 +88,17 @@ class Intake:
         stats: CarrierStats,
         cluster_id: str,
         *,
+        on_refused: Refused,
+        on_committed: Callable[[], object],
         key_of: KeyFunction | None = None,
         value_of: ValueOf | None = None,
     ) -> None:
-        """`key_of` instead of the binding's own key; `value_of(header_block, payload)` instead of the payload."""
+        """`on_refused` is called when a partition does not take records, none of which it has; `on_committed` when fewer
+        bytes are in flight. `key_of` replaces the binding's own key; `value_of(header_block, payload)` replaces the
+        payload, None is null."""
         self.lanes: dict[int, Lane] = {}
-        self.on_refused: Refused = _nobody  # a partition did not take records: nothing of them is there
-        self.on_committed: Callable[[], object] = lambda: None  # less is in flight
+        self._on_refused = on_refused
+        self._on_committed = on_committed
         self.in_flight_bytes = 0
         self._binding = binding
         self._hop = hop_of(cluster_id, binding.topic)
@@ -233,12 +237,12 @@ class Intake:
                     ErrorCode.MESSAGE_TOO_LARGE,
                     f"a record would take {batch.size} bytes, more than max.message.bytes of the topic",
                 )
-                self.on_refused(partition.partition, total - batch.first, error, why)
+                self._on_refused(partition.partition, total - batch.first, error, why)
                 break
             try:
                 result = partition.append(batch.records, batch.header, ACKS_ALL, from_client=False)
             except StorageError as problem:
-                self.on_refused(partition.partition, total - batch.first, problem.error, str(problem))
+                self._on_refused(partition.partition, total - batch.first, problem.error, str(problem))
                 break
             count = batch.header.record_count
             self._stats.appended += count
@@ -253,14 +257,10 @@ class Intake:
         this_round.parts -= 1
         if this_round.parts == 0:
             self.in_flight_bytes -= this_round.byte_count
-            self.on_committed()
+            self._on_committed()
 
 
 def batch_bytes_max(partition: Partition) -> int:
     """What the partition takes in one batch."""
     config = partition.log.config
     return min(config.max_message_bytes, config.segment_bytes)
-
-
-def _nobody(_partition: int, _count: int, _error: ErrorCode, _why: str) -> None:
-    pass

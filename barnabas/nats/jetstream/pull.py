@@ -6,8 +6,7 @@ here. (Measured against push with flow control: the same rate and the same work 
 
 Messages do not pass here. The consumer counts them and tells what came (`received`) after each read; what the server
 says about pulls themselves comes on the same inbox without a reply subject (`status`). A server that says nothing for
-longer than it promised, or that says that the consumer is gone, ends it: `failed(why)`, once; then somebody sets the
-consumer up anew.
+longer than it promised, or that says that the consumer is gone, ends it: `failed(why)`, once.
 
 Source: ADR-13 (pull subscriptions): status 100 idle heartbeat, 404, 408 and 409 end a pull, 503 nobody serves it.
 """
@@ -18,16 +17,21 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.client.headers import MalformedHeaders, find_header, read_status
+from barnabas.nats.client.reconnect import FailureLog
+from barnabas.nats.jetstream.ack_subject import numbers_start, parse_ack_subject
 from barnabas.nats.jetstream.api import NANOSECONDS, NextRequest, encode_next
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.nats.client.client import NatsClient
+    from barnabas.nats.client.protocol import Sink
+    from barnabas.nats.jetstream.api import JetStreamApi
     from barnabas.runtime.interface import Runtime, Timer
 
 PULL_BYTES_MAX: Final = 1 << 20
 PULLS: Final = 3  # that may wait at the server
+_NO_PREFIX: Final = b"\0"  # no reply subject begins with it
 MESSAGES_MAX: Final = 100_000  # of one pull: bytes are what limits it
 EXPIRES_S: Final = 30.0
 HEARTBEAT_S: Final = 5.0
@@ -207,6 +211,68 @@ class Puller:
         if not self._is_over:
             self.stop()
             self._failed(why)
+
+
+class PullConsumer:
+    """One consumer that is pulled from: its inbox, its pulls, and the prefix of its reply subjects.
+
+    Messages go to `take` directly. It compares their reply subjects with `prefix`, which is the same for all messages of the
+    consumer, and gives everything else to `other`: the first message, from which the prefix is learned, and statuses of pulls.
+    The five numbers of a reply subject begin at `numbers_start`.
+    """
+
+    __slots__ = (
+        "_consumer",
+        "_strange",
+        "_stream",
+        "_subscription",
+        "_take",
+        "numbers_start",
+        "prefix",
+        "puller",
+    )
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        client: NatsClient,
+        api: JetStreamApi,
+        stream: str,
+        consumer: str,
+        budget_bytes: int,
+        limits: PullLimits,
+        take: Sink,
+        failed: Callable[[str], object],
+    ) -> None:
+        """Nothing is asked for before `puller.refill`. `failed(why)`: the consumer delivers no more messages."""
+        self.prefix = _NO_PREFIX
+        self.numbers_start = 0
+        self._stream = stream
+        self._consumer = consumer
+        self._strange = FailureLog(f"stream {stream}, consumer {consumer}", runtime)
+        self._take = take
+        inbox = client.new_inbox()
+        self._subscription = client.subscribe(inbox.decode(), take)
+        subject = api.next_subject(stream, consumer)
+        self.puller = Puller(runtime, client, subject, inbox, budget_bytes, limits, failed)
+
+    def other(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+        """The first message, or a status."""
+        if not reply:
+            self.puller.status(header_block)
+            return
+        delivery = parse_ack_subject(reply)
+        if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
+            self._strange.write(f"a message that is not the consumer's came: {reply[:200]!r}", "message")
+            return
+        self.numbers_start = numbers_start(reply)
+        self.prefix = reply[: self.numbers_start]
+        self._take(subject, reply, header_block, payload)
+
+    def stop(self) -> None:
+        """Ends the subscription; no callback is called any more."""
+        self.puller.stop()
+        self._subscription.unsubscribe()
 
 
 def _count(block: bytes, name: bytes) -> int:

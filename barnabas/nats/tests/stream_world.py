@@ -16,7 +16,7 @@ from barnabas.nats.binding.binding import Binding
 from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
-from barnabas.nats.jetstream.exact import ExactlyOnce
+from barnabas.nats.jetstream.exactly_once import ExactlyOnce
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager

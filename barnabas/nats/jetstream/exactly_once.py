@@ -20,17 +20,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.nats.dead_letters import StreamMessage, shown_subject
-from barnabas.nats.jetstream.ack_subject import is_position, parse_ack_subject
+from barnabas.nats.jetstream.ack_subject import Delivery, is_position
 from barnabas.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, JetStreamApi, StreamInfo
-from barnabas.nats.jetstream.carrier import Source, StreamCarrier
-from barnabas.nats.jetstream.intake import (
-    Intake,
-    ValueOf,
-)
+from barnabas.nats.jetstream.consumer import Source, StreamConsumer
+from barnabas.nats.jetstream.intake import ValueOf
 from barnabas.nats.jetstream.origin import Stream, look_at
 from barnabas.nats.jetstream.progress import Progress
 from barnabas.nats.jetstream.pull import PullLimits
-from barnabas.nats.jetstream.run import Run
 from barnabas.nats.jetstream.setup import (
     Blocked,
     Consumer,
@@ -66,8 +62,8 @@ _FOR_NOW: Final = frozenset(
 MadeAnew = Callable[[JetStreamApi, Stream, "Partition"], Coroutine[Any, Any, object]]
 
 
-class ExactlyOnce(StreamCarrier):
-    """Reads the binding's stream into the partitions that are led here; a Carrier."""
+class ExactlyOnce(StreamConsumer):
+    """Reads the binding's stream into the partitions that are led here."""
 
     def __init__(
         self,
@@ -83,23 +79,24 @@ class ExactlyOnce(StreamCarrier):
         dead_letters: DeadLetterTopic | None = None,
         made_anew: MadeAnew | None = None,
     ) -> None:
-        """`key_of` instead of the binding's own key; `value_of(header_block, payload)` instead of the payload, None is
-        null. Without `checkpoints` the log alone tells what has been reached. `made_anew` is awaited for each partition that
-        has taken of an earlier stream of the name, before it takes of this one."""
-        super().__init__(runtime, source, binding)
+        """Without `checkpoints` only the log says what has been reached. `made_anew` is awaited for each partition that
+        has records of an earlier stream of the name, before it takes messages of this one."""
+        super().__init__(
+            runtime,
+            source,
+            binding,
+            partition_count=partition_count,
+            cluster_id=cluster_id,
+            dead_letters=dead_letters,
+            key_of=key_of,
+            value_of=value_of,
+        )
         self.missing = 0  # messages that the stream had lost (or removed) before they were taken
-        self._partition_count = partition_count
-        self._intake = Intake(binding, self.stats, cluster_id, key_of=key_of, value_of=value_of)
-        self._intake.on_refused = self._refused
-        self._intake.on_committed = self._refill
-        self._dead_letters = dead_letters
         self._made_anew = made_anew
         self._progress = Progress(runtime, binding, checkpoints)
         self._reached = self._progress.reached
-        self._stream = ""
         self._checkpoint_timer: Timer | None = None
         # of the run
-        self._run: Run | None = None
         self._consumer = ""
         self._takes_all = False
         self._next = 1  # of the consumer's own numbers
@@ -107,8 +104,6 @@ class ExactlyOnce(StreamCarrier):
         self._cursor_time = 0  # when it was stored, ns
         self._ahead = 0  # up to here some partition has come already
         self._is_behind = True  # there may be messages that some partition has
-        self._count = self._bytes = 0  # that came since the last `on_read`
-        self._last_reply = b""
         self._trouble: tuple[bool, str] | None = None  # is blocked, why: nothing more is taken
         self._letter: StreamMessage | None = None  # the message that is the trouble
         self._counted_large = 0  # the last message that was too large
@@ -131,8 +126,6 @@ class ExactlyOnce(StreamCarrier):
     def _stopped(self) -> None:
         self._note_progress()
         self._progress.stop()
-        if self._dead_letters is not None:
-            self._dead_letters.close()
         if self._checkpoint_timer is not None:
             self._checkpoint_timer.cancel()
             self._checkpoint_timer = None
@@ -202,18 +195,7 @@ class ExactlyOnce(StreamCarrier):
         self._trouble = None
         self._letter = None
         self.stats.lag = made.info.num_pending
-        self._run = Run(
-            self._runtime,
-            self._client,
-            self._api,
-            self._stream,
-            self._consumer,
-            self.binding.buffer_bytes,
-            PullLimits(),
-            self._take,
-            self._pull_failed,
-        )
-        self._refill()
+        self._begin_run(self._consumer, PullLimits())
         if self._checkpoint_timer is None:
             self._checkpoint_timer = self._runtime.call_later(CHECKPOINT_EVERY_S, self._checkpoint)
 
@@ -276,7 +258,6 @@ class ExactlyOnce(StreamCarrier):
             lane.builder.add_at(tail, int(timestamp[:-6]))
 
     def on_read(self) -> None:
-        """Append what came together, and ask for more."""
         self._close()
         if self._run is None:
             return
@@ -310,15 +291,8 @@ class ExactlyOnce(StreamCarrier):
 
         dead_letters.send(letter.dead_letter(self.binding.topic), sent)
 
-    def _close(self) -> None:
-        count, size = self._count, self._bytes
-        if not count:
-            return
-        self._count = self._bytes = 0
-        if self._run is not None:
-            self._run.puller.received(count, size)
-        delivery = parse_ack_subject(self._last_reply)
-        if delivery is None or delivery.consumer_sequence != self._next + count - 1:
+    def _received(self, count: int, size: int, last: Delivery | None) -> None:
+        if last is None or last.consumer_sequence != self._next + count - 1:
             self._intake.drop()
             self._letter = None
             self._trouble = False, f"messages of the consumer did not come, from its {self._next}th on"
@@ -326,26 +300,21 @@ class ExactlyOnce(StreamCarrier):
         if (
             self._takes_all and self._cursor
         ):  # nothing is missing in front of the first that was ever asked for
-            self.missing += delivery.stream_sequence - self._cursor - count
+            self.missing += last.stream_sequence - self._cursor - count
         self._next += count
-        self._cursor = delivery.stream_sequence
-        self._cursor_time = delivery.timestamp_ns
+        self._cursor = last.stream_sequence
+        self._cursor_time = last.timestamp_ns
         self._is_behind = self._cursor < self._ahead
         stats = self.stats
         stats.messages_in += count
         stats.bytes_in += size
-        stats.lag = delivery.pending
+        stats.lag = last.pending
         stats.lost_estimate = self.missing
         self._intake.close_batches(size)
         if self._trouble is None:
             self.went_well()
 
-    def _refill(self) -> None:
-        if self._run is not None:
-            self._run.puller.refill(self._intake.room)
-
     def _pull_failed(self, why: str) -> None:
-        """Called while data is read, or by a timer."""
         self._trouble = self._trouble or (False, why)
         self._runtime.call_soon(self.on_read)
 
@@ -357,13 +326,7 @@ class ExactlyOnce(StreamCarrier):
 
     # -- a run's end
 
-    def _end_run(self) -> None:
-        run = self._run
-        if run is None:
-            return
-        run.stop()
-        self._close()
-        self._run = None
+    def _run_ended(self) -> None:
         self._progress.came_to(self._cursor, self._cursor_time)
         if self._client.is_connected:
             Steps(delete(self._api, self._stream, self._consumer), lambda _error: None)

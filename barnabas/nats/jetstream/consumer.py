@@ -1,8 +1,11 @@
-"""What both ways of reading a stream have in common: when to set a consumer up, and when to try again.
+"""Reads a binding's stream into the topic, through consumers of JetStream that it sets up as often as necessary.
 
-A run is one consumer and what is pulled from it. Whatever goes wrong with it ends the run (`restart`), and a new one is
-set up from what is known then: at once the first time, then later and later, at random moments. Without a connection
-nothing is tried. What only people can mend is `Blocked`: it is tried again too, seldom, and said in `state`.
+Two acknowledgement policies make it whole: exactly_once.py (a consumer without acknowledgements, positions in the logs) and
+at_least_once.py (a durable consumer whose messages are acknowledged once their records are committed).
+
+A run is one consumer and what is pulled from it. A failure ends the run (`restart`), and a new one is set up: at once the
+first time, then after random pauses that get longer. Without a connection nothing is tried. `Blocked` is what only an
+administrator can correct: it is tried again too, seldom, and shown in `state`.
 
     idle --start--> connecting --connected--> setting up --> running
                         ^  disconnected          |  ^  fails    | restart
@@ -19,7 +22,10 @@ from barnabas.nats.announcements import reading
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.errors import NatsError, NoResponders
 from barnabas.nats.client.listener import ClientListener
+from barnabas.nats.jetstream.ack_subject import parse_ack_subject
 from barnabas.nats.jetstream.api import JetStreamApi, JetStreamError
+from barnabas.nats.jetstream.intake import Intake
+from barnabas.nats.jetstream.pull import PullConsumer
 from barnabas.nats.jetstream.setup import Blocked, find_stream, strangers
 from barnabas.nats.jetstream.steps import Steps
 from barnabas.storage.errors import StorageError
@@ -30,8 +36,14 @@ if TYPE_CHECKING:
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.client.errors import Cause
     from barnabas.nats.client.server_info import ServerInfo
+    from barnabas.nats.dead_letters import DeadLetterTopic
+    from barnabas.nats.jetstream.ack_subject import Delivery
     from barnabas.nats.jetstream.api import StreamInfo
+    from barnabas.nats.jetstream.intake import ValueOf
+    from barnabas.nats.jetstream.pull import PullLimits
+    from barnabas.nats.records.keys import KeyFunction
     from barnabas.runtime.interface import Runtime, Timer
+    from barnabas.wire.errors import ErrorCode
 
 log = logging.getLogger("barnabas.nats")
 
@@ -58,11 +70,23 @@ class Source(Protocol):
     closers: list[Callable[[], object]]
 
 
-class StreamCarrier(ClientListener):
-    """See the module. A subclass sets a run up (`_set_up`) and ends it (`_end_run`). All calls on the loop's thread."""
+class StreamConsumer(ClientListener):
+    """See the module; a Carrier. The subclasses are the acknowledgement policies. All calls on the loop's thread."""
 
-    def __init__(self, runtime: Runtime, source: Source, binding: Binding) -> None:
-        """`source` calls `on_read` after each piece of data that was read."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        source: Source,
+        binding: Binding,
+        *,
+        partition_count: Callable[[], int],
+        cluster_id: str,
+        dead_letters: DeadLetterTopic | None,
+        key_of: KeyFunction | None = None,
+        value_of: ValueOf | None = None,
+    ) -> None:
+        """`source` calls `on_read` after each piece of data that was read; `dead_letters` is closed with it. `key_of` and
+        `value_of`: see Intake."""
         client = source.client
         self.binding = binding
         self.stats = CarrierStats()
@@ -81,6 +105,23 @@ class StreamCarrier(ClientListener):
         self._trace_again_at = 0.0
         self._is_in_trouble = False  # as the log has it
         self._told_stream = ""
+        self._partition_count = partition_count
+        self._dead_letters = dead_letters
+        self._intake = Intake(
+            binding,
+            self.stats,
+            cluster_id,
+            on_refused=self._refused,
+            on_committed=self._refill,
+            key_of=key_of,
+            value_of=value_of,
+        )
+        # of the run
+        self._run: PullConsumer | None = None
+        self._stream = ""
+        # received since the last `on_read`
+        self._count = self._bytes = 0
+        self._last_reply = b""
 
     # -- what the bridge calls
 
@@ -114,6 +155,8 @@ class StreamCarrier(ClientListener):
         self._end_run()
         self._source.closers.remove(self.on_read)
         self._stopped()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
         self._state = IDLE
 
     # -- what the client tells
@@ -233,17 +276,80 @@ class StreamCarrier(ClientListener):
                 )
         return info
 
-    async def _set_up(self) -> None:
-        """Make a consumer and begin to pull. Whatever it raises ends the attempt; it may be cancelled wherever it waits."""
-        raise NotImplementedError
+    # -- the run
+
+    def _begin_run(self, consumer: str, limits: PullLimits) -> None:
+        """Pulls from this consumer of `_stream` from now on."""
+        self._run = PullConsumer(
+            self._runtime,
+            self._client,
+            self._api,
+            self._stream,
+            consumer,
+            self.binding.buffer_bytes,
+            limits,
+            self._take,
+            self._pull_failed,
+        )
+        self._refill()
 
     def on_read(self) -> None:
-        """A piece of data has been read: append what came in it, and ask for more."""
-        raise NotImplementedError
+        """A piece of data has been read: appends the messages in it, and pulls more."""
+        self._close()
+        self._refill()
+
+    def _close(self) -> None:
+        count, size = self._count, self._bytes
+        if count:
+            self._count = self._bytes = 0
+            if self._run is not None:
+                self._run.puller.received(count, size)
+            self._received(count, size, parse_ack_subject(self._last_reply))
+
+    def _refill(self) -> None:
+        if self._run is not None:
+            self._run.puller.refill(self._room)
+
+    @property
+    def _room(self) -> int:
+        """How many bytes more may be in flight."""
+        return self._intake.room
 
     def _end_run(self) -> None:
-        """Take the run down, if there is one. Called more often than there are runs."""
+        """Ends the run, if there is one."""
+        run = self._run
+        if run is not None:
+            run.stop()
+            self._close()
+            self._run = None
+            self._run_ended()
+
+    # -- the policy
+
+    async def _set_up(self) -> None:
+        """Makes a consumer and begins a run. An exception ends the attempt; it may be cancelled wherever it waits."""
+        raise NotImplementedError
+
+    def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+        """A message, or a status of the server."""
+        raise NotImplementedError
+
+    def _received(self, count: int, size: int, last: Delivery | None) -> None:
+        """Appends `count` messages of `size` bytes; `last` is the delivery of the last one."""
+        raise NotImplementedError
+
+    def _refused(self, index: int, count: int, error: ErrorCode, why: str) -> None:
+        """The partition does not take the last `count` messages of those that were gathered for it."""
+        raise NotImplementedError
+
+    def _pull_failed(self, why: str) -> None:
+        """The consumer delivers no more messages. Called while data is read, or by a timer."""
+        raise NotImplementedError
+
+    def _run_ended(self) -> None:
+        """The run has ended, and its messages are appended."""
         raise NotImplementedError
 
     def _stopped(self) -> None:
         """It ends for good."""
+        raise NotImplementedError
