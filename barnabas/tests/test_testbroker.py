@@ -8,21 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.ports import free_port
 from barnabas.wire.messages.metadata import MetadataRequest
+from compat_tests.harness.eventually import eventually
 
 COMMAND = [sys.executable, "-m", "barnabas.cli", "testbroker"]
-# A parent that starts it, hands on its line, and waits for ever.
+# A parent that starts it, hands on its line, and waits until it is killed.
 PARENT = """
-import subprocess, sys, time
+import signal, subprocess, sys
 process = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, text=True)
 print(process.pid, process.stdout.readline(), end="", flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -59,10 +59,7 @@ def test_it_dies_with_its_parent() -> None:
     ready(line)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 60
-    while is_alive(int(pid)):
-        assert time.monotonic() < deadline, "it lives on"
-        time.sleep(0.01)
+    eventually(lambda: not is_alive(int(pid)))
     parent.stdout.close()
 
 

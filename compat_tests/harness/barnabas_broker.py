@@ -10,6 +10,7 @@ from pathlib import Path
 
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker, BrokerFailed
+from compat_tests.harness.eventually import eventually
 
 READY_LINE = re.compile(
     r"^ready (?P<listeners>\S+) node=(?P<node>\d+) cluster=(?P<cluster>\S+) logs=(?P<logs>.+)$"
@@ -51,7 +52,7 @@ class BarnabasBroker(Broker):
         environment = {"BARNABAS_LOOP": self.loop} if self.loop else {}
         started = time.monotonic()
         self._spawn(self.command(), environment, self.preexec)
-        ready = self._await_ready_line(started + timeout)
+        ready = self._await_ready_line(timeout)
         self.start_seconds = time.monotonic() - started
         self.listeners = {}
         for listener in ready["listeners"].split(","):
@@ -61,18 +62,17 @@ class BarnabasBroker(Broker):
         if "listeners" not in self.settings:
             self.settings["listeners"] = ready["listeners"]
 
-    def _await_ready_line(self, deadline: float) -> dict[str, str]:
+    def _await_ready_line(self, timeout: float) -> dict[str, str]:
         process = self.process
         assert process is not None
-        while True:
-            text = self.stdout_text()
-            if "\n" in text:
-                match = READY_LINE.match(text.splitlines()[0])
-                if match is None:
-                    raise BrokerFailed(f"first line on standard output is not the ready line\n{self._tail()}")
-                return match.groupdict()
-            if process.poll() is not None:
+
+        def first_line() -> str:
+            line, end, _ = self.stdout_text().partition("\n")
+            if not end and process.poll() is not None:
                 raise BrokerFailed(f"ended with {process.returncode} before it was ready\n{self._tail()}")
-            if time.monotonic() > deadline:
-                raise BrokerFailed(f"not ready in time\n{self._tail()}")
-            time.sleep(0.005)
+            return line if end else ""
+
+        match = READY_LINE.match(eventually(first_line, timeout, message=self._tail))
+        if match is None:
+            raise BrokerFailed(f"first line on standard output is not the ready line\n{self._tail()}")
+        return match.groupdict()

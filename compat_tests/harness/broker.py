@@ -11,10 +11,11 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
+
+from compat_tests.harness.eventually import eventually
 
 
 class BrokerFailed(AssertionError):
@@ -150,15 +151,15 @@ class Broker:
 
     def wait_until_accepting(self, timeout: float = 60) -> None:
         """Wait until every listener answers an ApiVersions request."""
-        deadline = time.monotonic() + timeout
-        for address in self.listeners.values():
-            host, port = address.rsplit(":", 1)
-            while not _answers(host, int(port)):
-                if self.process is not None and self.process.poll() is not None:
-                    raise BrokerFailed(f"ended with {self.process.returncode} while starting\n{self._tail()}")
-                if time.monotonic() > deadline:
-                    raise BrokerFailed(f"{address} does not answer after {timeout} s\n{self._tail()}")
-                time.sleep(0.05)
+
+        def all_answer() -> bool:
+            if all(_answers(address) for address in self.listeners.values()):
+                return True
+            if self.process is not None and self.process.poll() is not None:
+                raise BrokerFailed(f"ended with {self.process.returncode} while starting\n{self._tail()}")
+            return False
+
+        eventually(all_answer, timeout, message=self._tail)
 
 
 class ExternalBroker(Broker):
@@ -177,11 +178,12 @@ class ExternalBroker(Broker):
         return 0
 
 
-def _answers(host: str, port: int) -> bool:
+def _answers(address: str) -> bool:
     """Whether a broker answers ApiVersions v0 there."""
+    host, _, port = address.rpartition(":")
     request = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
     try:
-        with socket.create_connection((host, port), timeout=5) as probe:
+        with socket.create_connection((host, int(port)), timeout=5) as probe:
             probe.sendall(len(request).to_bytes(4, "big") + request)
             return len(probe.recv(10)) == 10
     except OSError:

@@ -14,7 +14,6 @@ import base64
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -258,15 +257,17 @@ class Cluster:
             return ()
 
     def _first_answer(self, timeout: float = 60) -> MetadataView:
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
+        def ask() -> MetadataView | None:
             for node in self.live:
                 try:
                     return cluster_view.metadata(self.addresses[node])
                 except (OSError, EOFError):
                     continue
-            time.sleep(0.05)
-        raise AssertionError("no broker answers")
+            return None
+
+        answer = eventually(ask, timeout)
+        assert answer is not None
+        return answer
 
     def _before(self, node: int, address: str) -> str:
         if self.network is None:

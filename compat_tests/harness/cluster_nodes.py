@@ -38,7 +38,7 @@ class BarnabasNode(BarnabasBroker):
 
     def wait(self, timeout: float = 60) -> None:
         """Wait for the ready line."""
-        ready = self._await_ready_line(time.monotonic() + timeout)
+        ready = self._await_ready_line(timeout)
         self.start_seconds = time.monotonic() - self.launched_at
         self.cluster_id = ready["cluster"]
 

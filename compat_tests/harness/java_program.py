@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JAVA_FLAGS, janino_class_path
 from compat_tests.harness.kafka_jars import ensure_jars, java_executable
 
@@ -42,14 +42,16 @@ class JavaProgram:
             )
 
     def wait_until(self, reached: Callable[[], bool], timeout: float = 60) -> None:
-        """Wait until `reached()`; JavaProgramFailed when the program ends before or the seconds are over."""
-        deadline = time.monotonic() + timeout
-        while not reached():
+        """Wait until `reached()`; JavaProgramFailed when the program ends before. AssertionError after `timeout` seconds."""
+
+        def check() -> bool:
+            if reached():
+                return True
             if self._process.poll() is not None:
                 raise JavaProgramFailed(f"ended with {self._process.returncode}:\n{self.tail()}")
-            if time.monotonic() > deadline:
-                raise JavaProgramFailed(f"not so within {timeout} s:\n{self.tail()}")
-            time.sleep(0.1)
+            return False
+
+        eventually(check, timeout, message=self.tail)
 
     def tail(self) -> str:
         """The end of what it printed."""

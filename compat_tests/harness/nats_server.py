@@ -14,12 +14,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from barnabas.testing.ports import free_port
+from compat_tests.harness.eventually import eventually
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -201,13 +201,17 @@ class NatsServer:
     def _await_ready(self) -> None:
         process = self._process
         assert process is not None
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while "Server is ready" not in self.log_text():
+
+        def is_ready() -> bool:
+            if "Server is ready" in self.log_text():
+                return True
             code = process.poll()
-            if code is not None or time.monotonic() > deadline:
+            if code is not None:
                 self.kill()
                 raise NatsServerFailed(f"not ready, exit code {code}:\n{self.log_text()[-4000:]}")
-            time.sleep(0.005)
+            return False
+
+        eventually(is_ready, START_SECONDS_MAX, message=lambda: self.log_text()[-4000:])
 
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None

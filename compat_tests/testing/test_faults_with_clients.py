@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
@@ -19,11 +19,10 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 
 from barnabas.testing import Broker
 from barnabas.wire.record_batch import read_header
+from compat_tests.harness.eventually import TIMEOUT_S, eventually
 from compat_tests.harness.java_tools import JavaTools
 
 pytestmark = pytest.mark.barnabas_only
-
-PATIENCE_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +36,6 @@ def broker(shared: Broker) -> Iterator[Broker]:
     shared.reset()
     yield shared
     shared.faults.reset()
-
-
-def until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:
@@ -64,7 +56,7 @@ def send(producer: confluent_kafka.Producer, topic: str, value: bytes) -> list[A
     """What the delivery report says: [error]."""
     told: list[Any] = []
     producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     return told
 
 
@@ -85,7 +77,7 @@ def test_an_error_that_is_final_reaches_the_caller(broker: Broker) -> None:
     broker.on("Produce", topic="t").error("MESSAGE_TOO_LARGE")
     producer = kafka_python(broker)
     with pytest.raises(KafkaError, match=r"MessageSizeTooLarge"):
-        producer.send("t", b"v").get(PATIENCE_S)
+        producer.send("t", b"v").get(TIMEOUT_S)
     producer.close()
     assert values(broker, "t") == []
 
@@ -97,7 +89,7 @@ def test_one_partition_of_a_request_fails(broker: Broker) -> None:
     told: list[Any] = []
     for partition in (0, 1):
         producer.produce("t", b"v", partition=partition, on_delivery=lambda error, _: told.append(error))
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert (told, rule.hits) == ([None, None], 1)
     assert len(values(broker, "t")) == 2
 
@@ -106,7 +98,7 @@ def test_without_idempotence_a_lost_acknowledgement_makes_a_duplicate(broker: Br
     broker.create_topic("t", 1)
     broker.on("Produce", times=1).error("REQUEST_TIMED_OUT", served=True)
     producer = kafka_python(broker)
-    producer.send("t", b"v").get(PATIENCE_S)
+    producer.send("t", b"v").get(TIMEOUT_S)
     producer.close()
     assert values(broker, "t") == [b"v", b"v"]
 
@@ -132,7 +124,7 @@ def test_whatever_goes_wrong_an_idempotent_producer_writes_once_and_in_order(bro
     sent = [str(number).encode() for number in range(150)]
     for value in sent:
         producer.produce("t", value)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert values(broker, "t") == sent
     assert sum(rule.hits for rule in broker.faults.rules) > 10
 
@@ -146,7 +138,7 @@ def test_a_broken_connection_is_made_again(broker: Broker, fault: str) -> None:
     rule = broker.on("Metadata", nth=1)
     rule.close() if fault == "close" else rule.truncate(9)
     producer = kafka_python(broker)
-    assert producer.send("t", b"v").get(PATIENCE_S).offset == 0
+    assert producer.send("t", b"v").get(TIMEOUT_S).offset == 0
     producer.close()
     assert rule.hits == 1
 
@@ -185,7 +177,7 @@ def test_what_is_held_waits_until_the_test_says(broker: Broker) -> None:
     rule.wait_held()
     assert not sent.is_done
     rule.release()
-    assert sent.get(PATIENCE_S).offset == 0
+    assert sent.get(TIMEOUT_S).offset == 0
     producer.close()
 
 
@@ -223,10 +215,10 @@ def test_a_function_changes_what_the_broker_answers(broker: Broker) -> None:
 def test_latency_shows_in_what_a_client_measures(broker: Broker) -> None:
     broker.create_topic("t", 1)
     producer = kafka_python(broker)
-    producer.send("t", b"v").get(PATIENCE_S)
+    producer.send("t", b"v").get(TIMEOUT_S)
     with broker.faults.latency(0.2):
         begun = time.monotonic()
-        producer.send("t", b"v").get(PATIENCE_S)
+        producer.send("t", b"v").get(TIMEOUT_S)
         assert time.monotonic() - begun >= 0.2
     producer.close()
 
@@ -252,7 +244,7 @@ def take(consumer: KafkaConsumer, count: int) -> list[Any]:
         found.extend(record for records in consumer.poll(100).values() for record in records)
         return len(found) >= count
 
-    until(enough)
+    eventually(enough)
     return found
 
 
@@ -289,7 +281,7 @@ def test_a_cold_coordinator_is_waited_for(broker: Broker) -> None:
     broker.seed("t", ["a"])
     rule = broker.on("OffsetFetch", group="g", times=2).error("COORDINATOR_LOAD_IN_PROGRESS")
     member = Member(broker)
-    until(lambda: member.has_read(1))
+    eventually(lambda: member.has_read(1))
     assert rule.hits == 2
     member.consumer.close()
 
@@ -297,11 +289,11 @@ def test_a_cold_coordinator_is_waited_for(broker: Broker) -> None:
 def test_a_member_that_expires_joins_again(broker: Broker) -> None:
     broker.seed("t", ["a"])
     member = Member(broker)
-    until(lambda: member.has_read(1))
+    eventually(lambda: member.has_read(1))
     first = member_ids(broker)
     broker.expire_member("g", first[0])
     broker.seed("t", ["b"])
-    until(lambda: member.has_read(2))
+    eventually(lambda: member.has_read(2))
     assert member.read[-1] == b"b"
     assert member_ids(broker) != first
     member.consumer.close()
@@ -311,7 +303,7 @@ def test_a_session_ends_without_sleeping(broker: Broker) -> None:
     """The consumer lives in the machine's time; to the broker it has been silent for a minute."""
     broker.seed("t", ["a"])
     member = Member(broker)
-    until(lambda: member.has_read(1))
+    eventually(lambda: member.has_read(1))
     first = member_ids(broker)
 
     def joined_again() -> bool:
@@ -321,7 +313,7 @@ def test_a_session_ends_without_sleeping(broker: Broker) -> None:
         now = member_ids(broker)
         return bool(now) and now != first
 
-    until(joined_again)
+    eventually(joined_again)
     member.consumer.close()
 
 
@@ -338,7 +330,7 @@ def test_a_leader_that_moves_is_followed() -> None:
             ):
                 for number in range(3):
                     await producer.send_and_wait("t", str(number).encode())
-                    assert (await asyncio.wait_for(consumer.getone(), PATIENCE_S)).value == str(
+                    assert (await asyncio.wait_for(consumer.getone(), TIMEOUT_S)).value == str(
                         number
                     ).encode()
                     moving = threading.Thread(target=broker.move_leader, args=("t",))
@@ -355,12 +347,12 @@ def test_too_few_replicas_in_sync() -> None:
         broker.shrink_isr("t", 0, [broker.partition("t").leader])
         producer = kafka_python(broker, delivery_timeout_ms=1000, request_timeout_ms=900, linger_ms=0)
         with pytest.raises(KafkaError):
-            producer.send("t", b"v").get(PATIENCE_S)
+            producer.send("t", b"v").get(TIMEOUT_S)
         producer.close()
         broker.restore_isr()
-        until(lambda: len(broker.partition("t").isr) == 2)
+        eventually(lambda: len(broker.partition("t").isr) == 2)
         producer = kafka_python(broker)
-        producer.send("t", b"w").get(PATIENCE_S)
+        producer.send("t", b"w").get(TIMEOUT_S)
         producer.close()
         assert values(broker, "t")[-1] == b"w"
 

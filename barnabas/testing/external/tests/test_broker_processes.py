@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,16 +15,9 @@ from barnabas.testing import Broker, BrokerFailed, BrokerProcesses
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.steering.nodes import UnknownNode
 from barnabas.wire.messages.metadata import MetadataRequest
+from compat_tests.harness.eventually import TIMEOUT_S, eventually
 
-PATIENCE_S = 60.0
 METADATA = 3
-
-
-def eventually(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < deadline, f"not after {PATIENCE_S:g} s"
-        time.sleep(0.05)
 
 
 def is_there(pid: int) -> bool:
@@ -82,8 +73,7 @@ def test_a_node_that_dies_by_itself_takes_nobody_along() -> None:
             pid = victim.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
-            while victim.is_running:
-                time.sleep(0.01)
+            eventually(lambda victim=victim: not victim.is_running)
             assert broker.topics() == {"orders": 1}
             assert [node.is_running for node in broker.nodes].count(True) == 2
             broker.start_node(victim.node_id)
@@ -105,7 +95,7 @@ def test_a_node_that_stands_still_keeps_its_connections_and_answers_later() -> N
         with pytest.raises(BrokerFailed, match="no node of the broker runs"):
             broker.topics()
         broker.resume_node(1)
-        client.socket.settimeout(PATIENCE_S)
+        client.socket.settimeout(TIMEOUT_S)
         assert [each.node_id for each in client.receive(METADATA, 8)[1].brokers] == [1]
         client.socket.close()
         assert broker.topics() == {"orders": 1}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -23,16 +22,10 @@ from barnabas.wire.messages.offset_fetch import OffsetFetchRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.eventually import eventually
 
 PRODUCE, METADATA, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 0, 3, 9, 10, 11, 12, 14
 BATCH = build_batch([Record(0, 0, None, b"v")])
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +78,7 @@ class Member:
     def __init__(self, client: RawClient, group: str, session_ms: int = 60_000) -> None:
         self.client = client
         self.group = group
-        until(lambda: client.ask(FIND_COORDINATOR, 1, FindCoordinatorRequest(key=group)).error_code == 0)
+        eventually(lambda: client.ask(FIND_COORDINATOR, 1, FindCoordinatorRequest(key=group)).error_code == 0)
         request = JoinGroupRequest(
             group_id=group,
             session_timeout_ms=session_ms,
@@ -166,7 +159,7 @@ def test_an_isr_that_is_too_small_takes_no_produce(three: Broker, connect: Conne
     assert produce(client) == ErrorCode.NOT_ENOUGH_REPLICAS
     assert three.partition("t").isr == (leader,)
     three.restore_isr()
-    until(lambda: len(three.partition("t").isr) == 3)
+    eventually(lambda: len(three.partition("t").isr) == 3)
     assert produce(client) == 0
     with pytest.raises(ValueError, match="holds its leader"):
         three.shrink_isr("t", 0, [each for each in (1, 2, 3) if each != leader])
@@ -181,11 +174,11 @@ def test_a_killed_node_is_missed_and_comes_back(three: Broker, connect: Connect)
     client = connect(three, old)
     three.kill_node(old)
     assert client.is_closed()
-    until(lambda: three.partition("t").leader not in (-1, old))
+    eventually(lambda: three.partition("t").leader not in (-1, old))
     three.start_node(old)
     assert three.nodes[old - 1].port == port
     assert produce(connect(three, three.partition("t").leader)) == 0
-    until(lambda: len(three.partition("t").isr) == 3)
+    eventually(lambda: len(three.partition("t").isr) == 3)
 
 
 def test_a_stopped_node_hands_over_first(three: Broker) -> None:
@@ -194,7 +187,7 @@ def test_a_stopped_node_hands_over_first(three: Broker) -> None:
     assert three.partition("t").leader not in (-1, old)
     three.start_node(old)
     three.restart_node(old)
-    until(lambda: len(three.partition("t").isr) == 3)
+    eventually(lambda: len(three.partition("t").isr) == 3)
 
 
 def test_a_paused_node_answers_later(one: Broker, connect: Connect) -> None:
@@ -221,7 +214,7 @@ def test_a_node_that_stands_still_is_given_up(three: Broker, connect: Connect) -
     assert new not in (-1, old)
     assert produce(connect(three, new)) == 0
     three.resume_node(old)
-    until(lambda: len(three.partition("t").isr) == 3)
+    eventually(lambda: len(three.partition("t").isr) == 3)
 
 
 @pytest.mark.parametrize("asleep", [1, 2, 3])
@@ -236,7 +229,7 @@ def test_the_others_are_steered_while_one_stands_still(three: Broker, asleep: in
     three.delete_topics("meanwhile")
     assert "meanwhile" not in three.topics()
     three.resume_node(asleep)
-    until(lambda: len(three.partition("t").isr) == 3)
+    eventually(lambda: len(three.partition("t").isr) == 3)
 
 
 def test_nobody_is_awake() -> None:
@@ -303,7 +296,7 @@ def test_a_coordinator_loads(one: Broker, connect: Connect) -> None:
 
 
 def test_a_coordinator_moves_and_knows_the_group(three: Broker, connect: Connect) -> None:
-    until(
+    eventually(
         lambda: connect(three).ask(FIND_COORDINATOR, 1, FindCoordinatorRequest(key="moves")).error_code == 0
     )
     old = three.coordinator("moves")
