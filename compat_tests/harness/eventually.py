@@ -10,40 +10,80 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 Value = TypeVar("Value")
+Errors = tuple[type[BaseException], ...]
 
 TIMEOUT_S = 60.0
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.002, 0.05  # between two checks; doubled each time
 
 
 def eventually(
-    check: Callable[..., Value], timeout: float = TIMEOUT_S, *, message: Callable[[], object] | None = None
+    check: Callable[..., Value],
+    timeout: float = TIMEOUT_S,
+    *,
+    retry_on: Errors = (),
+    message: Callable[[], object] | None = None,
 ) -> Value:
-    """Call `check` until its value is true, and return it. AssertionError after `timeout` seconds, with `message()`."""
+    """Call `check` until its value is true, and return it; an exception of `retry_on` counts as false. AssertionError after
+    `timeout` seconds, with `message()`."""
+    last: object = None
     for pause_s in _pauses(timeout):
-        value = check()
-        if value:
-            return value
+        try:
+            value = check()
+        except retry_on as error:
+            last = error
+        else:
+            if value:
+                return value
+            last = value
         time.sleep(pause_s)
-    raise _not_so(timeout, value, message)
+    raise _not_so(timeout, last, message)
+
+
+@overload
+async def eventually_async(
+    check: Callable[..., Awaitable[Value]],
+    timeout: float = ...,
+    *,
+    retry_on: Errors = ...,
+    message: Callable[[], object] | None = ...,
+) -> Value: ...
+
+
+@overload
+async def eventually_async(
+    check: Callable[..., Value],
+    timeout: float = ...,
+    *,
+    retry_on: Errors = ...,
+    message: Callable[[], object] | None = ...,
+) -> Value: ...
 
 
 async def eventually_async(
-    check: Callable[..., Value | Awaitable[Value]],
+    check: Callable[..., Any],
     timeout: float = TIMEOUT_S,
     *,
+    retry_on: Errors = (),
     message: Callable[[], object] | None = None,
-) -> Value:
+) -> Any:
     """As `eventually`, while the running loop goes on; `check` may be a coroutine function."""
+    last: object = None
     for pause_s in _pauses(timeout):
-        result = check()
-        value: Value = await result if inspect.isawaitable(result) else result
-        if value:
-            return value
+        try:
+            value = check()
+            if inspect.isawaitable(value):
+                value = await value
+        except retry_on as error:
+            last = error
+        else:
+            if value:
+                return value
+            last = value
         await asyncio.sleep(pause_s)
-    raise _not_so(timeout, value, message)
+    raise _not_so(timeout, last, message)
 
 
 def stays(check: Callable[..., object], seconds: float) -> None:
@@ -68,6 +108,6 @@ def _pauses(timeout: float) -> Iterator[float]:
         pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
-def _not_so(timeout: float, value: object, message: Callable[[], object] | None) -> AssertionError:
-    said = "" if message is None else f": {message()}"
-    return AssertionError(f"not so within {timeout:g} s (last value {value!r}){said}")
+def _not_so(timeout: float, last: object, message: Callable[[], object] | None) -> AssertionError:
+    text = "" if message is None else f": {message()}"
+    return AssertionError(f"not so within {timeout:g} s (last {last!r}){text}")
