@@ -1,61 +1,68 @@
-"""One client connection: bytes in, frames to the dispatcher, answers out in the order of the requests.
+"""Client connections: the edge between the event loop and a client's session.
 
-The rules:
-- All connections read into one shared buffer. Only a connection that holds an unfinished frame, or one
-  that waits for an answer while more requests arrive, has a buffer of its own, grown no faster than bytes
-  arrive; so nobody makes us allocate what he has not sent.
-- One request at a time per connection, as Kafka: while one waits (PENDING), later ones stay in the buffer,
-  and reading pauses when that is full. That keeps answers in order without a queue. Except that produces which wait
-  for other replicas let produces behind them on: they have appended, and their answers wait in line. (In Kafka a
-  producer has one batch per round trip of the replicas under way, whatever max.in.flight says.)
-- A request that waits may ask what has arrived behind it, and end its waiting: a consumer's fetch does for a
-  ListOffsets, a follower's for whatever comes.
-- Small answers to the requests of one read leave together, large ones and those with regions at once. A
-  connection that has served much ends its turn, so that the others come in between. While the socket does not take our answers, no further
-  request is served: a client that sends and never reads costs a bounded amount.
+`session.py` decides what is served when; this module receives, sends, pauses reading and closes.
+
+- All connections read into one shared buffer. Only a connection that holds an unfinished frame, or requests that wait, has
+  a buffer of its own, and that grows no faster than bytes arrive.
+- Reading pauses while so many requests wait that the buffer is full, while `queued.max.request.bytes` grants a frame no
+  memory, and between two turns. It resumes when the last of these reasons has gone.
+- Small answers to the requests of one read leave together, large ones and those with file regions at once. While the
+  socket takes no more, no further request is served: a client that sends and never reads costs a bounded amount.
 - Views of the receive buffer die when the handler returns; handlers append or detach before that.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
-from collections import deque
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.network.connection_limits import ConnectionLimits
 from barnabas.broker.network.receive_memory import RequestMemory
 from barnabas.broker.network.response_writer import COPY_BYTES, ResponseWriter
-from barnabas.broker.requests.context import Outcome
+from barnabas.broker.network.session import (
+    CLOSED,
+    CLOSING,
+    HELD_BACK,
+    PENDING,
+    READY,
+    SERVING,
+    SETTLED,
+    YIELDED,
+    IllegalTransition,
+    Session,
+)
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
+from barnabas.wire.frame import FrameBuffer, FrameSizeError, unpack_size
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import msgspec
 
     from barnabas.broker.config.broker_config import BrokerConfig
-    from barnabas.broker.network.wrong_protocol import ForeignCallers
-    from barnabas.broker.requests.context import RequestContext
+    from barnabas.broker.network.wrong_protocol import WrongProtocol
+    from barnabas.broker.requests.context import Outcome, RequestContext
     from barnabas.broker.requests.dispatch import Answer, Dispatcher
     from barnabas.runtime.interface import Runtime, Timer
-    from barnabas.wire.primitives import Part
 
 log = logging.getLogger("barnabas.connection")
 
-SHARED_BUFFER_BYTES = 128 * 1024  # larger reads hold the loop too long (a full 256 KB is 10 ms of requests)
-STASH_LIMIT_BYTES = 128 * 1024  # pipelined requests kept while one waits, before reading pauses
-LINE_MAX = 128  # produces of one connection that may wait for other replicas at once
-_unpack_size = struct.Struct(">i").unpack_from
-NODES_SIZE = _unpack_size(b"BARN")[0]  # how a node that takes this for a controller listener begins
-TLS_SIZE_BEGIN = 0x1603  # a handshake
-KEPT_BUFFER_BYTES = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
-OUTPUT_BATCH_PARTS = 256  # answers collected before they are sent, within one read
-TURN_S = 0.002  # in which one connection is served before the others come in between,
-TURN_LOOK_BYTES = 4096  # as seen on the clock after so many bytes of requests
-LARGE_ANSWER_BYTES = 16 * 1024  # one of this size, or with regions, is sent at once: little is collected
+SHARED_BUFFER_BYTES: Final = (
+    128 * 1024
+)  # larger reads hold the loop too long (a full 256 KB is 10 ms of requests)
+BACKLOG_BYTES: Final = 128 * 1024  # of requests that wait behind a pending one, then reading pauses
+KEPT_BUFFER_BYTES: Final = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
+
+NODES_SIZE: Final[int] = unpack_size(b"BARN")[
+    0
+]  # how a node that takes this for a controller listener begins
+TLS_SIZE_BEGIN: Final = 0x1603  # a handshake
+
+# Why a connection does not read
+_BACKLOG: Final = 1  # too many requests wait already
+_MEMORY: Final = 2  # the unfinished frame has not been granted its size
+_TURN: Final = 4  # it has had its share of the loop
 
 
 class Connections:
@@ -73,7 +80,7 @@ class Connections:
         self.open: dict[Connection, None] = {}  # in the order in which they came
         self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
-        self._foreign_callers: ForeignCallers | None = None  # once there has been one
+        self._wrong_protocol: WrongProtocol | None = None  # made for the first that speaks one
         if self._idle_max_s > 0:
             self._schedule_idle_check()
 
@@ -86,12 +93,12 @@ class Connections:
             connection.close_if_idle_since(oldest)
         self._schedule_idle_check()
 
-    def foreign_callers(self) -> ForeignCallers:
-        if self._foreign_callers is None:  # late: it needs what a single node does not load
-            from barnabas.broker.network.wrong_protocol import ForeignCallers
+    def wrong_protocol(self) -> WrongProtocol:
+        if self._wrong_protocol is None:  # late: it needs what a single node does not load
+            from barnabas.broker.network.wrong_protocol import WrongProtocol
 
-            self._foreign_callers = ForeignCallers(self.warnings)
-        return self._foreign_callers
+            self._wrong_protocol = WrongProtocol(self.warnings)
+        return self._wrong_protocol
 
     def close_all(self) -> None:
         if self._idle_timer is not None:
@@ -101,47 +108,26 @@ class Connections:
             connection.close()
 
 
-class _Waiting(msgspec.Struct):
-    """A request in line: its answer, once it is there. Of one that was answered at once nobody needs the context."""
-
-    context: RequestContext[Any] | None
-    answer: Answer | Outcome | None
-
-
 class Connection(BufferedProtocol):
     """One client. Called by the event loop; the loop itself stays behind the runtime."""
 
     __slots__ = (
-        "_abandoned", "_admitted", "_buffer", "_closing", "_filled", "_granted", "_hungry", "_last_active", "_line", "_out",
-        "_out_regions", "_overtaken", "_paused", "_pending", "_processing", "_shared", "_stuck", "_transport", "_waits_for_turn",
-        "_writer",
-        "client_host",
-        "listener", "peer", "peer_broker_id", "peer_handshake",
+        "_granted", "_is_admitted", "_last_active", "_pauses", "_received", "_session", "_shared", "_transport", "_writer",
+        "client_host", "listener", "peer", "peer_broker_id", "peer_handshake",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str) -> None:
         self._shared = shared
+        self._session = Session(self, shared.dispatcher, shared.request_max_bytes, shared.runtime.monotonic)
+        self._received: FrameBuffer | None = None  # an unfinished frame, or requests that wait; may be empty
+        self._granted = 0  # bytes of the unfinished frame that queued.max.request.bytes allows
+        self._pauses = 0  # reasons not to read
+        self._is_admitted = False
         self.listener = listener
         self.client_host = ""
         self.peer = ""
         self.peer_broker_id = -1
         self.peer_handshake: object | None = None
-        self._buffer: bytearray | None = None  # own buffer: unfinished frame or waiting requests
-        self._filled = 0  # bytes of it that are in use
-        self._granted = 0  # bytes that queued.max.request.bytes lets it hold
-        self._hungry = False  # not reading, until it lets it hold more
-        self._admitted = False
-        self._out: list[Part] = []
-        self._out_regions = False  # whether anything but bytes is in it
-        self._pending = False  # a handler said PENDING
-        self._processing = False
-        self._paused = False
-        self._stuck = False  # behind answers in line, with a request that may not be served before
-        self._waits_for_turn = False  # it has had its share of the loop, and goes on after the others
-        self._closing = False
-        self._abandoned: Callable[[], object] | None = None  # told when the client of a waiting request goes
-        self._line: deque[_Waiting] | None = None  # answers in order, of which the first is not there yet
-        self._overtaken: Callable[[int], object] | None = None  # told when more comes while one waits
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -160,56 +146,48 @@ class Connection(BufferedProtocol):
             )
         except OSError as error:  # no descriptor is left, or the client has gone already
             self._warn(f"cannot serve {self.peer} on {self.listener}", str(error))
-            self._closing = True
+            self._session.close()
             transport.abort()
             return
         self._shared.open[self] = None
-        self._admitted = self._shared.limits.arrive(self)
-        self._pending = not self._admitted  # it is read from, so that its end is seen, and not served
-
-    def admitted(self) -> None:
-        """There were too many connections; now there is room for this one."""
-        self._admitted = True
-        self._pending = False
-        self._continue()
+        if self._shared.limits.arrive(self):
+            self._is_admitted = True
+            self._session.admit()
+        # Else it is read from, so that its end is seen, and not served.
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        if self._buffer is None:
+        if self._received is None:
             return self._shared.receive_buffer
-        return memoryview(self._buffer)[self._filled :]
+        return self._received.room()
 
     def buffer_updated(self, count: int) -> None:
-        self._last_active = self._shared.runtime.monotonic()
-        if self._closing:
+        now = self._last_active = self._shared.runtime.monotonic()
+        if self._received is not None:
+            self._received.filled += count
+            self._serve_received(now)
             return
-        if self._buffer is None:
-            data = self._shared.receive_buffer[:count]
-            rest = data if self._writer.blocked else self._process(data)
-            if rest:
-                self._stash(rest)
-                if self._overtaken is not None:
-                    self._tell_overtaken()
-            return
-        self._filled += count
-        self._process_own()
+        session = self._session
+        data = self._shared.receive_buffer[:count]
+        served = self._serve(data, now) if session.state is READY and not self._writer.waiting else 0
+        if served != count and session.state is not CLOSED:
+            # With a limit on memory, there is room for more only once that has been granted.
+            self._received = FrameBuffer(data[served:], is_exact=self._shared.memory.limited)
+            self._make_room()
+            if session.state is PENDING:
+                self._note_next_request()
 
     def eof_received(self) -> bool:
-        return False  # close: nobody reads answers any more
+        return False  # close: the client reads no more answers
 
     def connection_lost(self, _error: Exception | None) -> None:
-        self._closing = True
+        self._session.close()
+        self._received = None
         if self in self._shared.open:
             del self._shared.open[self]
             self._writer.close()
             self._shared.memory.leave(self, self._granted)
-            self._shared.limits.leave(self, was_admitted=self._admitted)
-        self._out.clear()
-        self._line = None
-        self._buffer = None
-        abandoned, self._abandoned = self._abandoned, None
-        self._overtaken = None
-        if abandoned is not None:
-            abandoned()
+            self._shared.limits.leave(self, was_admitted=self._is_admitted)
+        self._session.disconnect()
 
     def pause_writing(self) -> None:
         """The transport's own flow control; nothing is written through the transport."""
@@ -221,108 +199,86 @@ class Connection(BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        return self._closing
+        return self._session.state is CLOSED
 
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
-        """The answer of the pending request. Sends it, then goes on with what has arrived meanwhile."""
-        if self._closing:
+        """Send the answer of a pending request, then go on with what has arrived meanwhile."""
+        session = self._session
+        if session.state is CLOSED:
             return
-        if self._line:
-            for waiting in self._line:
-                if waiting.context is context:
-                    self._complete_in_line(waiting, context, response)
-                    return
-        assert self._pending, f"API {context.api_key} was answered twice"
-        self._pending = False
-        self._abandoned = self._overtaken = None
         try:
-            if isinstance(response, Outcome):
-                self._take(response)
-            else:
-                self._queue(self._shared.dispatcher.encode(context, response))
+            session.complete(context, response)
+        except IllegalTransition:
+            raise  # answered twice: a defect of the caller's
         except Exception as error:  # noqa: BLE001 - logged with its traceback
             self._log_failure(f"an answer for {self.peer} on {self.listener} cannot be sent; closing", error)
             self.close()
             return
-        if self._processing:
-            return  # completed before its handler returned: the loop in _process goes on
+        state = session.state
+        if state is SERVING or state is SETTLED:
+            return  # `_serve` goes on
         self._flush()
-        self._continue()
+        if self._received is not None:
+            self._continue()
 
     def send(self, answer: Answer) -> None:
         """Send the answer to a request of which the dispatcher has said NO_RESPONSE."""
-        if not self._closing:
-            self._queue(answer)
-            if not self._processing:
+        if self._session.state is not CLOSED:
+            self._session.send(answer)
+            if not self._session.is_serving:
                 self._flush()
 
     def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
-        """The request at hand waits, but produces behind it need not: its answer goes out before theirs. To be called
-        before its handler returns PENDING, or later, while it is pending."""
-        self._queue_in_line(_Waiting(context, None))
-        self._pending = False
-        if not self._processing:
+        """Serve produces behind the current request before its answer. To be called before its handler returns PENDING,
+        or later, while it is pending."""
+        session = self._session
+        session.allow_pipelined_produces(context)
+        if session.state is READY:  # the handler has returned
             self._shared.runtime.call_soon(self._continue)
 
-    def _queue_in_line(self, waiting: _Waiting) -> None:
-        if self._line is None:
-            self._line = deque()
-        self._line.append(waiting)
-
-    def _complete_in_line(
-        self, waiting: _Waiting, context: RequestContext[Any], response: msgspec.Struct | Outcome
-    ) -> None:
-        try:
-            if isinstance(response, Outcome):
-                waiting.answer = response
-            else:
-                waiting.answer = self._shared.dispatcher.encode(context, response)
-        except Exception as error:  # noqa: BLE001 - logged with its traceback
-            self._log_failure(f"an answer for {self.peer} on {self.listener} cannot be sent; closing", error)
-            self.close()
-            return
-        line = self._line
-        if line is None or line[0] is not waiting:
-            return
-        while line and line[0].answer is not None:
-            answer = line.popleft().answer
-            if not line:
-                self._line = None
-            if answer is Outcome.CLOSE:
-                self._flush()
-                self.close()
-                return
-            if not isinstance(answer, Outcome):
-                assert answer is not None
-                self._queue_now(answer)
-        if self._processing:
-            return
-        self._flush()
-        self._continue()
-
     def on_disconnect(self, callback: Callable[[], object]) -> None:
-        """Call back should the client go before the waiting request is answered."""
-        self._abandoned = callback
+        """Call back if the connection ends before the current request is answered."""
+        self._session.on_disconnect(callback)
 
     def on_next_request(self, callback: Callable[[int], object]) -> None:
-        """Call back should another request begin to arrive before the waiting one is answered, with its API key. It must
-        not answer at once."""
-        self._overtaken = callback
-        if not self._processing:  # it went to the disk first, and what is behind it may be here already
-            self._tell_overtaken()
+        """Call back with the API key of the next request if it arrives before the current one is answered. The callback
+        must not answer at once."""
+        self._session.on_next_request(callback)
+        if (
+            not self._session.is_serving
+        ):  # the handler waited for the disk first, and the next may be here already
+            self._note_next_request()
 
-    def _tell_overtaken(self) -> None:
-        if self._buffer is None or self._filled < 6:
-            return  # its API key, behind its size, is still to come
-        overtaken, self._overtaken = self._overtaken, None
-        if overtaken is not None and self._pending:
-            overtaken(int.from_bytes(self._buffer[4:6], "big"))
+    # -- called by the limits and the memory ----------------------------------------------------------
+
+    def admitted(self) -> None:
+        """There were too many connections; now there is room for this one."""
+        self._is_admitted = True
+        self._session.admit()
+        self._continue()
+
+    def feed(self) -> None:
+        """There may be memory again for the frame that has not arrived in full."""
+        if self._session.state is CLOSED:
+            return
+        self._pauses &= ~_MEMORY
+        if self._received is not None:
+            self._make_room()
+        if not self._pauses:
+            self._transport.resume_reading()
+
+    def drop_idle_buffer(self) -> None:
+        """Give the memory back; the next large frame gets a new buffer."""
+        if self._received is not None and not self._received.filled:
+            self._received = None
+
+    # -- the end --------------------------------------------------------------------------------------
 
     def close(self, reason: str = "") -> None:
         """Close now. `reason` is logged, with the peer, a few times a minute at most."""
-        if self._closing:
+        if self._session.state is CLOSED:
             return
-        self._closing = True
+        self._session.close()
         if reason:
             self._warn(f"closing connection of {self.peer} on {self.listener}", reason)
         self._writer.close()
@@ -338,63 +294,33 @@ class Connection(BufferedProtocol):
         self._shared.warnings.warn(self.client_host, reason, f"{what}: {reason}")
 
     def _log_failure(self, what: str, error: Exception) -> None:
-        """A defect of ours; its traceback is logged once in a while, as a client may ask for it again and again."""
+        """A defect of the broker. Its traceback is logged once in a while, as a client may cause it again and again."""
         self._shared.warnings.warn(
             self.client_host, type(error).__name__, what, level=logging.ERROR, error=error
         )
 
-    # -- frames ---------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------
 
-    def _process(self, data: memoryview) -> memoryview | None:
-        """Serve the whole frames in data; what remains (an unfinished frame, or requests behind one that
-        waits) is returned."""
+    def _may_serve(self) -> bool:
+        state = self._session.state
+        return (state is READY or state is HELD_BACK) and not self._writer.waiting
+
+    def _serve(self, data: memoryview, turn_began: float) -> int:
+        """Serve what may be served now, and send the answers. How many bytes have been consumed."""
+        session = self._session
         position, end = 0, len(data)
-        look_at_clock = TURN_LOOK_BYTES
-        go_on = not self._pending and not self._closing
-        request_max_bytes = self._shared.request_max_bytes
-        dispatch = self._shared.dispatcher.dispatch
-        self._processing = True
-        self._stuck = False
         try:
-            while go_on:
-                start = position + 4
-                if start > end:
+            while True:
+                before = position
+                position = session.serve(data, before, turn_began)
+                self._flush()
+                if position == end:
+                    return position
+                if position == before or session.state is not READY or self._writer.waiting:
                     break
-                (size,) = _unpack_size(data, position)
-                stop = start + size
-                if not 0 <= size <= request_max_bytes:
-                    self._flush()  # what came before was in order
-                    if size == NODES_SIZE or size >> 16 == TLS_SIZE_BEGIN:
-                        self._refuse_foreign(size)
-                        break
-                    self.close(f"a frame of {size} bytes (socket.request.max.bytes={request_max_bytes})")
-                    break
-                if stop > end:
-                    break
-                if self._line and not self._may_join_line(data, start, stop):
-                    self._stuck = True
-                    break
-                position = stop
-                self._pending = True  # so that a handler may complete before it returns
-                answer = dispatch(self, data, start, stop)
-                if type(answer) is bytes and not self._line:
-                    self._pending = False
-                    self._out.append(answer)
-                    is_large = len(answer) > LARGE_ANSWER_BYTES
-                else:
-                    self._take(answer)
-                    is_large = self._out_regions
-                    go_on = not self._pending and not self._closing
-                if is_large or len(self._out) > OUTPUT_BATCH_PARTS:
-                    self._flush()
-                    if self._writer.blocked or self._closing:
-                        break
-                if position > look_at_clock and go_on:
-                    if self._shared.runtime.monotonic() - self._last_active > TURN_S:
-                        if position < end:
-                            self._end_turn()
-                        break
-                    look_at_clock = position + TURN_LOOK_BYTES
+        except FrameSizeError as error:
+            self._flush()  # what came before was in order
+            self._refuse_frame(error.size)
         except DecodeError as error:
             self._flush()
             self.close(f"a request that cannot be read: {error}")
@@ -404,199 +330,134 @@ class Connection(BufferedProtocol):
             )
             self._flush()
             self.close()
-        finally:
-            self._processing = False
-        self._flush()
-        if self._closing or position == end:
-            return None
-        return data[position:]
+        if session.state is YIELDED:
+            self._wait_for_turn()
+        return position
 
-    def _refuse_foreign(self, size: int) -> None:
-        callers = self._shared.foreign_callers()
+    def _refuse_frame(self, size: int) -> None:
         if size == NODES_SIZE:
-            self._out.append(callers.refuse_node(self.client_host, self.listener))
-            self._flush()
-        else:
-            callers.note_tls(self.client_host, self.listener)
-        self.close()
-
-    def _take(self, answer: Answer | Outcome) -> None:
-        """What came back for a request, when it is not simply bytes."""
-        if answer is Outcome.PENDING:
-            return
-        self._pending = False
-        if answer is Outcome.CLOSE:
-            if self._line:
-                self._line.append(
-                    _Waiting(None, answer)
-                )  # it waits for its turn, and nothing behind it is served
-                return
+            refusal = self._shared.wrong_protocol().refuse_node(self.client_host, self.listener)
+            self._session.answers.append(refusal)
             self._flush()
             self.close()
-        elif not isinstance(answer, Outcome):
-            self._queue(answer)
-
-    def _may_join_line(self, data: memoryview, start: int, stop: int) -> bool:
-        """Whether a request may be served while the answers of earlier produces wait."""
-        line = self._line
-        assert line is not None
-        last = line[-1].answer
-        return (
-            len(line) < LINE_MAX
-            and last is not Outcome.CLOSE
-            and stop - start >= 2
-            and data[start] == 0 == data[start + 1]  # Produce
-        )
-
-    def _queue(self, answer: Answer) -> None:
-        if self._line:
-            self._line.append(_Waiting(None, answer))
+        elif size >> 16 == TLS_SIZE_BEGIN:
+            self._shared.wrong_protocol().note_tls(self.client_host, self.listener)
+            self.close()
         else:
-            self._queue_now(answer)
+            limit = self._shared.request_max_bytes
+            self.close(f"a frame of {size} bytes (socket.request.max.bytes={limit})")
 
-    def _queue_now(self, answer: Answer) -> None:
-        if isinstance(answer, bytes):
-            self._out.append(answer)
-        else:
-            self._out.extend(answer)
-            self._out_regions = True
-
-    def _process_own(self) -> None:
-        """Serve from the connection's own buffer, then move what remains to its front."""
-        buffer = self._buffer
-        if buffer is None:
-            return
-        if self._pending or self._writer.blocked or self._waits_for_turn:
+    def _serve_received(self, turn_began: float) -> None:
+        """Serve from the connection's own buffer."""
+        received, session = self._received, self._session
+        assert received is not None
+        served = 0
+        if self._may_serve():
+            served = self._serve(memoryview(received.data)[: received.filled], turn_began)
+            if session.state is CLOSED:
+                self._received = None
+                return
+            if served > SHARED_BUFFER_BYTES and session.state is READY:
+                session.end_turn()
+                self._wait_for_turn()
+            received.consume(served)
+            if self._granted and served:  # the frame that it was for has been served
+                granted, self._granted = self._granted, 0
+                self._shared.memory.give_back(granted)
+        if received.filled:
             self._make_room()
-            self._tell_overtaken()
-            return
-        view = memoryview(buffer)
-        rest = self._process(view[: self._filled])
-        remaining = len(rest) if rest is not None else 0
-        if self._closing:
-            self._buffer = None
-            return
-        if remaining and remaining != self._filled:
-            view[:remaining] = bytes(rest)  # type: ignore[arg-type]  # may overlap: copy first
-        if rest is not None:
-            rest.release()
-        view.release()
-        if self._granted and remaining != self._filled:  # the frame that it was for has been served
-            granted, self._granted = self._granted, 0
-            self._shared.memory.give_back(granted)
-        served = self._filled - remaining
-        self._filled = remaining
-        if served > SHARED_BUFFER_BYTES and not self._waits_for_turn:
-            self._end_turn()
-        if remaining:
-            self._make_room()
-            self._tell_overtaken()
-        elif len(buffer) > KEPT_BUFFER_BYTES or len(buffer) <= SHARED_BUFFER_BYTES:
-            self._buffer = None
+            if session.state is PENDING:
+                self._note_next_request()
+        elif SHARED_BUFFER_BYTES < len(received.data) <= KEPT_BUFFER_BYTES:
+            self._shared.memory.keep(self, len(received.data))
         else:
-            self._shared.memory.keep(self, len(buffer))
+            self._received = None
 
-    def _end_turn(self) -> None:
+    def _note_next_request(self) -> None:
+        api_key = None if self._received is None else self._received.first_api_key()
+        if api_key is not None:
+            self._session.note_next_request(api_key)
+
+    def _continue(self) -> None:
+        """Serve what has waited, and read on."""
+        if not self._may_serve():
+            return
+        if self._received is not None and self._received.filled:
+            self._serve_received(self._shared.runtime.monotonic())
+        if self._pauses & _BACKLOG and self._session.state is READY and not self._writer.waiting:
+            self._pauses &= ~_BACKLOG
+            if not self._pauses:
+                self._transport.resume_reading()
+
+    def _wait_for_turn(self) -> None:
         """Let the others be served before more is served and read: libuv reads up to 32 times from a connection whose
         bytes fill every buffer, which a bulk producer's megabytes do."""
-        self._waits_for_turn = True
-        self._transport.pause_reading()
+        self._pause(_TURN)
         self._shared.runtime.call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
-        self._waits_for_turn = False
-        if self._closing:
+        if self._session.state is CLOSED:
             return
-        if self._filled:
+        self._session.begin_turn()
+        self._pauses &= ~_TURN
+        if self._received is not None and self._received.filled:
             self._last_active = self._shared.runtime.monotonic()
-            self._process_own()
-        if not (self._closing or self._paused or self._hungry or self._waits_for_turn):
+        self._continue()
+        if not self._pauses and self._session.state is not CLOSED:
             self._transport.resume_reading()
 
-    def _stash(self, rest: memoryview) -> None:
-        """Move what the shared buffer still holds of ours into a buffer of our own."""
-        self._filled = len(rest)
-        if self._shared.memory.limited:
-            self._buffer = bytearray(rest)  # grown if it is granted more
-        else:
-            self._buffer = bytearray(max(4096, self._next_size(rest)))
-            memoryview(self._buffer)[: self._filled] = rest
-        self._make_room()
+    # -- reading --------------------------------------------------------------------------------------
 
-    def _next_size(self, held: memoryview) -> int:
-        """How large the own buffer should be: the frame it waits for, but at most twice what has come."""
-        if len(held) < 4:
-            return 4096
-        frame = 4 + max(0, int.from_bytes(held[:4], "big", signed=True))
-        return max(len(held) + 1, min(frame, max(2 * len(held), 64 * 1024)))
+    def _pause(self, reason: int) -> None:
+        if not self._pauses:
+            self._transport.pause_reading()
+        self._pauses |= reason
 
     def _make_room(self) -> None:
         """An empty get_buffer() is fatal to the loop: grow, or pause reading while requests wait."""
-        buffer = self._buffer
-        assert buffer is not None
-        if self._pending or self._stuck or self._writer.blocked:
-            if self._filled >= STASH_LIMIT_BYTES and not self._paused:
-                self._paused = True
-                if not self._hungry:
-                    self._transport.pause_reading()
-            if self._filled == len(buffer) or not self._paused:
-                self._grow(max(len(buffer), self._filled + 4096))
-        elif (not self._shared.memory.limited or self._is_fed(buffer)) and self._filled == len(buffer):
-            self._grow(max(self._next_size(memoryview(buffer)), self._filled + 4096))
+        received = self._received
+        assert received is not None
+        if self._session.state is READY and not self._writer.waiting:
+            if not self._shared.memory.limited or self._is_granted(received):
+                received.make_room()
+            return
+        if received.filled >= BACKLOG_BYTES:
+            self._pause(_BACKLOG)
+        if received.is_full or not self._pauses & _BACKLOG:
+            received.reserve()
 
-    def _is_fed(self, buffer: bytearray) -> bool:
-        """Whether the unfinished frame at the buffer's front may be read on (queued.max.request.bytes)."""
-        size = 4 + max(0, int.from_bytes(buffer[:4], "big", signed=True)) if self._filled >= 4 else 4
-        missing = size - self._granted
+    def _is_granted(self, received: FrameBuffer) -> bool:
+        """Whether the unfinished frame may be read on (queued.max.request.bytes)."""
+        frame_bytes = received.first_frame_bytes()
+        missing = frame_bytes - self._granted
         if missing <= 0:
             return True
         if self._shared.memory.grant(missing):
-            self._granted = size
+            self._granted = frame_bytes
             return True
-        if not self._hungry:
-            self._hungry = True
-            if not self._paused:
-                self._transport.pause_reading()
+        if not self._pauses & _MEMORY:
+            self._pause(_MEMORY)
             self._shared.memory.wait(self)
         return False
-
-    def feed(self) -> None:
-        """There may be room again for the frame that has not arrived in full."""
-        self._hungry = False
-        if self._closing or self._buffer is None:
-            return
-        self._make_room()
-        if not self._hungry and not self._paused:
-            self._transport.resume_reading()
-
-    def drop_idle_buffer(self) -> None:
-        """Give the memory back; the next large frame gets a new buffer."""
-        if not self._filled and not self._pending:
-            self._buffer = None
-
-    def _grow(self, size: int) -> None:
-        if self._buffer is None or size <= len(self._buffer):
-            return
-        grown = bytearray(size)
-        grown[: self._filled] = memoryview(self._buffer)[: self._filled]
-        self._buffer = grown
 
     # -- answers --------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Send what has been collected: one piece, unless file regions are among it."""
-        parts = self._out
-        if not parts or self._closing:
-            return
-        self._out = []
-        try:
-            if self._out_regions:
-                self._out_regions = False
-                self._writer.send(parts)
-            else:
-                self._writer.send_bytes(b"".join(parts))  # type: ignore[arg-type]
-        except OSError as error:
-            log.debug("%s went away: %s", self.peer, error)
+        """Send the answers that have been collected: in one piece, unless file regions are among them."""
+        session = self._session
+        answers = session.answers
+        if answers:
+            try:
+                if session.has_regions:
+                    session.has_regions = False
+                    self._writer.send(answers)
+                else:
+                    self._writer.send_bytes(b"".join(answers))  # type: ignore[arg-type]  # no regions: all are bytes
+            except OSError as error:
+                log.debug("%s went away: %s", self.peer, error)
+                self.close()
+            answers.clear()
+        if session.state is CLOSING:
             self.close()
 
     def _drained(self) -> None:
@@ -606,19 +467,3 @@ class Connection(BufferedProtocol):
             return
         self._last_active = self._shared.runtime.monotonic()
         self._continue()
-
-    def _continue(self) -> None:
-        if self._closing or self._pending or self._writer.blocked:
-            return
-        if self._buffer is not None and self._filled:
-            self._process_own()
-        if (
-            self._paused
-            and not self._closing
-            and not self._pending
-            and not self._stuck
-            and not self._writer.blocked
-        ):
-            self._paused = False
-            if not self._hungry:
-                self._transport.resume_reading()

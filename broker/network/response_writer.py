@@ -45,7 +45,7 @@ class ResponseWriter:
 
     __slots__ = (
         "_copy_buffer", "_drained", "_is_late", "_loading", "_region_sent", "_runtime", "_socket", "_socket_send",
-        "_sure_until", "_waiting", "_watching", "closed",
+        "_sure_until", "_watching", "closed", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -62,7 +62,7 @@ class ResponseWriter:
         self._socket.setblocking(False)
         self._socket_send: Callable[..., int] = self._socket.send
         self._drained = drained
-        self._waiting: deque[Part] | None = None  # what the socket has not taken yet
+        self.waiting: deque[Part] | None = None  # what the socket has not taken yet
         self._watching = False  # whether the loop tells us when the socket takes more
         self._loading = False  # whether a thread loads what comes next
         self._is_late = False  # whether what waits has waited for the socket
@@ -70,17 +70,12 @@ class ResponseWriter:
         self._sure_until = 0  # and up to where it is in memory
         self.closed = False
 
-    @property
-    def blocked(self) -> bool:
-        """Whether parts wait to be sent."""
-        return bool(self._waiting)
-
     def send(self, parts: list[Part]) -> None:
         """Send the parts, now as far as the socket takes them. OSError when the connection is gone."""
         if self.closed:
             return
-        if self._waiting:
-            self._waiting.extend(parts)
+        if self.waiting:
+            self.waiting.extend(parts)
             return
         if len(parts) == 3:
             head, region, tail = parts
@@ -93,9 +88,9 @@ class ResponseWriter:
                 parts = self._send_copied(head, region, tail)
                 if not parts:
                     return
-        if self._waiting is None:
-            self._waiting = deque()
-        self._waiting.extend(parts)
+        if self.waiting is None:
+            self.waiting = deque()
+        self.waiting.extend(parts)
         self._is_late = False
         self._go_on()
 
@@ -124,7 +119,7 @@ class ResponseWriter:
 
     def send_bytes(self, data: bytes) -> None:
         """As `send` with nothing but bytes."""
-        if self._waiting or self.closed:
+        if self.waiting or self.closed:
             self.send([data])
             return
         try:
@@ -132,7 +127,7 @@ class ResponseWriter:
         except (BlockingIOError, InterruptedError):
             sent = 0
         if sent != len(data):
-            self._waiting = deque([memoryview(data)[sent:]])
+            self.waiting = deque([memoryview(data)[sent:]])
             self._watch(True)
 
     def close(self) -> None:
@@ -141,7 +136,7 @@ class ResponseWriter:
             return
         self.closed = True
         self._watch(False)
-        self._waiting = None
+        self.waiting = None
         self._socket.close()
 
     def _watch(self, wanted: bool) -> None:
@@ -164,7 +159,7 @@ class ResponseWriter:
             self._go_on()
         except OSError:
             self.close()
-        if not self._waiting:
+        if not self.waiting:
             self._drained()
 
     def _send_bytes(self, data: bytes | memoryview, flags: int) -> int:
@@ -175,7 +170,7 @@ class ResponseWriter:
 
     def _send_waiting(self) -> bool:
         """Send until nothing waits (True), or the socket is full or a thread has to load something (False)."""
-        waiting = self._waiting
+        waiting = self.waiting
         while waiting:
             if isinstance(waiting[0], FileRegion):
                 if not self._send_region(waiting[0]):

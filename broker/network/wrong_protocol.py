@@ -1,7 +1,7 @@
-"""Callers of a listener for clients that speak something else, and try again and again: named once a minute.
+"""Connections to a client listener that speak another protocol, each logged once a minute.
 
-A node that takes it for a controller's, as somebody has named its port in controller.quorum.voters, is told so in the
-nodes' own protocol, so that its operator reads it too.
+A node whose controller.quorum.voters names the port of a client listener is refused in the nodes' own protocol, so that
+its log says so as well.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _CORRECTION: Final = "controller.quorum.voters (or controller.quorum.bootstrap.servers) must name the port of the controller listener"
 
 
-class ForeignCallers:
-    """Of one broker."""
+class WrongProtocol:
+    """Refuses and logs such connections of one broker."""
 
     def __init__(self, warnings: RepeatedWarnings) -> None:
         self._warnings = warnings
@@ -28,7 +28,7 @@ class ForeignCallers:
         self._warnings.warn(host, text, f"{host}: {text}")
 
     def refuse_node(self, host: str, listener: str) -> bytes:
-        """What to answer a node at `host` before its connection is closed."""
+        """The answer to a node at `host`, whose connection is closed behind it."""
         self._warn(
             host,
             f"a node of a cluster calls the listener {listener}, which is for clients: its properties are wrong, "
@@ -38,7 +38,7 @@ class ForeignCallers:
         return PREFACE + encode_frame(REFUSED, encode(Refused(VOTERS, reason)), None)
 
     def note_tls(self, host: str, listener: str) -> None:
-        """Somebody begins with TLS."""
+        """Log a connection that begins with a TLS handshake."""
         self._warn(
             host,
             f"a TLS handshake on the listener {listener}, which speaks plain text: a client with security.protocol=SSL, or a "
