@@ -18,38 +18,14 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run spark demo demo-nats test test-spark test-durability test-apache test-kafka-python test-franz-go \
+.PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
   test-languages check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate fuzz \
   kafka lock clean
 
-help:
-	@echo 'make run          a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")'
-	@echo 'make cluster      three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")'
-	@echo 'make spark        an example of spark_examples/ (EXAMPLE=flights, exactly_once, enrichment, ...)'
-	@echo 'make demo         real flights through the broker into Spark and back'
-	@echo 'make demo-nats    the same flights, from NATS subjects into Spark and back to subjects'
-	@echo 'make test         everything, with real clients; needs Java 17 or newer'
-	@echo 'make test-spark   every Spark example and all Spark tests'
-	@echo 'make test-durability  fifty rounds of kill -9 under load, thousands of simulated crashes'
-	@echo 'make simulate     whole clusters under a seeded scheduler (SEEDS=1000)'
-	@echo 'make chaos        clusters under load whose nodes die, stand still and lose their network'
-	@echo 'make chaos-nats   bound topics whose leaders move and die; ten million messages'
-	@echo 'make fuzz         hostile requests, with a client beside them (BARNABAS_FUZZ_SEEDS=5000)'
-	@echo 'make check        format, lint, types, import rules, generated code'
-	@echo 'make test-apache  the client tests against Apache Kafka'
-	@echo 'make test-kafka-python  the integration tests that kafka-python comes with (ARGS="--broker apache")'
-	@echo 'make test-franz-go     those of franz-go; needs Go 1.26 or newer'
-	@echo 'make test-languages    tests in Java, Go and Node on the test broker, where their toolchains are'
-	@echo 'make conform      every API and version, this broker and Apache Kafka side by side'
-	@echo 'make bench        this broker and Apache Kafka under load'
-	@echo 'make bench-partitions  both with 10,000 partitions'
-	@echo 'make bench-cluster     three nodes of each'
-	@echo 'make bench-testing     what the in-process broker costs a test suite'
-	@echo 'make bench-nats        NATS messages into topics, JetStream and a script written by hand'
-	@echo 'make bench-spark       Spark on both: batch read, batch write, streams'
-	@echo 'make clean        remove what make made (barnabas-data and barnabas-cluster-data stay)'
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED)
+setup: $(INSTALLED) ## the environment in .venv
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
@@ -65,7 +41,7 @@ $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 java:
 	@$(JAVA) -version >/dev/null 2>&1 || { echo 'Java 17 or newer is needed for this target and was not found'; exit 1; }
 
-kafka: $(JARS)
+kafka: $(JARS) ## Kafka's jars in .cache
 
 $(JARS): compat_tests/harness/kafka_jars.py | $(INSTALLED) java
 	$(BIN)/python -m compat_tests.harness.kafka_jars
@@ -76,96 +52,98 @@ $(KAFKA_PYTHON): compat_tests/suites/sdist.py | $(INSTALLED)
 	$(BIN)/python -m compat_tests.suites.sdist
 	@touch $@
 
-run: $(INSTALLED)
+run: $(INSTALLED) ## a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")
 	@exec $(BIN)/barnabas start $(PROPERTIES) $(ARGS)
 
-cluster: $(INSTALLED)
+cluster: $(INSTALLED) ## three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")
 	@exec $(BIN)/python -m compat_tests.harness.cluster_local $(ARGS)
 
 # One of spark_examples/: flights, exactly_once, enrichment, nats, backfill, failover.
 EXAMPLE ?= flights
-spark: $(INSTALLED) java
+spark: $(INSTALLED) java ## an example of spark_examples/ (EXAMPLE=flights, exactly_once, enrichment, ...)
 	@$(BIN)/python -m spark_examples $(EXAMPLE) $(ARGS)
 
-demo:
+demo: ## real flights through the broker into Spark and back
 	@$(MAKE) --no-print-directory spark EXAMPLE=flights
 
-demo-nats:
+demo-nats: ## the same flights, from NATS subjects into Spark and back to subjects
 	@$(MAKE) --no-print-directory spark EXAMPLE=nats
 
 # Everything (what is skipped, and why, stands at the end), then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
-test: $(JARS) $(KAFKA_PYTHON)
+test: $(JARS) $(KAFKA_PYTHON) ## everything, with real clients; needs Java 17 or newer
 	$(PYTEST) $(WORKERS) --durations=10 -rfEs $(ARGS)
 	$(PYTEST) $(WORKERS) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation --ignore compat_tests/nats \
 	  --ignore compat_tests/suites --ignore compat_tests/languages -m 'not jvm' --loop asyncio $(ARGS)
 	$(PYTEST) $(WORKERS) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
-test-durability: $(JARS)
+test-durability: $(JARS) ## fifty rounds of kill -9 under load, thousands of simulated crashes
 	BARNABAS_CRASH_SEEDS=5000 $(PYTEST) -q storage/tests/test_crashes.py $(ARGS)
 	BARNABAS_RAFT_SEEDS=1000 $(PYTEST) -q controller/raft/tests/test_raft_chaos.py $(ARGS)
 	BARNABAS_KILL_ROUNDS=50 $(PYTEST) -q compat_tests/test_kill.py $(ARGS)
 
 # BARNABAS_CHAOS_ROUNDS: how often each kind of death comes; the other tests' long forms run once.
-chaos: $(JARS)
+chaos: $(JARS) ## clusters under load whose nodes die, stand still and lose their network
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-10} $(PYTEST) -q compat_tests/cluster $(ARGS)
 
 # Fifty moved leaders and twenty killed ones a round; ten million messages each way.
-chaos-nats: $(JARS)
+chaos-nats: $(JARS) ## bound topics whose leaders move and die; ten million messages
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-2} BARNABAS_NATS_MESSAGES=$${BARNABAS_NATS_MESSAGES:-10000000} \
 	  $(PYTEST) -q compat_tests/nats compat_tests/simulation/test_bound_topics.py $(ARGS)
 
 # So many mutated requests of each kind; what fails prints the command that runs its case alone.
-fuzz: $(INSTALLED)
+fuzz: $(INSTALLED) ## hostile requests, with a client beside them (BARNABAS_FUZZ_SEEDS=5000)
 	BARNABAS_FUZZ_SEEDS=$${BARNABAS_FUZZ_SEEDS:-5000} $(PYTEST) -q -s compat_tests/fuzz $(ARGS)
 	BARNABAS_FUZZ_SEEDS=100 $(PYTEST) -q wire/tests/test_hostile_bytes.py $(ARGS)
 
 # Every example as a program, and all that the default run leaves out of compat_tests/spark.
-test-spark: $(JARS)
+test-spark: $(JARS) ## every Spark example and all Spark tests
 	$(PYTEST) -m '' --durations=10 compat_tests/spark $(ARGS)
 
-test-apache: $(JARS)
+test-apache: $(JARS) ## the client tests against Apache Kafka
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)
 
 # Fails when a test fails that compat_tests/suites/kafka_python_*.toml do not list, and when a listed one passes.
-test-kafka-python: $(KAFKA_PYTHON)
+test-kafka-python: $(KAFKA_PYTHON) ## the integration tests that kafka-python comes with (ARGS="--broker apache")
 	$(BIN)/python -m compat_tests.suites $(ARGS)
 
 # The same for franz_go.toml.
-test-franz-go: $(INSTALLED)
+test-franz-go: $(INSTALLED) ## those of franz-go; needs Go 1.26 or newer
 	$(BIN)/python -m compat_tests.suites.franz_go $(ARGS)
 
 # Those of compat_tests/languages whose toolchain is here; of another a line says what is missing.
-test-languages: $(INSTALLED)
+test-languages: $(INSTALLED) ## tests in Java, Go and Node on the test broker, where their toolchains are
 	$(BIN)/python -m compat_tests.languages $(ARGS)
 
-conform: $(JARS)
+conform: $(JARS) ## every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
 
-bench: $(JARS)
+bench: $(JARS) ## this broker and Apache Kafka under load
 	$(BIN)/python -m compat_tests.bench $(ARGS)
 
-bench-partitions: $(JARS)
+bench-partitions: $(JARS) ## both with 10,000 partitions
 	$(BIN)/python -m compat_tests.bench.partitions $(ARGS)
 
 # A failing seed prints the command that replays it.
 SEEDS ?= 1000
-simulate: $(INSTALLED)
+simulate: $(INSTALLED) ## whole clusters under a seeded scheduler (SEEDS=1000)
 	$(BIN)/python -m compat_tests.simulation --seeds $(SEEDS) $(ARGS)
 
-bench-cluster: $(JARS)
+bench-cluster: $(JARS) ## three nodes of each
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)
 
-bench-spark: $(JARS)
+bench-spark: $(JARS) ## Spark on both: batch read, batch write, streams
 	$(BIN)/python -m compat_tests.bench.spark $(ARGS)
 
-bench-testing: $(INSTALLED)
+bench-testing: $(INSTALLED) ## what the in-process broker costs a test suite
 	$(BIN)/python -m compat_tests.bench.in_process $(ARGS)
 
-bench-nats: $(INSTALLED)
+bench-nats: $(INSTALLED) ## NATS messages into topics, JetStream and a script written by hand
 	$(BIN)/python -m compat_tests.bench.nats $(ARGS)
 
-check: $(INSTALLED)
+check: lint unit ## lint, then the tests that need neither sockets nor processes
+
+lint: $(INSTALLED) ## format, lint, types, import rules, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p barnabas
@@ -173,16 +151,21 @@ check: $(INSTALLED)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m barnabas.wire.compiler --check
 
-format: $(INSTALLED)
+# With COVERAGE set, a report of what these tests run.
+COVERAGE ?=
+unit: $(INSTALLED) ## the tests that need neither sockets nor processes, in a minute
+	$(PYTEST) $(WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
+
+format: $(INSTALLED) ## format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # Pin the dependencies anew, for every supported Python.
-lock: $(INSTALLED)
+lock: $(INSTALLED) ## pin the dependencies anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	  pyproject.toml requirements-dev.in --output-file requirements.lock
 
-clean:
+clean: ## remove what make made (barnabas-data and barnabas-cluster-data stay)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	  build dist *.egg-info spark-warehouse metastore_db derby.log \
 	  compat_tests/languages/java/target compat_tests/languages/node/node_modules

@@ -1,22 +1,25 @@
 """For all tests: a property is never refused because the machine was busy, and which nats-servers there are.
 
+With `--no-sockets` (`make unit`) the tests marked `sockets`, `jvm` or `slow` are left out, and one that opens a socket
+or starts a process without being marked fails.
+
 Tests marked `every_nats_server` run once with each nats-server that is installed, the others with the default one
 (compat_tests/harness/nats_server.py).
 """
 
 from __future__ import annotations
 
-import sys
+import asyncio
+import socket
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import settings
 
-_ROOT = Path(__file__).resolve().parent
-if str(_ROOT) not in sys.path:
-    sys.path.append(str(_ROOT))  # appended: nothing installed may be shadowed by a folder of the repository
-
-from compat_tests.harness.nats_server import default_executable, installed_executables  # noqa: E402 - found by the path above
+from compat_tests.harness.nats_server import default_executable, installed_executables
 
 settings.register_profile("barnabas", deadline=None)
 settings.load_profile("barnabas")
@@ -29,6 +32,37 @@ def nats_executable(request: pytest.FixtureRequest) -> Path:
     """The nats-server of a test."""
     version: str | None = getattr(request, "param", None)
     return default_executable() if version is None else installed_executables()[version]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option of `make unit`."""
+    parser.addoption("--no-sockets", action="store_true", help="leave out what needs sockets or processes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the marks say."""
+    if config.getoption("--no-sockets"):
+        left_out = [
+            item for item in items if item.get_closest_marker("sockets") or item.get_closest_marker("jvm")
+        ]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture(autouse=True)
+def _no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.config.getoption("--no-sockets"):
+        return
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        pytest.fail("a test that opens sockets or starts processes is marked `sockets`")
+
+    for method in ("bind", "connect", "connect_ex"):
+        monkeypatch.setattr(socket.socket, method, refuse)
+    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    for loop in (asyncio.SelectorEventLoop, uvloop.Loop):
+        for method in ("create_server", "create_connection"):
+            monkeypatch.setattr(loop, method, refuse)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

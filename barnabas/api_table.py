@@ -1,6 +1,6 @@
-"""What is derived from the handlers' registrations: the README's table of APIs, and the index that a start reads.
+"""What is derived from the handlers' registrations: the table of APIs in docs/compatibility.md, and the index that a start reads.
 
-`python -m barnabas.api_table` writes both, into README.md and broker/requests/api_index.py of the working directory.
+`python -m barnabas.api_table` writes both, into docs/compatibility.md and broker/requests/api_index.py of the working directory.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def index() -> str:
 
 
 def with_table(text: str) -> str:
-    """`text` of the README with what stands between the two markers replaced by the table."""
+    """`text` of docs/compatibility.md with what stands between the two markers replaced by the table."""
     return _replaced(text, BEGIN, END, table())
 
 
@@ -66,5 +66,8 @@ def _replaced(text: str, begin: str, end: str, by: str) -> str:
 
 
 if __name__ == "__main__":
-    for path, change in ((Path("README.md"), with_table), (Path("broker/requests/api_index.py"), with_index)):
+    for path, change in (
+        (Path("docs/compatibility.md"), with_table),
+        (Path("broker/requests/api_index.py"), with_index),
+    ):
         path.write_text(change(path.read_text()))

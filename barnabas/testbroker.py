@@ -55,7 +55,7 @@ def serve(
     # Late, so that `--help` answers at once.
     from barnabas.storage.errors import LogDirectoryError
     from barnabas.testing.broker import Broker, BrokerFailed
-    from barnabas.testing.control.control import Control
+    from barnabas.testing.control import Control
 
     try:
         properties = dict(_property(each) for each in settings)

@@ -6,7 +6,8 @@
 The generated code is committed, so that a reader and a debugger see it; `make check` regenerates and compares.
 Each module holds the message classes, one reader and one writer for every group of versions whose layout is
 the same, and a MessageType that says which function serves which version. index.py lists the APIs, so that
-nothing needs to import seventy modules to know their names.
+nothing needs to import seventy modules to know their names. fast_layouts.py has the structs that the fast path reads and
+writes (codegen_layouts.py).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from barnabas.wire import primitives
 from barnabas.wire.codegen import annotation, default_of
+from barnabas.wire.codegen_layouts import generate_layouts
 from barnabas.wire.codegen_readers import generate_reader
 from barnabas.wire.codegen_writers import generate_writer
 from barnabas.wire.schema_parser import Message, Schema, Struct, parse_file, snake_case
@@ -54,6 +56,9 @@ def generate_all(directory: Path) -> dict[str, str]:
     schemas = [parse_file(path) for path in sorted(directory.glob("*.txt"))]
     modules = {f"{schema.module}.py": generate_module(schema) for schema in schemas}
     modules["index.py"] = _index(schemas)
+    layouts = generate_layouts(schemas)
+    if layouts is not None:
+        modules["fast_layouts.py"] = layouts
     return modules
 
 

@@ -15,40 +15,45 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from barnabas.broker.config.warnings import check_names
 from barnabas.controller.extension import ConfigTables
 from barnabas.extensions import EXTENSIONS
+from barnabas.testing.broker_loop import NOT_STARTED, BrokerLoop
 from barnabas.testing.broker_node import HOST, BrokerNode
-from barnabas.testing.clock import BrokerClock, Clock
+from barnabas.testing.clock import Advances, BrokerClock
+from barnabas.testing.faults.dispatcher import FaultingDispatcher
 from barnabas.testing.faults.engine import Faults
 from barnabas.testing.loop_calls import BrokerFailed
-from barnabas.testing.node_runtime import NodeRuntime
-from barnabas.testing.running import NOT_STARTED, RunningBroker
-from barnabas.testing.steering.steering import Finished
+from barnabas.testing.node_runtime import Clock, NodeRuntime
+from barnabas.testing.pending import Finished
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
 
     from barnabas.testing.contents import Group, StoredRecord
-    from barnabas.testing.operations import Ends
+    from barnabas.testing.operations import Done, Ends, Start
     from barnabas.testing.snapshot import Snapshot
+    from barnabas.testing.steering.partitions import PartitionInfo
 
 # A library is silent unless somebody asks: `logging.basicConfig` shows what the broker has to say.
 logging.getLogger("barnabas").addHandler(logging.NullHandler())
 
 __all__ = ["Broker", "BrokerFailed", "default_properties"]
 
+T = TypeVar("T")
+
 REPLICAS_MAX = 3
 
 
-class Broker(RunningBroker):
-    """See the module; what its methods need is loaded with their first use. `properties` are Kafka's, such as {"num.partitions": 3}; `nodes` makes a cluster of so many, each broker
-    and controller; `directory` keeps the files there (node N's below node-N where there are several), to be found again by
-    the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are; `as_version` is a release of
-    Kafka, such as "2.8", whose APIs it serves and no others."""
+class Broker:
+    """See the module. Code that a method needs is loaded with its first use. `properties` are Kafka's, such as {"num.partitions": 3};
+    `nodes` makes a cluster of so many, each broker and controller; `directory` keeps the files there (node N's below node-N where there
+    are several), to be found again by the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are;
+    `as_version` is a release of Kafka, such as "2.8", whose APIs it serves and no others."""
 
     def __init__(
         self,
@@ -66,26 +71,54 @@ class Broker(RunningBroker):
         if as_version is not None and not isinstance(as_version, str):
             raise TypeError(f'as_version is a string, such as "2.8", and not {as_version!r}')
         given = property_texts(properties or {})
-        super().__init__(prefer_uvloop=given.get("barnabas.event.loop") == "uvloop")
-        self.faults = Faults()
-        self.faults.run_on_loop = self.call_if_running
-        self.faults.node_ids = lambda: [node.node_id for node in self.nodes]
-        # broker.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")
-        self.on = self.faults.on
-        self.requests = self.faults.requests  # that clients have sent
-        self._clock = Clock()
-        self.clock = BrokerClock(self, self._clock)
         self.as_version = as_version
-        if as_version is not None:
-            self.faults.pass_for(as_version)
+        self.nodes: list[BrokerNode] = []
         self._directory = None if directory is None else Path(directory)
         self._properties = {**default_properties(nodes), **given}
         self._begins_alone = nodes == 1
-        self._secret = os.urandom(32)  # nobody else on this machine calls himself a node
-        self.nodes: list[BrokerNode] = [self.make_node(node_id, {}) for node_id in range(1, nodes + 1)]
-        self.nodes[0].port = port
+        self._secret = os.urandom(32)  # no other program of this machine may pass for a node
+        self._clock = Clock()
+        self._advances = Advances(self._clock, self.nodes)
+        self._loop = BrokerLoop(
+            self.nodes,
+            prefer_uvloop=given.get("barnabas.event.loop") == "uvloop",
+            stopping=lambda: self._advances.cut_off("the broker has been stopped"),
+        )
+        self.clock = BrokerClock(self._clock, self._advances, self._loop)
+        self.faults = Faults(
+            run_on_loop=self._loop.call_if_running,
+            node_ids=lambda: [node.node_id for node in self.nodes],
+            version=as_version,
+        )
+        # broker.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")
+        self.on = self.faults.on
+        self.requests = self.faults.requests  # that clients have sent
+        self.nodes += [self._make_node(1, port, {})]
+        self.nodes += [self._make_node(node_id, 0, {}) for node_id in range(2, nodes + 1)]
         if snapshot is not None:
             snapshot.put(self.nodes)
+
+    def _make_node(self, node_id: int, port: int, properties: Mapping[str, str]) -> BrokerNode:
+        """A node as the others are, with these properties besides."""
+        directory = self._directory
+        if directory is not None and not self._begins_alone:
+            directory = directory / f"node-{node_id}"
+        return BrokerNode(
+            node_id,
+            directory,
+            {**self._properties, **property_texts(properties)},
+            port=port,
+            secret=self._secret,
+            new_runtime=self._new_runtime,
+            make_dispatcher=lambda services: FaultingDispatcher(services, self.faults),
+            on_change=self._loop.node_changed,
+        )
+
+    def _new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:
+        """The runtime of a node that starts."""
+        runtime = NodeRuntime(loop, has_threads=not node.is_in_memory, clock=self._clock)
+        self._loop.add_runtime(runtime)
+        return runtime
 
     # -- where it is
 
@@ -101,24 +134,61 @@ class Broker(RunningBroker):
             raise BrokerFailed(NOT_STARTED)
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
-    def new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:
-        """The runtime of a node that starts."""
-        runtime = NodeRuntime(loop, has_threads=not node.is_in_memory, clock=self._clock)
-        self.runtimes = [each for each in self.runtimes if each.tasks or not each.has_ended]
-        self.runtimes.append(runtime)
-        return runtime
+    # -- its life
 
-    def make_node(self, node_id: int, properties: Mapping[str, str]) -> BrokerNode:
-        """A node as the others are, with these properties besides."""
-        directory = self._directory
-        if directory is not None and not self._begins_alone:
-            directory = directory / f"node-{node_id}"
-        own = property_texts(properties)
-        node = BrokerNode(node_id, directory, {**self._properties, **own}, self.new_runtime)
-        node.on_change = self.node_changed
-        node.make_dispatcher = self.faults.dispatcher
-        node.secret = self._secret
-        return node
+    def start(self) -> Self:
+        """Serve from a thread of its own; `with` does this."""
+        self._loop.start()
+        return self
+
+    def stop(self) -> None:
+        """End a broker that was started with `start`. Callers that wait for it in other threads get BrokerFailed. RuntimeError on
+        its own thread, as in a rule's function."""
+        self._loop.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self._loop.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._loop.leave()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The broker's loop, while it runs."""
+        return self._loop.loop
+
+    @property
+    def is_in_thread(self) -> bool:
+        """Whether it has a loop of its own, that goes on while the caller waits."""
+        return self._loop.is_in_thread
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function on the broker's loop and wait for what it returns or raises. Everything inside the broker may be
+        touched there, and nowhere else. BrokerFailed where the broker does not run, or is stopped before."""
+        return self._loop.call(function)
+
+    def wait(self, start: Start) -> None:
+        """Begin something on the broker's loop and wait until it is done. RuntimeError where the loop runs now, and has to turn."""
+        self._loop.wait(start)
+
+    def wait_until_ready(self) -> Awaitable[None]:
+        """All nodes serve that run: for after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
+        return self._loop.ready_again()
+
+    def wait_until_in_sync(self) -> Awaitable[None]:
+        """All replicas are, and consumers may read all that leaders have: for after a node has come back."""
+        return self._loop.ready_again(settles=True)
 
     # -- what it holds
 
@@ -126,7 +196,7 @@ class Broker(RunningBroker):
         """Topics by name, with the number of their partitions; Kafka's own ones left out."""
         from barnabas.testing import contents
 
-        return self.call(lambda: contents.topics(self.nodes))
+        return self._loop.call(lambda: contents.topics(self.nodes))
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
         """What consumers may read of one partition or of all, partition by partition. Where a leader is gone the next one is
@@ -137,30 +207,30 @@ class Broker(RunningBroker):
             return contents.records(self.nodes, topic, partition)
 
         try:
-            return self.call(read)
+            return self._loop.call(read)
         except contents.NoLeader:
-            if self.is_here:
+            if self._loop.is_here:
                 raise
-        self.wait(lambda done: operations.when_led(self.nodes, topic, lambda: done(None), done))
-        return self.call(read)
+        self._loop.wait(lambda done: operations.when_led(self.nodes, topic, lambda: done(None), done))
+        return self._loop.call(read)
 
     def group(self, name: str) -> Group | None:
         """A group's state, members and committed offsets; None where there is no such group."""
         from barnabas.testing import contents
 
-        return self.call(lambda: contents.group(self.nodes, name))
+        return self._loop.call(lambda: contents.group(self.nodes, name))
 
     def groups(self) -> list[str]:
         """Names of all groups."""
         from barnabas.testing import contents
 
-        return self.call(lambda: contents.groups(self.nodes))
+        return self._loop.call(lambda: contents.groups(self.nodes))
 
     def effective_config(self, topic: str) -> dict[str, str]:
         """Every config of a topic with the value that counts. UnknownTopic."""
         from barnabas.testing import contents
 
-        return self.call(lambda: contents.effective_config(self.nodes, topic))
+        return self._loop.call(lambda: contents.effective_config(self.nodes, topic))
 
     # -- what is put into it
 
@@ -176,7 +246,7 @@ class Broker(RunningBroker):
         from barnabas.testing import operations
 
         texts = {key: _text(value) for key, value in (configs or {}).items()}
-        return self.perform(
+        return self._loop.perform(
             lambda done: operations.create_topic(
                 self.nodes, name, partitions, replication_factor, texts, done
             )
@@ -186,7 +256,7 @@ class Broker(RunningBroker):
         """Those that exist; others are none the worse. RequestFailed."""
         from barnabas.testing import operations
 
-        return self.perform(lambda done: operations.delete_topics(self.nodes, names, done))
+        return self._loop.perform(lambda done: operations.delete_topics(self.nodes, names, done))
 
     def seed(self, topic: str, records: object) -> Awaitable[None]:
         """Append records, committed when it is done: an iterable of values, (key, value) pairs or mappings with `value`,
@@ -195,7 +265,7 @@ class Broker(RunningBroker):
         from barnabas.testing import operations, seeding
 
         seeds = seeding.read_seeds(records)
-        return self.perform(lambda done: operations.seed(self.nodes, topic, seeds, done))
+        return self._loop.perform(lambda done: operations.seed(self.nodes, topic, seeds, done))
 
     def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
         """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition. RequestFailed.
@@ -204,9 +274,157 @@ class Broker(RunningBroker):
 
         seed = seeding.single(value, key, fields)
         ends: Ends = []
-        self.wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
+        self._loop.wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
         [(partition, end)] = ends
-        return self.call(lambda: contents.record_at(partition, end - 1))
+        return self._loop.call(lambda: contents.record_at(partition, end - 1))
+
+    # -- partitions
+
+    def partition(self, topic: str, partition: int = 0) -> PartitionInfo:
+        """Leader, epoch, replicas and ISR, as the metadata has them. UnknownTopic."""
+        from barnabas.testing.steering import partitions
+
+        return self._loop.call(lambda: partitions.partition_info(self.nodes, topic, partition))
+
+    def move_leader(self, topic: str, partition: int = 0, node: int | None = None) -> Awaitable[None]:
+        """To a node that has a replica in sync; None: another one than now. ValueError, UnknownTopic."""
+        from barnabas.testing.steering import partitions
+
+        return self._loop.perform(
+            lambda done: partitions.move_leader(self.nodes, topic, partition, node, done)
+        )
+
+    def drop_leader(self, topic: str, partition: int = 0) -> Awaitable[None]:
+        """The partition has no leader, until `move_leader` gives it one. UnknownTopic."""
+        from barnabas.testing.steering import partitions
+
+        return self._loop.perform(lambda done: partitions.drop_leader(self.nodes, topic, partition, done))
+
+    def bump_epoch(self, topic: str, partition: int = 0) -> Awaitable[None]:
+        """The leader stays, in a new epoch. UnknownTopic."""
+        from barnabas.testing.steering import partitions
+
+        return self._loop.perform(lambda done: partitions.bump_epoch(self.nodes, topic, partition, done))
+
+    def shrink_isr(self, topic: str, partition: int, isr: Sequence[int]) -> Awaitable[None]:
+        """Only these replicas are in sync, until `restore_isr`. ValueError, UnknownTopic."""
+        from barnabas.testing.steering import partitions
+
+        return self._loop.perform(lambda done: partitions.shrink_isr(self.nodes, topic, partition, isr, done))
+
+    def restore_isr(self) -> None:
+        """Replicas that have caught up get in sync again."""
+        from barnabas.testing.steering import partitions
+
+        self._loop.call(lambda: partitions.restore_isr(self.nodes))
+
+    # -- groups
+
+    def coordinator(self, group: str) -> int:
+        """The node that coordinates a group. UnknownGroup while there has been none at all."""
+        from barnabas.testing.steering import groups
+
+        return self._loop.call(lambda: groups.coordinator_of(self.nodes, group))
+
+    def move_coordinator(self, group: str, node: int | None = None) -> Awaitable[None]:
+        """To another node: the old one answers NOT_COORDINATOR. ValueError, UnknownGroup."""
+        from barnabas.testing.steering import groups
+
+        return self._loop.perform(lambda done: groups.move_coordinator(self.nodes, group, node, done))
+
+    def load_coordinator(self, group: str, seconds: float | None = None) -> None:
+        """It answers COORDINATOR_LOAD_IN_PROGRESS, for so long or until `coordinator_loaded`. UnknownGroup."""
+        from barnabas.testing.steering import groups
+
+        self._loop.call(lambda: groups.load_coordinator(self.nodes, group, seconds))
+
+    def coordinator_loaded(self, group: str) -> None:
+        """It serves its groups again."""
+        from barnabas.testing.steering import groups
+
+        self._loop.call(lambda: groups.coordinator_loaded(self.nodes, group))
+
+    def expire_member(self, group: str, member_id: str) -> None:
+        """As when its session has timed out. UnknownGroup."""
+        from barnabas.testing.steering import groups
+
+        self._loop.call(lambda: groups.expire_member(self.nodes, group, member_id))
+
+    def force_rebalance(self, group: str) -> None:
+        """Its members have to join again. UnknownGroup."""
+        from barnabas.testing.steering import groups
+
+        self._loop.call(lambda: groups.force_rebalance(self.nodes, group))
+
+    # -- nodes
+
+    def kill_node(self, node: int) -> None:
+        """As kill -9. UnknownNode."""
+        from barnabas.testing.steering import nodes
+
+        self._loop.call(lambda: nodes.kill(self.nodes, node))
+
+    def pause_node(self, node: int) -> None:
+        """As SIGSTOP. ValueError, UnknownNode."""
+        from barnabas.testing.steering import nodes
+
+        self._loop.call(lambda: nodes.pause(self.nodes, node))
+
+    def resume_node(self, node: int) -> None:
+        """As SIGCONT. UnknownNode."""
+        from barnabas.testing.steering import nodes
+
+        self._loop.call(lambda: nodes.resume(self.nodes, node))
+
+    def stop_node(self, node: int) -> Awaitable[None]:
+        """In order: others take over what it leads. UnknownNode."""
+        from barnabas.testing.steering import nodes
+
+        return self._loop.perform(lambda done: nodes.stop(self.nodes, node, done))
+
+    def start_node(self, node: int) -> Awaitable[None]:
+        """One that was killed or stopped: the same id, port and files. UnknownNode."""
+        from barnabas.testing.steering import nodes
+
+        return self._loop.perform(lambda done: nodes.start(self.nodes, node, done))
+
+    def restart_node(self, node: int) -> Awaitable[None]:
+        """Stopped in order and started again. UnknownNode."""
+        from barnabas.testing.steering import nodes
+
+        return self._loop.perform(lambda done: nodes.restart(self.nodes, node, done))
+
+    def add_node(self, properties: Mapping[str, str] | None = None) -> Awaitable[None]:
+        """A broker more, which is the last of `nodes`. ValueError where there is one node only."""
+        from barnabas.testing.steering import nodes
+
+        def make(node_id: int) -> BrokerNode:
+            return self._make_node(node_id, 0, properties or {})
+
+        def begin(done: Done) -> None:
+            nodes.add(self.nodes, make, done)
+
+        return self._loop.perform(begin)
+
+    def remove_node(self, node: int) -> Awaitable[None]:
+        """One that was added. ValueError, UnknownNode."""
+        from barnabas.testing.steering import nodes
+
+        return self._loop.perform(lambda done: nodes.remove(self.nodes, node, done))
+
+    # -- upkeep
+
+    def run_retention(self, topic: str | None = None) -> Awaitable[None]:
+        """Remove what is too old or too much, now, from leaders; followers do so after their next fetch. UnknownTopic."""
+        from barnabas.testing.steering import upkeep
+
+        return self._loop.perform(lambda done: upkeep.run_retention(self.nodes, topic, done))
+
+    def run_compaction(self, topic: str | None = None) -> Awaitable[None]:
+        """Compact now, however little there is to gain. UnknownTopic."""
+        from barnabas.testing.steering import upkeep
+
+        return self._loop.perform(lambda done: upkeep.run_compaction(self.nodes, topic, done))
 
     # -- its state as a whole
 
@@ -214,14 +432,14 @@ class Broker(RunningBroker):
         """As if it had just been started: no topics, groups, producer ids, configs, rules and recorded requests, and the
         machine's time. Clients that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
-        self.call(self._reset_nodes)
-        return self.ready_again()
+        self._loop.call(self._reset_nodes)
+        return self._loop.ready_again()
 
     def snapshot(self) -> Snapshot:
         """All that it holds now."""
         from barnabas.testing.snapshot import take
 
-        return self.call(lambda: take(self.nodes))
+        return self._loop.call(lambda: take(self.nodes))
 
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
         """Hold what it held then, at the machine's time. Clients are disconnected, as at a reset. ValueError where it had
@@ -231,29 +449,25 @@ class Broker(RunningBroker):
         if not isinstance(snapshot, Taken):
             raise TypeError(f"what `snapshot` has taken can be restored, and not {snapshot!r}")
         snapshot.check(self.nodes)
-        self.call(lambda: self._reset_nodes(snapshot))
-        return self.ready_again(settles=len(self.nodes) > 1)
+        self._loop.call(lambda: self._reset_nodes(snapshot))
+        return self._loop.ready_again(settles=len(self.nodes) > 1)
 
     def recover(self) -> Awaitable[None]:
         """No faults any more: no rules, all nodes run, coordinators answer, at the machine's time. What it holds stays; clients
         are disconnected where that takes a new start."""
         self.faults.reset()
-        if self.call(self._is_well):
+        if self._loop.call(self._is_well):
             return Finished()
         return self.restore(self.snapshot())
 
     def _is_well(self) -> bool:
         return not self._clock.ahead_s and all(node.is_well for node in self.nodes)
 
-    def _stop_nodes(self) -> None:
-        super()._stop_nodes()
-        self.clock.cut_off("the broker has been stopped")
-
     def _reset_nodes(self, snapshot: Snapshot | None = None) -> None:
         for node in self.nodes:
             node.drop(keeps_listening=True)
         self.requests.clear()
-        self.clock.cut_off("its nodes have been set back before the clock was there")
+        self._advances.cut_off("its nodes have been set back before the clock was there")
         self._clock.reset()
         if snapshot is None:
             for node in self.nodes:
@@ -261,7 +475,7 @@ class Broker(RunningBroker):
         else:
             snapshot.put(self.nodes)
         for node in self.nodes:
-            node.start(self.loop)
+            node.start(self._loop.loop)
 
 
 def property_texts(properties: Mapping[str, object]) -> dict[str, str]:

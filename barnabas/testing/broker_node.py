@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.listeners import format_address
 from barnabas.broker.node import Node
-from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.extensions import EXTENSIONS
 from barnabas.runtime.asyncio_runtime import bind_socket
 from barnabas.testing.memory_store import MemoryStore
-from barnabas.testing.node_runtime import NodeRuntime
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
@@ -24,8 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from barnabas.broker.requests.dispatch import Dispatcher
     from barnabas.broker.services import Services
     from barnabas.testing.killable_disk import KillableDisk
+    from barnabas.testing.node_runtime import NodeRuntime
 
 log = logging.getLogger("barnabas.testing")
 
@@ -38,32 +38,38 @@ _MEMORY_LOG_DIR = "/barnabas"
 
 class BrokerNode:
     """All calls on the loop's thread. `node` and `runtime` are of the present run, or of the last one; `node` is the whole
-    broker, whose `services` lead to everything."""
+    broker, whose `services` lead to everything. The nodes of a cluster share `secret`; `on_change` is called when the node has become
+    ready, or has failed."""
 
     def __init__(
         self,
         node_id: int,
         directory: Path | None,
         properties: Mapping[str, str],
+        *,
+        port: int,
+        secret: bytes,
         new_runtime: Callable[[BrokerNode, asyncio.AbstractEventLoop], NodeRuntime],
+        make_dispatcher: Callable[[Services], Dispatcher],
+        on_change: Callable[[], object],
     ) -> None:
         self.node_id = node_id
         self.properties = dict(properties)
         self.disk: MemoryStore | KillableDisk = MemoryStore() if directory is None else _new_disk()
         self.log_dir = _MEMORY_LOG_DIR if directory is None else str(directory)
         self.is_in_memory = directory is None
-        self.port = 0  # clients connect here; chosen at the first start
+        self.port = port  # clients connect here; 0 until it is chosen at the first start
         self.controller_port = 0  # of a cluster's nodes
         self.is_running = False
         self.is_ready = False  # it serves clients
         self.failure: str | None = None  # why it can't go on, if so
-        self.on_change: Callable[[], object] = lambda: None  # ready, or failed
-        self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher
-        self.secret: bytes | None = None  # that nodes of its cluster share
         self.node: Node
         self.loop: asyncio.AbstractEventLoop
         self.runtime: NodeRuntime
+        self._secret = secret
         self._new_runtime = new_runtime
+        self._make_dispatcher = make_dispatcher
+        self._on_change = on_change
         self._has_left_all = False  # as it was, locks and open files
         self._reserved: list[socket.socket] = []
 
@@ -96,8 +102,8 @@ class BrokerNode:
             self.runtime.reserve(sock)
         self._reserved.clear()
         self.node = Node(config, self.runtime, self.disk, EXTENSIONS)
-        self.node.make_dispatcher = self.make_dispatcher
-        self.node.controller_secret = self.secret
+        self.node.make_dispatcher = self._make_dispatcher
+        self.node.controller_secret = self._secret
         self.node.first_question_s = QUESTION_SPACING_S * self.node_id
         self.node.on_fatal = self._failed
         self.node.on_ready = self._ready
@@ -168,12 +174,12 @@ class BrokerNode:
     def _ready(self) -> None:
         self.is_ready = True
         self.port = self.node.endpoints[0].port if self.node.endpoints else self.port
-        self.on_change()
+        self._on_change()
 
     def _failed(self, why: str) -> None:
         log.error("node %d can't go on: %s", self.node_id, why)
         self.failure = why
-        self.on_change()
+        self._on_change()
 
 
 def _new_disk() -> KillableDisk:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time  # noqa: TID251 - this file is part of a runtime
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -18,8 +17,9 @@ from barnabas.testing.loop_calls import BrokerFailed
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from barnabas.testing.broker import Broker
-    from barnabas.testing.node_runtime import NodeRuntime
+    from barnabas.testing.broker_loop import BrokerLoop
+    from barnabas.testing.broker_node import BrokerNode
+    from barnabas.testing.node_runtime import Clock, NodeRuntime
     from barnabas.testing.operations import Done
 
 log = logging.getLogger("barnabas.testing")
@@ -32,32 +32,13 @@ CLUSTER_SECONDS_MAX: Final = 3 * 3600  # which costs half a minute of CPU
 CLUSTER_STEP_S: Final = (0.1, 0.25)  # of a cluster: with longer ones its nodes would miss each other
 
 
-class Clock:
-    """Read by the nodes' runtimes. `ahead_s` grows only, until a reset, when no node runs."""
-
-    def __init__(self) -> None:
-        self.ahead_s = 0.0
-
-    def reset(self) -> None:
-        """The machine's time again."""
-        self.ahead_s = 0.0
-
-    def monotonic(self) -> float:
-        return time.monotonic() + self.ahead_s
-
-    def time_ms(self) -> int:
-        """Milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000 + round(self.ahead_s * 1000)
-
-
 class BrokerClock:
-    """What tests see as `broker.clock`."""
+    """`broker.clock`, as tests see it."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
-        self._broker = broker
+    def __init__(self, clock: Clock, advances: Advances, loop: BrokerLoop) -> None:
         self._clock = clock
-        self._waiting: deque[tuple[float, Done]] = deque()  # to be gone one after the other
-        self._going: _Advance | None = None  # the first of them
+        self._advances = advances
+        self._loop = loop
 
     @property
     def ahead_s(self) -> float:
@@ -70,57 +51,68 @@ class BrokerClock:
 
     def advance(self, seconds: float) -> Awaitable[None]:
         """Go forward; on return (in the running loop: once it has been awaited) everything has happened that comes due until
-        then. ValueError where it is no way to go."""
-        return self._broker.perform(lambda done: self._begin(seconds, done))
+        then. ValueError for a time that is negative or too long."""
+        return self._loop.perform(lambda done: self._advances.begin(seconds, done))
 
-    def _begin(self, seconds: float, done: Done) -> None:
+
+class Advances:
+    """Moves the clock of some nodes forward, one advance after the other. All calls on the nodes' loop."""
+
+    def __init__(self, clock: Clock, nodes: Sequence[BrokerNode]) -> None:
+        self._clock = clock
+        self._nodes = nodes
+        self._waiting: deque[tuple[float, Done]] = deque()  # the first of them is running
+        self._running: _Advance | None = None
+
+    def begin(self, seconds: float, done: Done) -> None:
+        """ValueError."""
         if not math.isfinite(seconds):
             raise ValueError(f"a clock goes some seconds forward, and not {seconds}")
         if seconds < 0:
             raise ValueError("a clock does not go back")
         if self._clock.ahead_s + seconds > AHEAD_SECONDS_MAX:
             raise ValueError(f"a clock is {AHEAD_SECONDS_MAX} s ahead at most, a thousand years")
-        if len(self._broker.nodes) > 1 and seconds > CLUSTER_SECONDS_MAX:
+        if len(self._nodes) > 1 and seconds > CLUSTER_SECONDS_MAX:
             raise ValueError(
                 f"a cluster goes {CLUSTER_SECONDS_MAX} s at most at a time, a broker of one node as far as you like"
             )
         self._waiting.append((seconds, done))
-        self._go()
+        self._run_next()
 
     def cut_off(self, why: str) -> None:
-        """Go no further; who waits for it gets BrokerFailed."""
+        """Go no further; waiting callers get BrokerFailed."""
         waiting, self._waiting = self._waiting, deque()
-        if self._going is not None:
-            self._going.is_cut_off = True
-            self._going = None
+        if self._running is not None:
+            self._running.is_cut_off = True
+            self._running = None
         for _, done in waiting:
             done(BrokerFailed(why))
 
-    def _go(self) -> None:
-        if self._going is not None or not self._waiting:
+    def _run_next(self) -> None:
+        if self._running is not None or not self._waiting:
             return
         seconds, done = self._waiting[0]
-        nodes = self._broker.nodes
+        nodes = self._nodes
         step_s = seconds / STEPS_MAX
         if len(nodes) > 1:
             step_s = min(max(step_s, CLUSTER_STEP_S[0]), CLUSTER_STEP_S[1])
+        call_soon = nodes[0].loop.call_soon
 
         def runtimes() -> list[NodeRuntime]:
             return [each.runtime for each in nodes if each.is_running]
 
-        def gone(error: Exception | None) -> None:
+        def finished(error: Exception | None) -> None:
             self._waiting.popleft()
-            self._going = None
-            self._broker.loop.call_soon(self._go)
+            self._running = None
+            call_soon(self._run_next)
             done(error)
 
-        call_soon = self._broker.loop.call_soon
-        self._going = _Advance(self._clock, runtimes, call_soon, seconds, step_s, gone)
-        self._going.go_on()
+        self._running = _Advance(self._clock, runtimes, call_soon, seconds, step_s, finished)
+        self._running.go_on()
 
 
 class _Advance:
-    """One way forward."""
+    """One advance of the clock."""
 
     def __init__(
         self,

@@ -11,10 +11,10 @@ nothing of the node is left in a loop that goes on, and a kill is a kill.
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 - this file is a runtime
+import time  # noqa: TID251 - as above
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime, bind_socket, refused_everywhere
-from barnabas.testing.clock import Clock
 
 if TYPE_CHECKING:
     import socket
@@ -26,6 +26,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PRUNE_AT = 64  # transports, before those that have closed are forgotten
+
+
+class Clock:
+    """The clock of all nodes of a broker: the machine's, and `ahead_s` seconds ahead of it. These grow only, until a reset, when no
+    node runs."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def reset(self) -> None:
+        """The machine's time again."""
+        self.ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+    def time_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000 + round(self.ahead_s * 1000)
 
 
 class Event:

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
 _OURS = "barnabas.testing"
 
 
+class Finished:
+    """Has happened; awaiting it takes no time."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
+
+
 class Pending:
     """To be awaited, once or more often. A RuntimeWarning names the method and the line where it never is."""
 

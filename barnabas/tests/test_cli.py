@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sockets
+
 READY = re.compile(r"ready PLAINTEXT://127\.0\.0\.1:(\d+) node=1 cluster=[A-Za-z0-9_-]{22} logs=(.+)\n")
 
 

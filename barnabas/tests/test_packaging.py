@@ -53,6 +53,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.sockets
 def test_the_wheel_has_every_module_once(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if name.endswith(".py")]
@@ -60,6 +61,7 @@ def test_the_wheel_has_every_module_once(wheel: Path) -> None:
     assert set(names) == modules()
 
 
+@pytest.mark.sockets
 def test_an_installed_wheel_starts_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
     """The environment is new but for the dependencies, which are taken from this one."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 # Names that exist on Linux and not, or not alike, on every other Unix that Python supports.
@@ -61,6 +63,7 @@ PROC = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_read_of_proc_has_its_absence_written_down() -> None:
     found = set()
     for package in ("wire", "storage", "controller", "broker", "barnabas"):

@@ -11,10 +11,14 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.ports import free_port
 from barnabas.wire.messages.metadata import MetadataRequest
 from compat_tests.harness.eventually import eventually
+
+pytestmark = pytest.mark.sockets
 
 COMMAND = [sys.executable, "-m", "barnabas.cli", "testbroker"]
 # A parent that starts it, hands on its line, and waits until it is killed.

@@ -4,8 +4,8 @@ v5 log start offset, v7 sessions (KIP-227), v9 leader epoch (KIP-320), v11 rack 
 epoch (KIP-595), v13 topic ids (KIP-516), v15-18 only move and add what followers say.
 
 An offset inside a batch gets the whole batch; consumers skip what they did not ask for. How partitions are
-read stands in broker/fetch/reader.py, waiting and answering in broker/fetch/delayed_fetch.py; broker/fastpath/fetch.py is the
-short way of the most frequent request.
+read stands in broker/fetch/reader.py, waiting and answering in broker/fetch/delayed_fetch.py. Most requests
+take the fast path (broker/fastpath/fetch.py).
 
 With a replica id it is a follower's, and served on a connection of that broker only (broker/requests/replica_authorization.py). Its
 session is found on such a connection only.
@@ -13,7 +13,7 @@ session is found on such a connection only.
 
 from __future__ import annotations
 
-from barnabas.broker.fastpath.fetch import fetch_usual
+from barnabas.broker.fastpath.fetch import fast_fetch
 from barnabas.broker.fetch.delayed_fetch import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
 from barnabas.broker.fetch.reader import fetching_follower
 from barnabas.broker.fetch.sessions import FetchSession
@@ -35,7 +35,7 @@ INITIAL_EPOCH = 0  # of a session: asks for a new one
 FINAL_EPOCH = -1  # closes it and goes on without
 
 
-@api(1, 4, 18, usual=fetch_usual)
+@api(1, 4, 18, usual=fast_fetch)
 def fetch(context: HandlerContext, request: FetchRequest) -> FetchResponse | Outcome:
     epoch = request.session_epoch
     named = [len(topic.partitions) for topic in request.topics]

@@ -10,28 +10,24 @@ later turns of the loop, in its order; the connection's next request waits (`_Se
 partitions is not even decoded on the loop (`produce_large`).
 acks=0 gets no answer, and a failure under acks=0 closes the connection so that the producer learns of it at all.
 Where a batch must be synced first, other replicas have to have it (acks=all), or the disk has fallen behind, the
-answer waits (broker/partitions/delayed_produce.py). `produce_usual` is the short way of the most frequent request; it answers as the
-general one does, byte for byte.
+answer waits (broker/partitions/delayed_produce.py). Most requests take the fast path (broker/fastpath/produce.py).
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE, NAME_KEY_SIZE, learn_key
-from barnabas.broker.fastpath.produce_size import names_more_than
+from barnabas.broker.fastpath.produce import fast_produce
 from barnabas.broker.partitions.delayed_produce import (
-    CommitWait,
     Held,
     appended_answer,
+    failed_answer,
     hold,
-    one_answer,
     tell_leaders,
     when_due,
 )
-from barnabas.broker.partitions.partition import ACKS_ALL, Partition
+from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.requests.context import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, partitions_named_max
@@ -43,7 +39,6 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log.validation import RecordsUnread
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
-    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -51,7 +46,8 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from barnabas.wire.primitives import MALFORMED, DecodeError, long_uvarint
+from barnabas.wire.primitives import DecodeError
+from barnabas.wire.produce_elements import names_more_than
 from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, BatchHeader, RecordBatchError, read_header
 
 if TYPE_CHECKING:
@@ -78,85 +74,10 @@ WAITING_BYTES_MAX: Final = (
 
 BATCH_OVERHEAD = 61
 BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
-# Before the number of topics stand the transactional id (null), acks and the timeout; behind it, by name, the
-# name's length plus one. The key ends with the number of partitions and the partition's index.
-_unpack_head = struct.Struct(">BhixB").unpack_from
-# Error, base offset, log append time, log start offset, no record errors (1), no message, no tags, no throttling
-_pack_answer = struct.Struct(">2xqqqB8x").pack
 ZSTD = 4
 TRANSACTIONAL = 0x10
 PRODUCER_ID_SIGN = 43  # first byte of a batch's producer id, which is negative when there is none
-WITHOUT_LOG_START = frozenset(  # failures that Kafka answers without the log's start
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-    }
-)
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
-
-
-def produce_usual(
-    context: HandlerContext, buffer: memoryview, start: int, end: int
-) -> bytes | ProduceResponse | Outcome | None:
-    """The request that a busy broker gets nearly all the time, in one pass: one batch for one partition, without
-    a transaction, to be acknowledged (versions 9-13). None, and nothing has happened, when it is another.
-
-    The bytes from the number of topics to the partition's index are taken as they are: they name a partition,
-    and the answer begins with the same.
-    """
-    partitions = context.services.partitions
-    try:
-        transactional_id, acks, timeout_ms, name_size = _unpack_head(buffer, start)
-        start += 7
-        if context.api_version >= 13:
-            known = partitions.by_id_key
-            position = start + ID_KEY_SIZE
-        else:
-            known = partitions.by_name_key
-            position = start + NAME_KEY_SIZE + name_size
-        key = buffer[start:position].tobytes()
-        size = buffer[position]
-        position += 1
-        if size > 127:
-            size, position = long_uvarint(size, buffer, position)
-        stop = position + size - 1
-        if (
-            transactional_id
-            or (acks != 1 and acks != -1)
-            or stop + 3 != end
-            or buffer[stop]
-            or buffer[stop + 1]
-            or buffer[stop + 2]  # tagged fields, of the partition, the topic and the request
-        ):
-            return None
-        partition = known.get(key) or learn_key(partitions, key, context.api_version >= 13)
-        records = buffer[position:stop]
-        header = read_header(records)
-    except (*MALFORMED, DecodeError, RecordBatchError):
-        return None
-    if (
-        partition is None
-        or header.batch_length + LOG_OVERHEAD != len(records)
-        or header.attributes & (TRANSACTIONAL | CODEC_MASK) > ZSTD
-    ):
-        return None
-    try:
-        result = partition.append(records, header, acks)
-    except RecordsUnread:
-        return None
-    except StorageError as error:
-        return one_answer(partition, _refused(partition.partition, partition, error))
-    if result.awaits_commit and acks == ACKS_ALL and not result.awaits_write_back:
-        body = key + _pack_answer(result.base_offset, result.log_append_time, result.log_start_offset, 1)
-        return CommitWait(context, partition, result, body).begin(timeout_ms)
-    if result.awaits_sync or result.awaits_write_back:
-        answer = appended_answer(partition.partition, result)
-        held: list[Held] = []
-        hold(partition, result, answer, acks, held)
-        return when_due(context, one_answer(partition, answer), held, timeout_ms)
-    return key + _pack_answer(result.base_offset, result.log_append_time, result.log_start_offset, 1)
 
 
 def produce_large(
@@ -192,7 +113,7 @@ def produce_large(
     return PENDING
 
 
-@api(0, 3, 13, advertised_min=0, usual=produce_usual, large=produce_large)
+@api(0, 3, 13, advertised_min=0, usual=fast_produce, large=produce_large)
 def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     topics: list[TopicProduceResponse] = []
     held: list[Held] = []
@@ -355,7 +276,7 @@ def _refuse_inspected(
     partition = _find(context, data, part.index)
     if partition is None:
         return _error(part.index, _why_absent(context, data, part.index))
-    return _refused(part.index, partition, error)
+    return failed_answer(part.index, partition, error)
 
 
 def _answer(
@@ -418,27 +339,11 @@ def _append(
     try:
         result = partition.append(records, header, request.acks, inspected=inspected)
     except StorageError as error:
-        return _refused(part.index, partition, error)
+        return failed_answer(part.index, partition, error)
     answer = appended_answer(part.index, result)
     if result.awaits_sync or result.awaits_write_back or result.awaits_commit:
         hold(partition, result, answer, request.acks, held)
     return answer
-
-
-def _refused(index: int, partition: Partition, error: StorageError) -> PartitionProduceResponse:
-    if error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-        return _error(index, error.error)
-    return PartitionProduceResponse(
-        index=index,
-        error_code=error.error,
-        base_offset=-1,
-        log_start_offset=-1 if error.error in WITHOUT_LOG_START else partition.log.log_start_offset,
-        record_errors=[
-            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=message)
-            for at, message in error.record_errors
-        ],
-        error_message=str(error),
-    )
 
 
 def _usual_header(

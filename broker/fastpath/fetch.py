@@ -1,20 +1,32 @@
-"""The fetch that a busy broker gets nearly all the time, in one pass: one partition, up to the high watermark,
-and the records are there; without a session, or in one where nothing else may have something to say.
+"""A consumer's Fetch on the fast path: one partition, up to the high watermark, and the records are there (versions 12-18).
 
-It does what fetch/delayed_fetch.py and fetch/reader.py do, for this one shape, without making a request and a response of
-structs. Whatever is another shape, has to wait or fails goes the general way, from the beginning.
+Without a session, or in one whose other partitions have nothing new. It does what fetch/delayed_fetch.py and fetch/reader.py
+do, without structs for request and response.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.fastpath.follower_fetch import BODY_SIZE, VERSIONS_FROM, fetch_follower
-from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE, NAME_KEY_SIZE, learn_key
+from barnabas.broker.fastpath.follower_fetch import BODY_SIZE, VERSIONS_FROM, fast_follower_fetch
+from barnabas.broker.fastpath.partition_key import (
+    ID_KEY_SIZE,
+    NAME_KEY_SIZE,
+    NAME_LENGTH_OFFSET,
+    learn_key,
+)
 from barnabas.broker.fetch.reader import COPIED_BYTES, copied
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.storage.log.log_config import LONG_MAX
+from barnabas.wire.messages.fast_layouts import (
+    FETCH_REQUEST_HEAD_12,
+    FETCH_REQUEST_HEAD_15,
+    FETCH_REQUEST_REST,
+    FETCH_REQUEST_REST_FIXED,
+    FETCH_RESPONSE_END_FIXED,
+    FETCH_RESPONSE_HEAD,
+    FETCH_RESPONSE_REST,
+)
 from barnabas.wire.messages.fetch import FetchPartition
 from barnabas.wire.primitives import MALFORMED, ZERO_UUID, uvarint
 
@@ -23,46 +35,43 @@ if TYPE_CHECKING:
     from barnabas.broker.services import HandlerContext
     from barnabas.wire.primitives import Part
 
-# Replica id (until version 14), longest wait, min bytes, max bytes, isolation level, session id and epoch
-_unpack_head_12: Final = struct.Struct(">iiiibii").unpack_from
-_unpack_head_15: Final = struct.Struct(">iiibii").unpack_from
-# Leader epoch, offset, last fetched epoch and (followers') log start offset, max bytes; and no tags of the partition
-# nor of the topic, nothing forgotten, no rack, no tags
-_unpack_partition: Final = struct.Struct(">iqiqi5s").unpack_from
-_PARTITION_SIZE: Final = 4 + 8 + 4 + 8 + 4 + 5
-_NOTHING_ELSE: Final = b"\0\0\1\1\0"
-# No throttling and no error, session id; the key; no error, high watermark, last stable offset, log start offset, no
-# list of aborted transactions, no preferred replica; the records' length plus one.
-_pack_session: Final = struct.Struct(">6xi").pack
-_WITHOUT_SESSION: Final = _pack_session(0)
-_pack_partition: Final = struct.Struct(">2xqqqxi").pack
-FINAL_EPOCH: Final = -1  # of a session that is not there: none is wanted
-_END: Final = b"\0\0\0"  # no tags: of the partition, the topic, the response
+_unpack_head_12: Final = FETCH_REQUEST_HEAD_12.unpack_from
+_HEAD_SIZE_12: Final = FETCH_REQUEST_HEAD_12.size
+_unpack_head_15: Final = FETCH_REQUEST_HEAD_15.unpack_from
+_HEAD_SIZE_15: Final = FETCH_REQUEST_HEAD_15.size
+_unpack_rest: Final = FETCH_REQUEST_REST.unpack_from
+_REST_SIZE: Final = FETCH_REQUEST_REST.size
+(_NOTHING_ELSE,) = FETCH_REQUEST_REST_FIXED  # no tagged fields, forgotten topics or rack
+_pack_head: Final = FETCH_RESPONSE_HEAD.pack
+_WITHOUT_SESSION: Final = _pack_head(0)
+_pack_rest: Final = FETCH_RESPONSE_REST.pack
+(_END,) = FETCH_RESPONSE_END_FIXED
+FINAL_EPOCH: Final = -1  # of a request without a session that asks for none
 
 
-def fetch_usual(
+def fast_fetch(
     context: HandlerContext, buffer: memoryview, start: int, end: int
 ) -> bytes | list[Part] | Outcome | None:
-    """The response's body for the request body at buffer[start:end] (versions 12-18), or None when it is not the
-    usual one, and nothing has happened."""
+    """The response's body for the request body at buffer[start:end], or None when the request has another form (see the
+    package). PENDING for a follower's that waits."""
     services = context.services
     partitions = services.partitions
     version = context.api_version
     try:
         if version >= VERSIONS_FROM:
             if end - start == BODY_SIZE:
-                return fetch_follower(context, buffer, start)
+                return fast_follower_fetch(context, buffer, start)
             max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = _unpack_head_15(
                 buffer, start
             )
-            start += 21
+            start += _HEAD_SIZE_15
         else:
             replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = (
                 _unpack_head_12(buffer, start)
             )
             if replica_id >= 0:
                 return None
-            start += 25
+            start += _HEAD_SIZE_12
         if isolation_level or (epoch != FINAL_EPOCH if session_id == 0 else epoch <= 0):
             return None
         if version >= 13:
@@ -70,10 +79,10 @@ def fetch_usual(
             position = start + ID_KEY_SIZE
         else:
             known = partitions.by_name_key
-            position = start + NAME_KEY_SIZE + buffer[start + 1]
-        if position + _PARTITION_SIZE != end:
+            position = start + NAME_KEY_SIZE + buffer[start + NAME_LENGTH_OFFSET]
+        if position + _REST_SIZE != end:
             return None
-        leader_epoch, offset, last_fetched_epoch, start_offset, partition_max_bytes, rest = _unpack_partition(
+        leader_epoch, offset, last_fetched_epoch, start_offset, partition_max_bytes, rest = _unpack_rest(
             buffer, position
         )
         key = buffer[start:position].tobytes()
@@ -126,9 +135,9 @@ def fetch_usual(
         session.settle_records(one, partition, high_watermark, log_start_offset)
     head = b"".join(
         (
-            _pack_session(session_id) if session_id else _WITHOUT_SESSION,
+            _pack_head(session_id) if session_id else _WITHOUT_SESSION,
             key,
-            _pack_partition(high_watermark, log.last_stable_offset, log_start_offset, -1),
+            _pack_rest(high_watermark, log.last_stable_offset, log_start_offset, -1),
             uvarint(size + 1),
         )
     )

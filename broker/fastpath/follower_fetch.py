@@ -1,22 +1,29 @@
-"""The fetch that a leader gets from its followers nearly all the time, in one pass: it names one partition of a session
-in which nothing else may have something to say, waits at the end of the log, and is answered with a small batch.
+"""A follower's Fetch on the fast path, as the leader serves it: one partition of a session whose other partitions have nothing
+new; it waits at the end of the log, and is answered with a small batch (versions 15-18).
 
-An acks=all produce waits for it twice, once for each direction, so it does what fetch/delayed_fetch.py does without
-making a request and a response of structs. Whatever is another shape goes the general way, from the beginning, or, when
-it shows only after the waiting, from there.
+An acks=all produce waits for two of these, one each way, so it does what fetch/delayed_fetch.py does, without structs for
+request and response. A fetch that turns out to have another form only after waiting is answered from there on by
+IncrementalFetch.
 """
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE
+from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE, id_of_key
 from barnabas.broker.fetch.delayed_fetch import IncrementalFetch
 from barnabas.broker.fetch.purgatory import NEWS_S
 from barnabas.broker.fetch.reader import COPIED_BYTES, copied
 from barnabas.broker.requests.context import PENDING, Outcome, RawResponse
 from barnabas.storage.errors import StorageError, WouldWait
+from barnabas.wire.messages.fast_layouts import (
+    FETCH_REQUEST_HEAD_15,
+    FETCH_RESPONSE_END_FIXED,
+    FETCH_RESPONSE_HEAD,
+    FETCH_RESPONSE_REST,
+    FOLLOWER_FETCH_REST,
+    FOLLOWER_FETCH_REST_FIXED,
+)
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, ReplicaState
 from barnabas.wire.primitives import uvarint
 
@@ -28,26 +35,21 @@ if TYPE_CHECKING:
     from barnabas.broker.services import HandlerContext
 
 VERSIONS_FROM: Final = 15  # the first version whose followers say who they are in a tagged field (KIP-903)
-# Longest wait, min bytes, max bytes, isolation level, session id and epoch
-_unpack_head: Final = struct.Struct(">iiibii").unpack_from
-# Leader epoch, offset, last fetched epoch, log start offset, max bytes; no tags of the partition nor of the topic, nothing
-# forgotten, no rack, one tag: number 1, 13 bytes; replica id and epoch, no tags
-_unpack_rest: Final = struct.Struct(">iqiqi7siqB").unpack_from
-_REST_SIZE: Final = 4 + 8 + 4 + 8 + 4 + 7 + 4 + 8 + 1
-_A_REPLICA_AND_NOTHING_ELSE: Final = b"\0\0\1\1\1\1\x0d"
-BODY_SIZE: Final = 21 + ID_KEY_SIZE + _REST_SIZE
-# No throttling and no error, session id
-_pack_session: Final = struct.Struct(">6xi").pack
-# No error, high watermark, last stable offset, log start offset, no list of aborted transactions, no preferred replica
-_pack_partition: Final = struct.Struct(">2xqqqxi").pack
-_END: Final = b"\0\0\0"  # no tags: of the partition, the topic, the response
+_unpack_head: Final = FETCH_REQUEST_HEAD_15.unpack_from
+_HEAD_SIZE: Final = FETCH_REQUEST_HEAD_15.size
+_unpack_rest: Final = FOLLOWER_FETCH_REST.unpack_from
+_ONLY_REPLICA_STATE, _NO_TAGS = FOLLOWER_FETCH_REST_FIXED
+BODY_SIZE: Final = _HEAD_SIZE + ID_KEY_SIZE + FOLLOWER_FETCH_REST.size
+_pack_head: Final = FETCH_RESPONSE_HEAD.pack
+_pack_rest: Final = FETCH_RESPONSE_REST.pack
+(_END,) = FETCH_RESPONSE_END_FIXED
 
 
-def fetch_follower(context: HandlerContext, buffer: memoryview, start: int) -> bytes | Outcome | None:
-    """The response's body for the request body of BODY_SIZE bytes at buffer[start:], PENDING, or None when it is not
-    the usual one, and nothing has happened."""
+def fast_follower_fetch(context: HandlerContext, buffer: memoryview, start: int) -> bytes | Outcome | None:
+    """The response's body for the request body of BODY_SIZE bytes at buffer[start:], PENDING, or None when the request has
+    another form (see the package)."""
     max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = _unpack_head(buffer, start)
-    start += 21
+    start += _HEAD_SIZE
     (
         leader_epoch,
         offset,
@@ -60,18 +62,18 @@ def fetch_follower(context: HandlerContext, buffer: memoryview, start: int) -> b
         tags,
     ) = _unpack_rest(buffer, start + ID_KEY_SIZE)
     key = buffer[start : start + ID_KEY_SIZE].tobytes()
+    named = id_of_key(key)
     if (
-        rest != _A_REPLICA_AND_NOTHING_ELSE
-        or tags
+        named is None
+        or rest != _ONLY_REPLICA_STATE
+        or tags != _NO_TAGS
         or isolation_level
-        or key[0] != 2
-        or key[-5] != 2
         or replica_id != context.reply.peer_broker_id
     ):
         return None
     services = context.services
     session = services.fetch_sessions.get(session_id)
-    partition = services.partitions.by_id(key[1:17], int.from_bytes(key[-4:], "big", signed=True))
+    partition = services.partitions.by_id(*named)
     if session is None or session.epoch != epoch or session.follower_id != replica_id or partition is None:
         return None
     one = session.named_alone(partition)
@@ -206,9 +208,9 @@ class FollowerFetch:
         session.settle_records(one, partition, high_watermark, log_start_offset)
         return b"".join(
             (
-                _pack_session(session.id),
+                _pack_head(session.id),
                 self._key,
-                _pack_partition(high_watermark, log.last_stable_offset, log_start_offset, -1),
+                _pack_rest(high_watermark, log.last_stable_offset, log_start_offset, -1),
                 uvarint(len(records) + 1),
                 records,
                 _END,

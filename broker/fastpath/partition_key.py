@@ -1,4 +1,4 @@
-"""The bytes that name one partition of one topic in a flexible request, and the partition they were found to name.
+"""Partition keys: the bytes that name one partition of one topic in a flexible request.
 
 Produce and Fetch write them alike: the number of topics, the topic, the number of its partitions, the partition's
 index. So they are looked up as they are, and an answer about the partition begins with the same bytes.
@@ -9,30 +9,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
+from barnabas.wire.messages.fast_layouts import (
+    ID_KEY,
+    ID_KEY_FIXED,
+    KEY_PARTITION,
+    KEY_PARTITION_FIXED,
+    NAME_KEY_TOPIC,
+    NAME_KEY_TOPIC_FIXED,
+)
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.partition_manager import PartitionManager
 
-ID_KEY_SIZE: Final = 1 + 16 + 1 + 4
-NAME_KEY_SIZE: Final = 1 + 1 + 4  # and the name, whose length is written plus one
+ID_KEY_SIZE: Final = ID_KEY.size
+# With the name's length plus one, which stands at NAME_LENGTH_OFFSET
+NAME_KEY_SIZE: Final = NAME_KEY_TOPIC.size - 1 + KEY_PARTITION.size
+NAME_LENGTH_OFFSET: Final = NAME_KEY_TOPIC.size - 1
+_ONE_BYTE_LENGTH_MAX: Final = 127
+_unpack_id_key: Final = ID_KEY.unpack
+
+
+def id_of_key(key: bytes) -> tuple[bytes, int] | None:
+    """(topic id, partition index) of a key of ID_KEY_SIZE bytes; None when it names several topics or partitions."""
+    topics, topic_id, partitions, index = _unpack_id_key(key)
+    return (topic_id, index) if (topics, partitions) == ID_KEY_FIXED else None
 
 
 def learn_key(partitions: PartitionManager, key: bytes, by_id: bool) -> Partition | None:
-    """The partition that the key names, remembered; None when it names none, several, one that is not led here, or
-    one that is not for everybody to write to. UnicodeDecodeError when the name is no name."""
-    if key[0] != 2 or key[-5] != 2:  # one topic, one partition: counts are written plus one
+    """The partition that the key names, which is remembered. None when it names none, several, one that another broker
+    leads, or one of an internal topic. UnicodeDecodeError when the name is not UTF-8."""
+    found = id_of_key(key) if by_id else _name_of_key(key)
+    if found is None:
         return None
-    index = int.from_bytes(key[-4:], "big", signed=True)
-    if by_id:
-        partition = partitions.by_id(key[1:17], index)
-        known = partitions.by_id_key
-    elif key[1] < 128:
-        partition = partitions.get(key[2:-5].decode(), index)
-        known = partitions.by_name_key
-    else:  # the name's length is two bytes long, so the key is not what it seems to be
-        return None
+    topic, index = found
+    if isinstance(topic, bytes):
+        partition, known = partitions.by_id(topic, index), partitions.by_id_key
+    else:
+        partition, known = partitions.get(topic, index), partitions.by_name_key
     if partition is not None and partition.is_leader and partition.topic not in INTERNAL_TOPICS:
         known[key] = partition
         return partition
     return None
+
+
+def _name_of_key(key: bytes) -> tuple[str, int] | None:
+    topics, length = NAME_KEY_TOPIC.unpack_from(key)
+    end = len(key) - KEY_PARTITION.size
+    partitions, index = KEY_PARTITION.unpack_from(key, end)
+    # The length of a longer name takes two bytes, so the key is not what it seems to be.
+    if (topics, partitions) != (*NAME_KEY_TOPIC_FIXED, *KEY_PARTITION_FIXED) or length > _ONE_BYTE_LENGTH_MAX:
+        return None
+    return key[NAME_KEY_TOPIC.size : end].decode(), index

@@ -1,20 +1,21 @@
 """What producers are answered, and when: an answer leaves once all that it acknowledges is as safe as was asked for.
 
 It may wait for other replicas (acks=all), for a sync (flush.messages), or for a disk that is behind; for the replicas not
-longer than the request allows. `CommitWait` is the short way of the most frequent wait: one batch, for its replicas alone.
+longer than the request allows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.partitions.current_leaders import LeaderServices, addresses, current_leader
 from barnabas.broker.partitions.partition import ACKS_ALL
-from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome, RawResponse
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceResponse,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.requests.context import RequestContext
     from barnabas.runtime.interface import Runtime, Timer
+    from barnabas.storage.errors import StorageError
     from barnabas.storage.log.log import AppendResult, Log
 
 # Calls back with what has gone wrong: an error code, and what there is to say about it
@@ -41,6 +43,16 @@ class ProduceServices(LeaderServices, Protocol):
     runtime: Runtime
 
 
+_WITHOUT_LOG_START: Final = frozenset(  # failures that Kafka answers without the log's start
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)
+
+
 def one_answer(partition: Partition, answer: PartitionProduceResponse) -> ProduceResponse:
     return ProduceResponse([TopicProduceResponse(partition.topic, partition.topic_id, [answer])])
 
@@ -48,6 +60,23 @@ def one_answer(partition: Partition, answer: PartitionProduceResponse) -> Produc
 def appended_answer(index: int, result: AppendResult) -> PartitionProduceResponse:
     return PartitionProduceResponse(
         index, ErrorCode.NONE, result.base_offset, result.log_append_time, result.log_start_offset
+    )
+
+
+def failed_answer(index: int, partition: Partition, error: StorageError) -> PartitionProduceResponse:
+    """The answer for a batch that the partition does not take."""
+    if error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return PartitionProduceResponse(index=index, error_code=error.error, base_offset=-1)
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error.error,
+        base_offset=-1,
+        log_start_offset=-1 if error.error in _WITHOUT_LOG_START else partition.log.log_start_offset,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=message)
+            for at, message in error.record_errors
+        ],
+        error_message=str(error),
     )
 
 
@@ -126,56 +155,6 @@ def when_due(
         if all(of_replicas for _, _, of_replicas in held):
             context.allow_pipelined_produces()
     return PENDING
-
-
-class CommitWait:
-    """The wait of one batch for its replicas, with the answer packed already: `body`, for when all goes well."""
-
-    __slots__ = ("_body", "_context", "_partition", "_result", "_timer")
-
-    def __init__(
-        self,
-        context: RequestContext[ProduceServices],
-        partition: Partition,
-        result: AppendResult,
-        body: bytes,
-    ) -> None:
-        self._context = context
-        self._partition = partition
-        self._result = result
-        self._body = body
-        self._timer: Timer | None = None
-
-    def begin(self, timeout_ms: int) -> Outcome:
-        """PENDING: the answer comes when all replicas in sync have the batch, or the time is up."""
-        context = self._context
-        self._timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, self._time_is_up)
-        context.allow_pipelined_produces()
-        self._partition.when_committed(self._result.last_offset + 1, self._committed)
-        return PENDING
-
-    def _committed(self, error: ErrorCode) -> None:
-        timer, self._timer = self._timer, None
-        if timer is None:
-            return  # too late
-        timer.cancel()
-        if error:
-            self._fail(error)
-        else:
-            self._context.complete(RawResponse(self._body))
-
-    def _time_is_up(self) -> None:
-        self._timer = None
-        self._fail(ErrorCode.REQUEST_TIMED_OUT)
-
-    def _fail(self, error: ErrorCode) -> None:
-        answer = appended_answer(self._partition.partition, self._result)
-        answer.error_code = error
-        if error == ErrorCode.KAFKA_STORAGE_ERROR:
-            answer.base_offset = answer.log_start_offset = answer.log_append_time_ms = -1
-        response = one_answer(self._partition, answer)
-        tell_leaders(self._context, response)
-        self._context.complete(response)
 
 
 def tell_leaders(context: RequestContext[ProduceServices], response: ProduceResponse) -> None:

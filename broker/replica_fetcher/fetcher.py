@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.cluster.peer_client import InterBrokerClient
-from barnabas.broker.fastpath.replica_fetch import read_usual_answer, usual_request
+from barnabas.broker.fastpath.replica_fetch import fast_fetch_request, read_fast_fetch_response
 from barnabas.broker.replica_fetcher.delays import FetchDelays
 from barnabas.broker.replica_fetcher.divergence import diverging_offset
 from barnabas.broker.replica_fetcher.session import FollowerSession
@@ -203,7 +203,9 @@ class ReplicaFetcher:
             return
         settings = self._settings
         node_id, broker_epoch = settings.node_id, settings.broker_epoch()
-        request = usual_request(session, node_id, broker_epoch) or session.next_request(node_id, broker_epoch)
+        request = fast_fetch_request(session, node_id, broker_epoch) or session.next_request(
+            node_id, broker_epoch
+        )
         self._in_flight += 1
         self._client.send(
             FETCH,
@@ -223,7 +225,7 @@ class ReplicaFetcher:
         session = self._session
         if number < self._valid_from:
             return False
-        answer = read_usual_answer(frame, start)
+        answer = read_fast_fetch_response(frame, start)
         if answer is None or answer.session_id != session.id:
             return False
         state = session.speaks_of(number, (answer.topic_id, answer.partition))

@@ -58,6 +58,7 @@ class Side:
         """Seen by what was heard."""
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(
     ("caller", "truststore", "is_heard"),
     [
@@ -124,6 +125,7 @@ def test_connections_to_nats_have_the_same_rules(ca_file: str) -> None:
     assert context.check_hostname
 
 
+@pytest.mark.sockets
 def test_a_server_that_the_authority_does_not_know_is_told_nothing(runtime: AsyncioRuntime) -> None:
     served: list[bytes] = []
     failures: list[OSError] = []

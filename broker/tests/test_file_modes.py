@@ -15,6 +15,7 @@ from compat_tests.harness.threaded_node import ThreadedNode
 CREATE_TOPICS = 19
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(
     ("umask", "directories", "files"),
     [(0o022, 0o750, 0o640), (0o000, 0o750, 0o640), (0o077, 0o700, 0o600), (0o027, 0o750, 0o640)],

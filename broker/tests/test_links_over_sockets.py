@@ -17,6 +17,8 @@ from barnabas.controller.link.refusals import LinkRefused
 from barnabas.controller.link.settings import LinkSettings
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
+pytestmark = pytest.mark.sockets
+
 SECRET = b"a secret that all nodes have"
 
 

@@ -98,7 +98,7 @@ class KraftDirectory:
     def _import(self, node_id: int, directory_ids: Collection[bytes]) -> None:
         from barnabas.controller.kraft_files.importer import import_image
         from barnabas.controller.kraft_files.log import read_kraft_log
-        from barnabas.controller.metadata.journal_files import journal_end_offset, replace_journal
+        from barnabas.controller.metadata.local_journal import read_local_metadata, replace_local_metadata
         from barnabas.controller.metadata.records import encode_record
 
         disk = self._disk
@@ -109,7 +109,7 @@ class KraftDirectory:
         if mark is None or mark.state != "importing":
             if mark is not None and (source.end_offset, source.epoch) == (mark.offset, mark.epoch):
                 return
-            end_offset = journal_end_offset(disk, self.journal_directory)
+            end_offset = read_local_metadata(disk, self.journal_directory).end_offset
             if end_offset != (0 if mark is None else mark.offset):
                 raise MetadataError(self._both_went_on())
         try:
@@ -120,7 +120,7 @@ class KraftDirectory:
         reached = Mark(source.end_offset, source.epoch, "importing", not source.dynamic_quorum)
         self._write_mark(reached)
         records = [encode_record(record) for record in image.records()]
-        replace_journal(disk, self.journal_directory, records, source.end_offset)
+        replace_local_metadata(disk, self.journal_directory, records, source.end_offset)
         self._write_mark(msgspec.structs.replace(reached, state="imported"))
         log.info(
             "imported Kafka's metadata from %s up to offset %d: %d topics",

@@ -22,7 +22,7 @@ from barnabas.controller.link.metadata_messages import (
     decode_metadata,
 )
 from barnabas.controller.metadata.errors import NotController
-from barnabas.controller.metadata.journal_format import decode_snapshot
+from barnabas.controller.metadata.local_journal import decode_snapshot
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links

@@ -46,7 +46,6 @@ from barnabas.controller.link.formation_view import (
 )
 from barnabas.controller.link.genesis import (
     Genesis,
-    has_metadata,
     has_raft_files,
     install_genesis,
     read_genesis,
@@ -64,6 +63,7 @@ from barnabas.controller.link.quorum_state import (
 )
 from barnabas.controller.link.waiting import REMIND_FIRST_S, REMIND_S, unanswered
 from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.local_journal import has_local_metadata
 from barnabas.storage.manager.directory import encode_uuid, random_uuid
 from barnabas.wire.checksum import crc32c
 
@@ -114,7 +114,7 @@ class Formation:
     def start(self) -> None:
         """Blocking, small reads. MetadataError when the directory can't be used; OSError."""
         self.state = read_quorum_state(self._disk, self._directory)
-        self._has_metadata = has_metadata(self._disk, self._directory)
+        self._has_metadata = has_local_metadata(self._disk, self._directory)
         if self.state is None and has_raft_files(self._disk, self._directory):
             raise MetadataError(
                 f"{self._directory}/{QUORUM_STATE} is missing next to the metadata of a quorum. Restore it from a "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from barnabas.controller.metadata.journal_format import (
+from barnabas.controller.metadata.local_journal import (
     Snapshot,
     decode_snapshot,
     encode_snapshot,
-    read_journal,
+    read_local_metadata,
 )
-from barnabas.controller.metadata.local_log import JOURNAL, SNAPSHOT
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.storage.disk.disk import Disk
 from barnabas.wire.checksum import crc32c
@@ -25,25 +24,9 @@ class Genesis(NamedTuple):
 
 def read_genesis(disk: Disk, directory: str) -> Genesis:
     """Blocking: what a single node's journal in this directory holds, nothing where there is none. MetadataError, OSError."""
-    records: list[bytes] = []
-    index = offset = -1
-    path = f"{directory}/{SNAPSHOT}"
-    if disk.exists(path):
-        snapshot = decode_snapshot(disk.read_file(path), path)
-        records, index, offset = list(snapshot.records), snapshot.index, snapshot.offset
-    path = f"{directory}/{JOURNAL}"
-    if disk.exists(path):
-        for entry in read_journal(disk.read_file(path), path).entries:
-            if entry.index > index:
-                records += entry.records
-                offset += len(entry.records)
-    content = encode_snapshot(Snapshot(0, offset, records))
+    found = read_local_metadata(disk, directory)
+    content = encode_snapshot(Snapshot(0, found.end_offset - 1, found.records))
     return Genesis(content, crc32c(content))
-
-
-def has_metadata(disk: Disk, directory: str) -> bool:
-    """Whether a single node has left metadata here. OSError."""
-    return disk.exists(f"{directory}/{JOURNAL}") or disk.exists(f"{directory}/{SNAPSHOT}")
 
 
 def has_raft_files(disk: Disk, directory: str) -> bool:

@@ -21,7 +21,7 @@ from barnabas.controller.link.metadata_messages import (
     Taken,
     decode_metadata,
 )
-from barnabas.controller.metadata.journal_format import Snapshot, encode_snapshot
+from barnabas.controller.metadata.local_journal import Snapshot, encode_snapshot
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links

@@ -49,7 +49,7 @@ class Groups(msgspec.Struct, array_like=True, frozen=True, tag=4):
 
 
 class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=5):
-    """A piece of a snapshot (journal_format.py) of `size` bytes; what was followed before counts no more."""
+    """A piece of a snapshot (metadata/local_journal.py) of `size` bytes; what was followed before counts no more."""
 
     subscription: int
     position: int

@@ -1,15 +1,11 @@
-"""The metadata log of a single node: a journal and a snapshot in the metadata directory.
+"""The metadata log of a single node: a journal and a snapshot in the metadata directory (local_journal.py).
 
-`metadata.journal` holds the groups committed since the snapshot, each written and synced before it is
-applied. `metadata.snapshot` holds the records that lead to the state before the journal's first group. When
-the journal has outgrown its bound, a snapshot is written and the journal starts anew, each by replacing the
-file in one step; a crash in between leaves groups in the journal that the snapshot holds already, and they
-are passed over.
+Each group of records is written and synced before it is applied. When the journal has outgrown its bound, a snapshot is
+written and the journal begins anew. One write is in flight at a time, in a thread; proposals made meanwhile wait and are
+written together.
 
-One write is under way at a time, in a thread; what is proposed meanwhile waits and is written together.
-
-A group that could not be written (disk full) is cut off again and refused. After a sync that failed nobody
-knows what is on the disk, so the log refuses everything from then on (a restart reads what is there).
+A group that could not be written (disk full) is cut off again and refused. After a failed sync the disk's content is unknown,
+so the log refuses everything from then on; a restart reads what is there.
 """
 
 from __future__ import annotations
@@ -19,24 +15,24 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.metadata.journal_format import (
-    Entry,
+from barnabas.controller.metadata.local_journal import (
+    JOURNAL,
+    JOURNAL_FORMAT,
+    SNAPSHOT,
     Snapshot,
-    decode_snapshot,
-    encode_entry,
+    encode_journal_header,
+    encode_records,
     encode_snapshot,
-    journal_header,
-    read_journal,
+    read_local_metadata,
 )
 from barnabas.controller.metadata.metadata_log import Apply, Done, Replace
 from barnabas.runtime.interface import Runtime
-from barnabas.storage.disk.disk import Disk, File, write_rest
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.frame_log import FrameLog
 
 if TYPE_CHECKING:
     from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
 
-JOURNAL = "metadata.journal"
-SNAPSHOT = "metadata.snapshot"
 JOURNAL_BYTES_MIN = 1 << 20  # the journal may always grow to this size
 JOURNAL_TO_SNAPSHOT = 4  # and to this many times the size of the snapshot
 
@@ -52,19 +48,16 @@ class LocalMetadataLog:
         self._disk = disk
         self.on_error: Callable[[OSError], object] = lambda _: None  # hears why the journal can't be written
         self._directory = directory
-        self._journal_path = f"{directory}/{JOURNAL}"
+        self._journal = FrameLog(disk, f"{directory}/{JOURNAL}", JOURNAL_FORMAT)
         self._snapshot_path = f"{directory}/{SNAPSHOT}"
         self._runtime = runtime
         self._journal_bytes_min = journal_bytes_min
-        self._file: File | None = None
-        self._position = 0  # end of the last whole entry
-        self._next_index = 0
         self._next_offset = 0
         self._snapshot_size = 0
         self._waiting: list[tuple[Sequence[bytes], Done]] = []
         self._writing = False
         self._serving = False
-        self._failure: Exception | None = None
+        self._closed = False
         self._apply: Apply
         self._snapshot: Callable[[], list[bytes]]
         self._groups: CommittedGroups | None = None  # for those who follow from outside, if any may
@@ -83,6 +76,11 @@ class LocalMetadataLog:
         """Whether the files hold what has been applied, no more and no less: no write is under way or has
         failed."""
         return not self._writing and self._failure is None
+
+    @property
+    def _failure(self) -> Exception | None:
+        """Why nothing is taken any more."""
+        return MetadataError("the metadata log is closed") if self._closed else self._journal.failure
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
         """The only node leads from the start and for ever: nothing will call back."""
@@ -116,15 +114,29 @@ class LocalMetadataLog:
         disk = self._disk
         if not disk.exists(self._directory):
             disk.make_directory(self._directory, parents=True)
-        if not disk.exists(self._journal_path):
+        path = self._journal.path
+        if not disk.exists(path):
             if disk.exists(self._snapshot_path):
                 raise MetadataError(
-                    f"{self._journal_path} is missing next to {self._snapshot_path}: changes made after the snapshot "
+                    f"{path} is missing next to {self._snapshot_path}: changes made after the snapshot "
                     f"would be lost. Restore the file, or move both away to start with empty metadata."
                 )
-            disk.write_file(self._journal_path, journal_header(0, 0), secret=True)
-        self._load_snapshot()
-        self._load_journal()
+            disk.write_file(path, encode_journal_header(0, 0), secret=True)
+        found = read_local_metadata(disk, self._directory)
+        if found.snapshot_bytes:
+            apply(found.snapshot.records)
+        for group in found.groups:
+            apply(group)
+        self._next_offset = found.end_offset
+        self._snapshot_size = found.snapshot_bytes
+        if found.dropped_bytes:
+            log.warning(
+                "%s: the last %d bytes were not completely written; cutting them off at %d",
+                path,
+                found.dropped_bytes,
+                found.journal_end,
+            )
+        self._journal.open(found.journal_end, found.next_index)
         return self._next_offset - 1
 
     def serve(self) -> None:
@@ -139,49 +151,10 @@ class LocalMetadataLog:
             self._write_waiting()
 
     def close(self) -> None:
-        """Refuses what comes later. A write under way in its thread ends by itself; it was not acknowledged."""
-        if self._failure is None:
-            self._failure = MetadataError("the metadata log is closed")
+        """Refuses later proposals. A write in flight in its thread ends by itself; it was not acknowledged."""
+        self._closed = True
         if not self._writing:
-            self._file = None  # which closes it
-
-    # Loading
-
-    def _load_snapshot(self) -> None:
-        if not self._disk.exists(self._snapshot_path):
-            return
-        content = self._disk.read_file(self._snapshot_path)
-        snapshot = decode_snapshot(content, self._snapshot_path)
-        self._apply(snapshot.records)
-        self._next_index = snapshot.index + 1
-        self._next_offset = snapshot.offset + 1
-        self._snapshot_size = len(content)
-
-    def _load_journal(self) -> None:
-        content = self._disk.read_file(self._journal_path)
-        journal = read_journal(content, self._journal_path)
-        if journal.base_index > self._next_index:
-            raise MetadataError(
-                f"{self._journal_path} starts at group {journal.base_index}, but {self._snapshot_path} "
-                f"{'ends before group ' + str(self._next_index) if self._next_index else 'is missing'}: groups between "
-                f"them are lost. Restore the two files from the same time."
-            )
-        for entry in journal.entries:
-            if entry.index >= self._next_index:
-                self._apply(entry.records)
-                self._next_index = entry.index + 1
-                self._next_offset += len(entry.records)
-        self._file = self._disk.open(self._journal_path, writable=True)
-        self._position = journal.end
-        if journal.end < len(content):
-            log.warning(
-                "%s: the last %d bytes were not completely written; cutting them off at %d",
-                self._journal_path,
-                len(content) - journal.end,
-                journal.end,
-            )
-            self._file.truncate(journal.end)
-            self._file.sync()
+            self._journal.close()
 
     # Writing
 
@@ -190,43 +163,32 @@ class LocalMetadataLog:
         groups, self._waiting = self._waiting, []
         self._writing = True
         records = [record for group, _ in groups for record in group]
-        entry = encode_entry(Entry(self._next_index, records))
+        payload = encode_records(records)
 
         def written(_: object, error: BaseException | None) -> None:
-            self._written(groups, len(records), len(entry), error)
+            self._written(groups, len(records), error)
 
+        self._run(lambda: self._journal.append(payload), written)
+
+    def _run(
+        self, work: Callable[[], object], done: Callable[[object, BaseException | None], object]
+    ) -> None:
+        """In a thread once the loop runs."""
         if self._serving:
-            self._runtime.run_in_thread(lambda: self._append(entry), written)
+            self._runtime.run_in_thread(work, done)
             return
         try:
-            self._append(entry)
+            work()
         except OSError as error:
-            written(None, error)
+            done(None, error)
         else:
-            written(None, None)
-
-    def _append(self, entry: bytes) -> None:
-        """In a thread. OSError: not written; a failure beyond that closes the log through `_failure`."""
-        assert self._file is not None
-        try:
-            write_rest(self._file, entry, 0, self._position)
-        except OSError:
-            try:
-                self._file.truncate(self._position)
-            except OSError as error:
-                self._failure = error
-            raise
-        try:
-            self._file.sync()
-        except OSError as error:
-            self._failure = error
-            raise
+            done(None, None)
 
     def _written(
-        self, groups: list[tuple[Sequence[bytes], Done]], count: int, size: int, error: BaseException | None
+        self, groups: list[tuple[Sequence[bytes], Done]], count: int, error: BaseException | None
     ) -> None:
         if error is not None:
-            log.error("%s: writing failed, the change is refused: %s", self._journal_path, error)
+            log.error("%s: writing failed, the change is refused: %s", self._journal.path, error)
             if isinstance(error, OSError):
                 self.on_error(error)
             failure = error if isinstance(error, Exception) else MetadataError(str(error))
@@ -236,8 +198,6 @@ class LocalMetadataLog:
             for _, done in groups:
                 done(failure)
             return
-        self._position += size
-        self._next_index += 1
         self._next_offset += count
         for group, done in groups:
             self._apply(group)
@@ -246,68 +206,40 @@ class LocalMetadataLog:
             done(None)
         for callback in self._commit_listeners:
             callback()
-        if self._position > max(self._journal_bytes_min, JOURNAL_TO_SNAPSHOT * self._snapshot_size):
+        if self._journal.size > max(self._journal_bytes_min, JOURNAL_TO_SNAPSHOT * self._snapshot_size):
             self._write_snapshot()
         else:
-            self._go_on()
+            self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._writing = False
         if not self._waiting:
             return
-        if self._failure is None:
+        failure = self._failure
+        if failure is None:
             self._write_waiting()
             return
         groups, self._waiting = self._waiting, []
         for _, done in groups:
-            done(self._failure)
+            done(failure)
 
     def _write_snapshot(self) -> None:
         """Shorten the journal; proposals wait. A failure leaves the journal in use as it is."""
-        content = encode_snapshot(Snapshot(self._next_index - 1, self._next_offset - 1, self._snapshot()))
-        header = journal_header(self._next_index, self._next_offset)
+        next_index = self._journal.next_number
+        content = encode_snapshot(Snapshot(next_index - 1, self._next_offset - 1, self._snapshot()))
+        header = encode_journal_header(next_index, self._next_offset)
 
-        def write() -> File:
+        def write() -> None:
             self._disk.write_file(self._snapshot_path, content, secret=True)
-            try:
-                self._disk.write_file(self._journal_path, header, secret=True)
-                return self._disk.open(self._journal_path, writable=True)
-            except OSError:
-                self._check_journal(header)
-                raise
+            self._journal.replace(header)
 
-        def written(file: File | None, error: BaseException | None) -> None:
-            self._snapshot_written(file, len(content), len(header), error)
+        def written(_: object, error: BaseException | None) -> None:
+            self._snapshot_size = len(content)
+            if error is not None:
+                log.error(
+                    "%s: writing a snapshot failed, the journal goes on: %s", self._snapshot_path, error
+                )
+                self._snapshot_size = self._journal.size  # try again when the journal has grown by as much
+            self._continue()
 
-        if self._serving:
-            self._runtime.run_in_thread(write, written)
-            return
-        try:
-            file = write()
-        except OSError as error:
-            written(None, error)
-        else:
-            written(file, None)
-
-    def _check_journal(self, header: bytes) -> None:
-        """After a failure: was the journal replaced all the same? Then what goes to the open file, which has no
-        name any more, would be lost at the next start."""
-        try:
-            replaced = self._disk.read_file(self._journal_path).startswith(header)
-        except OSError as error:
-            self._failure = error
-            return
-        if replaced:
-            self._failure = MetadataError(f"{self._journal_path} was begun anew, but can't be opened")
-
-    def _snapshot_written(
-        self, file: File | None, size: int, header_size: int, error: BaseException | None
-    ) -> None:
-        self._snapshot_size = size  # also after a failure: try again when the journal has grown by as much
-        if file is not None:
-            self._file = file
-            self._position = header_size
-        else:
-            log.error("%s: writing a snapshot failed, the journal goes on: %s", self._snapshot_path, error)
-            self._snapshot_size = self._position
-        self._go_on()
+        self._run(write, written)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
-from barnabas.controller.metadata.journal_files import journal_end_offset, replace_journal
+from barnabas.controller.metadata.local_journal import read_local_metadata, replace_local_metadata
 from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.raft.commands import Barrier, CommittedState, NoCommand, decode_command
 from barnabas.controller.raft.files import RaftFiles
@@ -34,10 +34,10 @@ def leave_quorum(disk: Disk, directory: str, quorum_state: str) -> int:
             )
         disk.remove(files.snapshot_path)  # cut short right before the end
         disk.sync_directory(directory)
-        return journal_end_offset(disk, directory)
+        return read_local_metadata(disk, directory).end_offset
     image = _image_of(files)
     records = [encode_record(record) for record in image.records()]
-    replace_journal(disk, directory, records, image.offset + 1)
+    replace_local_metadata(disk, directory, records, image.offset + 1)
     # In this order: without quorum.state no node starts on Raft's files, and without the journal the snapshot is nothing.
     for path in (f"{directory}/{quorum_state}", files.journal_path, files.snapshot_path):
         if disk.exists(path):

@@ -27,9 +27,8 @@ from typing import Final
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.append_guard import Contradiction
 from barnabas.controller.raft.election import Election
-from barnabas.controller.raft.files import Loaded, RaftFiles, Written
-from barnabas.controller.raft.journal import Changes, RaftJournal
-from barnabas.controller.raft.journal_bytes import Snapshot
+from barnabas.controller.raft.files import Changes, Loaded, RaftFiles, Snapshot, Written
+from barnabas.controller.raft.journal import RaftJournal
 from barnabas.controller.raft.library import ELECTION_TIMEOUT_MIN_S, LEADER, RaftLibrary
 from barnabas.controller.raft.messages import (
     Alive,

@@ -1,41 +1,99 @@
-"""A voter's two files: `raft.journal` and `raft.snapshot` (journal_bytes.py says what is in them).
+"""A voter's two files, `raft.journal` and `raft.snapshot`.
 
-A start compares the two, and writes the journal anew: what was read may stand in the system's cache alone, when a
-sync has failed before, and would be promised again. The journal must reach back to the entry that the snapshot ends with; one that ends before
-it, or has another entry in its place, was overtaken by a snapshot from the leader and not replaced before the end
-came, and starts anew behind it. Anything else is refused.
+Journal:   a frame log (storage/frame_log.py): header: magic 8; a frame's payload is a JournalFrame
+Snapshot:  magic 8 | crc u32 of the payload (CRC-32C) | payload: a Snapshot
+
+Payloads are msgpack. A frame is what was synced together: the voter's term and vote, how far it knew the log to be committed,
+up to which index the entries before it stand, and the entries that follow that one. So each frame, whole or missing, leaves a
+state that the voter was in.
+
+A start compares the two files and writes the journal anew: what was read may stand in the system's cache alone, when a sync
+has failed before, and would be promised again. The journal must reach back to the entry that the snapshot ends with; one that
+ends before it, or has another entry in its place, was overtaken by a snapshot from the leader and not replaced before the
+process ended, and begins anew behind it. Anything else is refused.
 """
 
 from __future__ import annotations
 
 import logging
+import struct
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+import msgspec
+
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.raft.journal import Changes
-from barnabas.controller.raft.journal_bytes import (
-    NOBODY,
-    Frame,
-    JournalContent,
-    Snapshot,
-    decode_journal,
-    decode_snapshot,
-    encode_frame,
-    encode_journal,
-    encode_snapshot,
-)
-from barnabas.controller.raft.messages import Entry
-from barnabas.storage.disk.disk import Disk, File, write_rest
+from barnabas.controller.raft.messages import BadMessage, Entry, Number, check_command
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.frame_log import FrameFormat, FrameLog, FrameLogDamaged, read_frames
+from barnabas.wire.checksum import crc32c
 
 JOURNAL: Final = "raft.journal"
 SNAPSHOT: Final = "raft.snapshot"
+JOURNAL_MAGIC: Final = b"BARNRFJ1"
+SNAPSHOT_MAGIC: Final = b"BARNRFS1"
+JOURNAL_FORMAT: Final = FrameFormat(len(JOURNAL_MAGIC))
+NOT_VOTED: Final = -1  # voted_for
 NO_OP: Final = b"\x01"  # the library's entry that says nothing
-GENESIS_INDEX: Final = 2  # the library wants two entries to begin with
+GENESIS_INDEX: Final = 2  # the library needs two entries to begin with
+
+_U32: Final = struct.Struct(">I")
+_encoder: Final = msgspec.msgpack.Encoder()
 
 log = logging.getLogger("barnabas.raft")
 
 Genesis = tuple[Sequence[bytes], int]  # records, and the offset of the last
+
+
+class JournalFrame(msgspec.Struct, array_like=True, frozen=True):
+    """What was synced together; see the module."""
+
+    term: Number
+    voted_for: int
+    commit_index: Number
+    kept_index: Number  # the last of the entries before that still stands
+    entries: list[Entry]
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """The metadata after the entry `last`: the records that lead to it, the last of which has `offset`. The library
+    wants the entry before as well. `state_term`: see commands.CommittedState."""
+
+    previous: Entry
+    last: Entry
+    state_term: Number
+    offset: int
+    records: list[bytes]
+
+
+class JournalContent:
+    """What a journal leads to; `sequence` is the next frame's and `end` its position."""
+
+    def __init__(self) -> None:
+        self.term = 0
+        self.voted_for = NOT_VOTED
+        self.commit_index = 0
+        self.entries: list[Entry] = []
+        self.sequence = 0
+        self.end = JOURNAL_FORMAT.header_bytes
+
+    def replay(self, frame: JournalFrame) -> None:
+        self.term, self.voted_for = frame.term, frame.voted_for
+        self.commit_index = frame.commit_index
+        if self.entries:
+            del self.entries[max(0, frame.kept_index + 1 - self.entries[0].index) :]
+        self.entries.extend(frame.entries)
+
+
+class Changes(NamedTuple):
+    """What is to be written together, in this order: a snapshot, if there is one, then the frame, added to the
+    journal or in its place. `number` is that of the last change in it."""
+
+    number: int
+    snapshot: Snapshot | None
+    frame: JournalFrame | None
+    anew: bool
 
 
 class Loaded(NamedTuple):
@@ -62,13 +120,11 @@ class RaftFiles:
         self._directory = directory
         self.journal_path = f"{directory}/{JOURNAL}"
         self.snapshot_path = f"{directory}/{SNAPSHOT}"
-        self._file: File | None = None
-        self._sequence = 0
-        self._position = 0
+        self._journal = FrameLog(disk, self.journal_path, JOURNAL_FORMAT)
 
     @property
     def journal_size(self) -> int:
-        return self._position
+        return self._journal.size
 
     def load(self, genesis: Genesis | None) -> Loaded:
         """Blocking. Without files the log begins with `genesis`. MetadataError, OSError."""
@@ -89,7 +145,7 @@ class RaftFiles:
         encoded = disk.read_file(self.snapshot_path)
         snapshot = decode_snapshot(encoded, self.snapshot_path)
         self._meet(content, snapshot)
-        self._sequence = content.sequence
+        self._journal.next_number = content.sequence
         if content.end < len(encoded_journal):
             log.warning(
                 "%s: the last %d bytes, from %d, were not completely written; they are dropped",
@@ -107,8 +163,9 @@ class RaftFiles:
                 f"service and bring it back as a new one"
             )
         entries = [Entry(index, 0, NO_OP) for index in range(1, GENESIS_INDEX + 1)]
-        frame = Frame(0, NOBODY, GENESIS_INDEX, 0, entries)
-        self._disk.write_file(self.journal_path, encode_journal(0, frame), secret=True)
+        self._journal.replace(
+            JOURNAL_MAGIC, _encoder.encode(JournalFrame(0, NOT_VOTED, GENESIS_INDEX, 0, entries))
+        )
 
     def _begin_snapshot(self, genesis: Genesis | None, content: JournalContent) -> None:
         """The journal is there, the snapshot is not: right in the middle of a beginning, and never else."""
@@ -153,23 +210,77 @@ class RaftFiles:
             encoded = encode_snapshot(changes.snapshot)
             self._disk.write_file(self.snapshot_path, encoded, secret=True)
         if changes.frame is not None:
+            payload = _encoder.encode(changes.frame)
             if changes.anew:
-                self._write_anew(changes.frame)
+                self._journal.replace(JOURNAL_MAGIC, payload)
             else:
-                self._append(changes.frame)
+                self._journal.append(payload)
         return Written(changes, encoded)
 
-    def _append(self, frame: Frame) -> None:
-        assert self._file is not None, "the first frame starts the file anew"
-        data = encode_frame(self._sequence, frame)
-        write_rest(self._file, data, 0, self._position)
-        self._file.sync()
-        self._position += len(data)
-        self._sequence += 1
 
-    def _write_anew(self, frame: Frame) -> None:
-        data = encode_journal(self._sequence, frame)
-        self._disk.write_file(self.journal_path, data, secret=True)
-        self._file = self._disk.open(self.journal_path, writable=True)
-        self._position = len(data)
-        self._sequence += 1
+def decode_journal(content: bytes, path: str) -> JournalContent:
+    """MetadataError when something that others rely on can't be read."""
+    if not content.startswith(JOURNAL_MAGIC):
+        raise MetadataError(f"{path} is damaged: it does not start as a journal. {_ADVICE}")
+    try:
+        journal = read_frames(content, JOURNAL_FORMAT, None)
+    except FrameLogDamaged as damaged:
+        raise MetadataError(f"{path} is {damaged}. {_ADVICE}") from None
+    found = JournalContent()
+    for frame in journal.frames:
+        found.replay(_decode_frame(frame.payload, path, frame.position))
+        found.sequence = frame.number + 1
+    found.end = journal.end
+    if not journal.frames:
+        raise MetadataError(f"{path} is damaged at byte {found.end}. {_ADVICE}")
+    if not _is_gapless(found.entries):
+        raise MetadataError(f"{path} is damaged: its entries do not follow each other. {_ADVICE}")
+    return found
+
+
+_frame_decoder: Final = msgspec.msgpack.Decoder(JournalFrame)
+_snapshot_decoder: Final = msgspec.msgpack.Decoder(Snapshot)
+_ADVICE: Final = (
+    "What this node has promised to the other controllers can't be read, so it does not start. Restore nothing from a "
+    "backup: an older journal breaks those promises. Take the node out of service and bring it back as a new one"
+)
+
+
+def _is_gapless(entries: Sequence[Entry]) -> bool:
+    return bool(entries) and all(
+        after.index == before.index + 1 and after.term >= before.term for before, after in pairwise(entries)
+    )
+
+
+def _decode_frame(payload: bytes, path: str, position: int) -> JournalFrame:
+    """Its checksum is right, so other bytes mean other software."""
+    try:
+        frame = _frame_decoder.decode(payload)
+        for entry in frame.entries:
+            check_command(entry.command)
+    except (msgspec.DecodeError, BadMessage) as error:
+        raise MetadataError(
+            f"{path} holds something at byte {position} that this software does not know: {error}"
+        ) from None
+    return frame
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    payload = _encoder.encode(snapshot)
+    return SNAPSHOT_MAGIC + _U32.pack(crc32c(payload)) + payload
+
+
+def decode_snapshot(content: bytes, path: str) -> Snapshot:
+    """MetadataError unless it is as it was written: it was put there in one step, so damage is no torn write."""
+    start = len(SNAPSHOT_MAGIC) + _U32.size
+    payload = memoryview(content)[start:]
+    if (
+        len(content) < start
+        or not content.startswith(SNAPSHOT_MAGIC)
+        or _U32.unpack_from(content, len(SNAPSHOT_MAGIC))[0] != crc32c(payload)
+    ):
+        raise MetadataError(f"{path} is damaged (its checksum does not match). {_ADVICE}")
+    try:
+        return _snapshot_decoder.decode(payload)
+    except msgspec.DecodeError as error:
+        raise MetadataError(f"{path} holds something that this software does not know: {error}") from None

@@ -8,24 +8,14 @@ frame, to be written and synced in one go; until that has happened nothing may b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import overload
 
 from pysyncobj.journal import Journal
 
-from barnabas.controller.raft.journal_bytes import NOBODY, Frame, JournalContent, Snapshot
+from barnabas.controller.raft.files import NOT_VOTED, Changes, JournalContent, JournalFrame, Snapshot
 from barnabas.controller.raft.messages import Entry
 
 LibraryEntry = tuple[bytes, int, int]  # (command, index, term), as the library has it
-
-
-class Changes(NamedTuple):
-    """What is to be written together, in this order: a snapshot, if there is one, then the frame, added to the
-    journal or in its place. `number` is that of the last change in it."""
-
-    number: int
-    snapshot: Snapshot | None
-    frame: Frame | None
-    anew: bool
 
 
 class RaftJournal(Journal):
@@ -100,7 +90,7 @@ class RaftJournal(Journal):
 
     def setCurrentTerm(self, term: int, votedForNodeId: int | None) -> None:  # noqa: N802, N803
         self._term = term
-        self._voted_for = NOBODY if votedForNodeId is None else votedForNodeId
+        self._voted_for = NOT_VOTED if votedForNodeId is None else votedForNodeId
         self.change_number += 1
         self.term_change_number = self.change_number
 
@@ -108,7 +98,7 @@ class RaftJournal(Journal):
         return self._term
 
     def getVotedForNodeId(self) -> int | None:  # noqa: N802
-        return None if self._voted_for == NOBODY else self._voted_for
+        return None if self._voted_for == NOT_VOTED else self._voted_for
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
         if self._commit_index != self._written_commit_index:
@@ -154,7 +144,7 @@ class RaftJournal(Journal):
         anew, self._anew = self._anew, False
         frame = None
         if self.change_number > self._taken_number:
-            frame = Frame(
+            frame = JournalFrame(
                 self._term, self._voted_for, self._commit_index, self._kept_index, self._entries_behind()
             )
             self._kept_index = self.last_index

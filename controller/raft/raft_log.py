@@ -29,8 +29,7 @@ from barnabas.controller.raft.commands import (
 )
 from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.controller.raft.engine import JOURNAL_BYTES_MIN, RaftEngine
-from barnabas.controller.raft.files import Genesis, RaftFiles
-from barnabas.controller.raft.journal_bytes import Snapshot
+from barnabas.controller.raft.files import Genesis, RaftFiles, Snapshot
 from barnabas.controller.raft.library import COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import Entry
 from barnabas.controller.raft.peers import RaftPeers

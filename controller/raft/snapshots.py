@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from pysyncobj.config import SERIALIZER_STATE
 
 from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.raft.files import Snapshot, decode_snapshot
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
-from barnabas.controller.raft.journal_bytes import Snapshot, decode_snapshot
 from barnabas.controller.raft.messages import Chunk, Entry
 
 CHUNK_BYTES: Final = 1 << 20

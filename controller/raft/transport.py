@@ -21,8 +21,8 @@ from pysyncobj.transport import Transport
 
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.append_guard import fit_append
+from barnabas.controller.raft.files import Snapshot
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal, to_library
-from barnabas.controller.raft.journal_bytes import Snapshot
 from barnabas.controller.raft.messages import (
     Alive,
     Append,

@@ -60,6 +60,7 @@ def test_nothing_promised_is_lost(seed: int) -> None:
     live(seed)
 
 
+@pytest.mark.sockets
 @pytest.mark.jvm
 def test_kafka_accepts_what_is_left(tmp_path: Path) -> None:
     """DumpLogSegments reads every file of forty worlds, each stopped cleanly at its end."""

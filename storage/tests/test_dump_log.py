@@ -17,7 +17,7 @@ from barnabas.wire.compression import Codec
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "kafka-4.3.1" / "lib"
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.sockets]
 
 
 def dump(files: list[str], *options: str) -> str:

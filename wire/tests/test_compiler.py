@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.wire import compiler
+from barnabas.wire.codegen_layouts import generate_layouts
 from barnabas.wire.schema_parser import SchemaError, Versions, parse_file
 
 
@@ -79,3 +80,15 @@ response EchoResponse key=0 versions=0-3 flexible=2+
   Pair: Pair
     Left: int32
 """
+
+
+def test_a_fast_layout_is_the_same_in_all_its_versions() -> None:
+    schemas = [parse_file(path) for path in sorted(compiler.SCHEMAS.glob("00[01]_*.txt"))]
+    assert generate_layouts(schemas) is not None
+    fetch = next(
+        message for schema in schemas for message in schema.messages if message.name == "FetchRequest"
+    )
+    head = next(field for field in fetch.root.fields if field.name == "ReplicaId")
+    head.versions = Versions(4, 15)
+    with pytest.raises(SchemaError, match="FETCH_REQUEST_HEAD_15"):
+        generate_layouts(schemas)

@@ -26,7 +26,7 @@ JARS = ROOT / ".cache" / "kafka-4.3.1" / "lib"
 SCHEMAS = sorted((ROOT / "wire" / "schema").glob("*.txt"))
 SAMPLES_PER_VERSION = 4
 
-pytestmark = pytest.mark.jvm
+pytestmark = [pytest.mark.jvm, pytest.mark.sockets]
 
 
 def test_kafka_reads_and_rewrites_what_is_encoded_here(

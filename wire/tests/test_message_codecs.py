@@ -63,6 +63,7 @@ def test_a_default_message_encodes_in_every_version(message_types: dict[str, Mes
             assert kind.decode(version, encoded) == (kind.message_class(), len(encoded))
 
 
+@pytest.mark.slow
 def test_damaged_bytes_raise_decode_errors_and_allocate_little(
     message_samples: Any, message_types: dict[str, MessageType[Any]]
 ) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import kafka.protocol
 import msgspec
+import pytest
 from kafka.protocol.api_message import ApiMessage
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
@@ -49,6 +50,7 @@ def joined(parts: list[Any]) -> bytes:
 # -- kio ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_kio_reads_the_same_and_writes_the_same(
     message_samples: Any, message_types: dict[str, MessageType[Any]]
 ) -> None:
@@ -165,6 +167,7 @@ def subclasses(root: Any) -> list[Any]:
     return [entry for child in root.__subclasses__() for entry in (child, *subclasses(child))]
 
 
+@pytest.mark.slow
 def test_kafka_python_reads_the_same_and_writes_the_same(
     message_samples: Any, message_types: dict[str, MessageType[Any]]
 ) -> None:

@@ -136,6 +136,7 @@ def test_header_versions() -> None:
         assert decode_response_header(key, version, encoded + b"body") == (7, len(encoded))
 
 
+@pytest.mark.sockets
 def test_the_registry_finds_all_apis_and_imports_none_before_it_is_asked() -> None:
     for key, name in API_NAMES.items():
         request, response = request_type(key), response_type(key)

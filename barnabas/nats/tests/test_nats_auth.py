@@ -57,6 +57,7 @@ async def are_let_in(world: ClientWorld, url: str, ours: dict[str, Any], theirs:
     return let_in
 
 
+@pytest.mark.sockets
 @pytest.mark.every_nats_server
 def test_user_and_password(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
@@ -74,6 +75,7 @@ def test_user_and_password(world: ClientWorld, nats_server: Any) -> None:
     world.run(work())
 
 
+@pytest.mark.sockets
 @pytest.mark.every_nats_server
 def test_token(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
@@ -85,6 +87,7 @@ def test_token(world: ClientWorld, nats_server: Any) -> None:
     world.run(work())
 
 
+@pytest.mark.sockets
 @pytest.mark.every_nats_server
 def test_nkey(world: ClientWorld, nats_server: Any, tmp_path: Path) -> None:
     async def work() -> None:
@@ -101,6 +104,7 @@ def test_nkey(world: ClientWorld, nats_server: Any, tmp_path: Path) -> None:
     world.run(work())
 
 
+@pytest.mark.sockets
 @pytest.mark.every_nats_server
 def test_credentials(world: ClientWorld, nats_server: Any, tmp_path: Path) -> None:
     async def work() -> None:
@@ -123,6 +127,7 @@ def test_credentials(world: ClientWorld, nats_server: Any, tmp_path: Path) -> No
     world.run(work())
 
 
+@pytest.mark.sockets
 def test_credentials_that_expire_and_are_exchanged(
     world: ClientWorld, nats_server: Any, tmp_path: Path
 ) -> None:
@@ -142,6 +147,7 @@ def test_credentials_that_expire_and_are_exchanged(
     world.run(work())
 
 
+@pytest.mark.sockets
 def test_files_that_cannot_be_used(
     world: ClientWorld, nats_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +213,7 @@ def test_nothing_else_is_a_seed(text: str) -> None:
     assert len(text) < 8 or text not in str(refused.value)
 
 
+@pytest.mark.sockets
 @pytest.mark.every_nats_server
 def test_what_the_server_does_not_allow(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
@@ -230,6 +237,7 @@ def test_what_the_server_does_not_allow(world: ClientWorld, nats_server: Any) ->
     world.run(work())
 
 
+@pytest.mark.sockets
 def test_secrets_are_never_shown(
     world: ClientWorld, nats_server: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -329,6 +337,7 @@ def test_who_is_not_let_in_is_told_where_to_look(options: dict[str, Any], url: s
     assert advice in login_advice(found, found.servers[0])
 
 
+@pytest.mark.sockets
 def test_wrong_passwords_are_not_tried_without_rest(
     world: ClientWorld, nats_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,8 @@ from barnabas.nats.tests.client_world import ClientWorld, flushed, into, outcome
 from barnabas.testing.ports import free_port
 from compat_tests.harness.nats_server import NatsServer
 
+pytestmark = pytest.mark.sockets
+
 BLOCK = b"NATS/1.0\r\nA: 1\r\na: 2\r\nA: \xff\r\n\r\n"
 QUIET: Any = {"allow_reconnect": False, "error_cb": None}
 

@@ -125,6 +125,7 @@ def test_every_property_is_documented() -> None:
     assert documentation(4, "nats.connection.east.user") == documentation(4, "nats.user")
 
 
+@pytest.mark.sockets
 def test_nothing_of_nats_is_loaded_before_it_is_configured() -> None:
     code = (
         "import sys, barnabas.broker.node; from barnabas.broker.config.broker_config import BrokerConfig;"

@@ -11,6 +11,8 @@ from barnabas.nats.connections import NatsConnections
 from barnabas.nats.tests.client_world import ClientWorld, into, settings, until
 from compat_tests.harness.nats_server import NatsServer
 
+pytestmark = pytest.mark.sockets
+
 
 def test_a_binding_that_fails_costs_the_others_nothing(
     world: ClientWorld, shared_nats_server: NatsServer, caplog: pytest.LogCaptureFixture

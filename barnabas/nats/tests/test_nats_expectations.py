@@ -164,6 +164,7 @@ def stream(shared_nats_server: NatsServer) -> Any:
     made.close()
 
 
+@pytest.mark.sockets
 @pytest.mark.every_nats_server
 def test_each_header_alone_and_by_two_is_answered_as_by_jetstream(
     stream: Stream, shared_nats_server: NatsServer
@@ -205,6 +206,7 @@ _MESSAGES = st.lists(
 )
 
 
+@pytest.mark.sockets
 @settings(max_examples=25, deadline=None)
 @given(messages=_MESSAGES)
 def test_any_messages_are_answered_as_by_jetstream(

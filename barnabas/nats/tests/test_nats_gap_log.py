@@ -280,6 +280,7 @@ def test_who_asks_is_told_at_once_until_when_all_has_come() -> None:
     heartbeat.stop()
 
 
+@pytest.mark.sockets
 def test_a_real_server_answers(world: ClientWorld, shared_nats_server: NatsServer) -> None:
     async def run() -> None:
         client, _ = world.client(shared_nats_server.url)

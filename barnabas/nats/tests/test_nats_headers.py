@@ -134,6 +134,7 @@ async def read_block(reader: asyncio.StreamReader) -> bytes:
     return (await reader.readexactly(int(words[-1]) + 2))[: int(words[-2])]
 
 
+@pytest.mark.sockets
 def test_servers_pass_blocks_on_as_they_are(shared_nats_server: NatsServer) -> None:
     async def exchange() -> list[bytes]:
         reader, writer = await connect_plainly(shared_nats_server)
@@ -145,6 +146,7 @@ def test_servers_pass_blocks_on_as_they_are(shared_nats_server: NatsServer) -> N
     assert asyncio.run(exchange()) == BLOCKS
 
 
+@pytest.mark.sockets
 def test_another_client_writes_what_is_read_and_reads_what_is_written(shared_nats_server: NatsServer) -> None:
     headers = {"Content-Type": "text/plain", "x": "größe", "X": "a: b", "Long": "y" * 300}
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from barnabas.broker.tests.coordinator_world import World
 from barnabas.nats.cluster.positions import Position, Positions
 from barnabas.nats.jetstream.checkpoint import Checkpoint, Checkpoints
@@ -37,6 +39,7 @@ def create(node: ThreadedNode) -> bytes:
     return bytes(answer.topic_id)
 
 
+@pytest.mark.sockets
 def test_what_is_committed_is_fetched_and_others_commits_are_nothing(tmp_path: Path) -> None:
     node = ThreadedNode(tmp_path, {"offsets.topic.num.partitions": "1"})
     try:

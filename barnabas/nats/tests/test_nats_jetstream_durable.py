@@ -26,6 +26,8 @@ from barnabas.nats.jetstream.steps import Answer, Steps
 from barnabas.nats.tests.stream_world import StreamWorld, binding
 from compat_tests.harness.nats_server import NatsServer
 
+pytestmark = pytest.mark.sockets
+
 NAMED = {"nats_delivery": "at-least-once", "nats_durable": "taker"}
 
 

@@ -20,6 +20,8 @@ from barnabas.nats.tests.stream_world import StreamWorld, binding
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.harness.nats_server import NatsServer
 
+pytestmark = pytest.mark.sockets
+
 
 @pytest.fixture
 def make_world(nats_server: Callable[..., NatsServer]) -> Iterator[Callable[..., StreamWorld]]:

@@ -13,6 +13,8 @@ from barnabas.nats.remote_producer import RemoteProducer
 from barnabas.nats.tests.stream_world import StreamWorld, binding
 from compat_tests.harness.nats_server import NatsServer
 
+pytestmark = pytest.mark.sockets
+
 
 @pytest.fixture
 def world(nats_server: Callable[..., NatsServer]) -> Iterator[StreamWorld]:

@@ -20,6 +20,8 @@ from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import Record, build_batch, read_header, seal_batch
 from compat_tests.harness.nats_server import NatsServer
 
+pytestmark = pytest.mark.sockets
+
 KEYS = 3000
 CREATED_NS = 1_700_000_000_000_000_000
 

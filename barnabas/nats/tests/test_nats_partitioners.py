@@ -70,6 +70,7 @@ KEYS = {
 }
 
 
+@pytest.mark.sockets
 @pytest.mark.every_nats_server
 def test_fnv1a_maps_as_the_server_does(nats_server: Callable[..., NatsServer]) -> None:
     server = nats_server(start=False)

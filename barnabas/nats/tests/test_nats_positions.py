@@ -22,6 +22,8 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from barnabas.wire.messages.metadata_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord
 from compat_tests.harness.threaded_node import ThreadedNode
 
+pytestmark = pytest.mark.sockets
+
 CREATE_TOPICS = 19
 OFFSETS_TOPIC_ID = b"offsets-elsewhere"[:16]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.carrier import CarrierStats, Gap
 from barnabas.nats.overview import Overview, Way, overview, refused_overview
@@ -142,6 +144,7 @@ def test_a_paused_binding_keeps_its_counters() -> None:
     assert (way.mode, way.state, way.stats.appended) == ("core", "paused", 5)
 
 
+@pytest.mark.sockets
 def test_no_more_than_a_share_of_the_time_goes_into_answers(
     world: ClientWorld, shared_nats_server: NatsServer
 ) -> None:

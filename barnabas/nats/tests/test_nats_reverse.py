@@ -17,6 +17,8 @@ from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
 from compat_tests.harness.nats_server import NatsServer
 
+pytestmark = pytest.mark.sockets
+
 
 @pytest.fixture
 def server(nats_server: Callable[..., NatsServer]) -> NatsServer:

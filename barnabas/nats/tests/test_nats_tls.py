@@ -13,6 +13,8 @@ from barnabas.nats.client.connection_settings import Secret
 from barnabas.nats.client.errors import SERVER_GONE, SETTINGS, Cause
 from barnabas.nats.tests.client_world import ClientWorld, Events, flushed, into, until
 
+pytestmark = pytest.mark.sockets
+
 FILES = (
     Path(__file__).parents[3] / "broker" / "tests" / "tls"
 )  # node.pem is for 127.0.0.1 and localhost, of the authority ca.pem

@@ -117,6 +117,7 @@ def test_a_result_after_close_is_dropped_and_close_waits_for_the_work() -> None:
     assert called == []
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "", "0.0.0.0"])
 def test_listen_picks_a_port_and_serves(runtime: AsyncioRuntime, host: str) -> None:
     server = runtime.listen(host, 0, Echo)
@@ -144,6 +145,7 @@ def test_listen_picks_a_port_and_serves(runtime: AsyncioRuntime, host: str) -> N
         socket.create_connection(("127.0.0.1", server.port), timeout=1)
 
 
+@pytest.mark.sockets
 def test_a_port_in_use_is_an_error_at_the_caller(runtime: AsyncioRuntime) -> None:
     first = runtime.listen("127.0.0.1", 0, Echo)
     with pytest.raises(OSError, match="in use") as raised:
@@ -202,6 +204,7 @@ class Greeter:
         self._seen.append("lost")
 
 
+@pytest.mark.sockets
 def test_a_connection_is_made_refused_or_cancelled(runtime: AsyncioRuntime) -> None:
     served: list[object] = []
     connected: list[object] = []

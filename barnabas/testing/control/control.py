@@ -6,9 +6,6 @@ import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import barnabas.testing.control.routes
-import barnabas.testing.control.routes_faults
-import barnabas.testing.control.routes_steering
 from barnabas.testing.control import table
 from barnabas.testing.control.http import HttpServer
 
@@ -45,11 +42,3 @@ class Control:
 
     def close(self) -> None:
         self._server.close()
-
-
-# Which fill the table.
-ROUTES = (
-    barnabas.testing.control.routes,
-    barnabas.testing.control.routes_faults,
-    barnabas.testing.control.routes_steering,
-)

@@ -17,6 +17,7 @@ from barnabas.testing.broker import BrokerFailed, default_properties, property_t
 from barnabas.testing.external.node_process import (
     HOST,
     NodeProcess,
+    ProcessNode,
     cluster_properties,
     kill_processes,
     properties_text,
@@ -24,18 +25,18 @@ from barnabas.testing.external.node_process import (
 )
 from barnabas.testing.external.process_guard import ProcessGuard
 from barnabas.testing.external.remote_kafka import RemoteKafka
+from barnabas.testing.external.remote_partitions import RemotePartitions
+from barnabas.testing.pending import Finished
 from barnabas.testing.ports import free_port
 from barnabas.testing.steering.nodes import node_of
-from barnabas.testing.steering.steering import Finished
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Mapping
     from types import TracebackType
 
     from barnabas.testing.steering.partitions import PartitionInfo
 
 START_SECONDS_MAX: Final = 60.0
-WAIT_SECONDS_MAX: Final = 60.0
 START_TRIES: Final = 3  # where another program has taken a port in the moment in which it was free
 _PORT_IS_TAKEN: Final = "cannot listen on"
 
@@ -48,30 +49,6 @@ _INSTEAD: Final = {
     "remove_node": "stop_node",
     "port": "bootstrap_servers, or nodes[0].port",
 }
-
-
-class ProcessNode:
-    """A node, whether it runs or not: the same id, port and files each time."""
-
-    def __init__(self, node_id: int) -> None:
-        self.node_id = node_id
-        self.port = 0
-        self.is_paused = False
-        self.latest: NodeProcess | None = None  # that runs, or has run last
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a process, be it one that stands still."""
-        return self.latest is not None and self.latest.is_running()
-
-    @property
-    def pid(self) -> int | None:
-        """None where it does not run."""
-        return self.latest.process.pid if self.latest is not None and self.is_running else None
-
-    def log_text(self) -> str:
-        """All that it has logged, in all its runs."""
-        return "" if self.latest is None else self.latest.log.read_text(errors="replace")
 
 
 class BrokerProcesses(RemoteKafka):
@@ -96,6 +73,7 @@ class BrokerProcesses(RemoteKafka):
         self._guard: ProcessGuard | None = None
         self._controller_ports: list[int] = []
         self.nodes = [ProcessNode(node_id) for node_id in range(1, nodes + 1)]
+        self._partitions = RemotePartitions(self._ask, self._awake, self._wait)
         self._choose_ports()
 
     @property
@@ -246,48 +224,32 @@ class BrokerProcesses(RemoteKafka):
 
     def partition(self, topic: str, partition: int = 0) -> PartitionInfo:
         """Leader, epoch, replicas and ISR, as a node that runs knows them. UnknownTopic."""
-        from barnabas.testing.external import process_partitions
-
-        return process_partitions.partition_info(self, topic, partition)
+        return self._partitions.info(topic, partition)
 
     def move_leader(self, topic: str, partition: int = 0, node: int | None = None) -> Awaitable[None]:
         """To a node that has a replica in sync; None: another one than now. As Kafka's tools do it: the node becomes the first,
         and preferred, of the replicas, and is elected. ValueError, UnknownTopic, RequestFailed."""
-        from barnabas.testing.external import process_partitions
-
-        process_partitions.move_leader(self, topic, partition, node)
+        self._partitions.move_leader(topic, partition, node)
         return Finished()
 
     def wait_until_in_sync(self, topic: str | None = None) -> None:
         """Until every replica is, of one topic or of all, and every leader runs. TimeoutError."""
-        from barnabas.testing.external import process_partitions
-
-        process_partitions.wait_until_in_sync(self, topic)
+        self._partitions.wait_until_in_sync(topic)
 
     # -- how it is reached
 
     def reachable_servers(self, topic: str | None = None) -> str:
         """Of the nodes that run and do not stand still; of a topic, when these lead all of it. BrokerFailed, TimeoutError."""
         if topic is not None:
-            from barnabas.testing.external import process_partitions
-
-            process_partitions.wait_until_led(self, topic)
-        awake = self.awake()
+            self._partitions.wait_until_led(topic)
+        awake = self._awake()
         if not awake:
             raise BrokerFailed("no node of the broker runs")
         return ",".join(f"{HOST}:{node.port}" for node in awake)
 
-    def awake(self) -> list[ProcessNode]:
+    def _awake(self) -> list[ProcessNode]:
         """The nodes that run and do not stand still."""
         return [node for node in self.nodes if node.is_running and not node.is_paused]
-
-    def ask(self, key: int, version: int, request: Any) -> Any:
-        """A node's answer to a request; of any node that is awake. OSError, BrokerFailed."""
-        return self._ask(key, version, request)
-
-    def wait(self, is_so: Callable[[], bool], why_not: str) -> None:
-        """TimeoutError, which says why not."""
-        self._wait(is_so, why_not, WAIT_SECONDS_MAX)
 
     # -- inside
 

@@ -110,3 +110,27 @@ def kill_processes(nodes: Sequence[NodeProcess]) -> None:
         node.process.kill()
     for node in nodes:
         node.process.wait()
+
+
+class ProcessNode:
+    """A node, whether it runs or not: the same id, port and files each time."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.port = 0
+        self.is_paused = False
+        self.latest: NodeProcess | None = None  # that runs, or has run last
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process, be it one that stands still."""
+        return self.latest is not None and self.latest.is_running()
+
+    @property
+    def pid(self) -> int | None:
+        """None where it does not run."""
+        return self.latest.process.pid if self.latest is not None and self.is_running else None
+
+    def log_text(self) -> str:
+        """All that it has logged, in all its runs."""
+        return "" if self.latest is None else self.latest.log.read_text(errors="replace")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.testing.contents import StoredRecord, UnknownTopic
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.operations import CREATE_TOPICS, DELETE_TOPICS, RequestFailed
-from barnabas.testing.steering.steering import Finished
+from barnabas.testing.pending import Finished
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest

@@ -1,4 +1,4 @@
-"""One request on its way through the faults: the connection's stand-in for the handler that serves it."""
+"""A request that rules look at, as tests see it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ from barnabas.wire.registry import API_NAMES, request_type, response_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.requests.context import Outcome, RequestContext
     from barnabas.broker.requests.dispatch import Answer
     from barnabas.broker.services import Services
     from barnabas.testing.faults.connection import ClientConnection
-    from barnabas.testing.faults.requests import Recorded
-    from barnabas.testing.faults.rules import Rule
     from barnabas.testing.faults.shapes import Target, Topic
 
 _FOLLOWER: Final = r"broker-\d+-fetcher-\d+"  # compiled with its first use
@@ -45,7 +42,6 @@ class Call:
         connection: ClientConnection,
         services: Services,
         data: bytes,
-        completed: Callable[[Call, RequestContext[Any], msgspec.Struct | Outcome], object],
     ) -> None:
         """`data`: the frame without its size. DecodeError when its header can't be read."""
         header, self.body_start = decode_request_header(data)
@@ -58,14 +54,15 @@ class Call:
         self.client_host = connection.client_host
         self.node = services.node_id
         self.data = data
-        self.is_late = False  # it has been kept from its handler
-        self.rule: Rule | None = None
-        self.recorded: Recorded | None = None
         self.change: Callable[[Any], Any] | None = None  # what a fault does to the broker's answer
         self.as_release: Callable[[Any], bool] | None = None  # likewise an older release: whether anything
         self.is_as_sent = True  # `data` is
         self._services = services
-        self._completed = completed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the client has gone."""
+        return self.connection.closed
 
     # -- for tests
 
@@ -167,40 +164,6 @@ class Call:
         self.data = self.with_request(request)
         self.request = request
         self.is_as_sent = False
-
-    # -- what the handler sees in place of the connection
-
-    @property
-    def peer_broker_id(self) -> int:
-        return self.connection.peer_broker_id
-
-    @peer_broker_id.setter
-    def peer_broker_id(self, broker_id: int) -> None:
-        self.connection.peer_broker_id = broker_id
-
-    @property
-    def peer_handshake(self) -> object | None:
-        return self.connection.peer_handshake
-
-    @peer_handshake.setter
-    def peer_handshake(self, handshake: object | None) -> None:
-        self.connection.peer_handshake = handshake
-
-    @property
-    def closed(self) -> bool:
-        return self.connection.closed
-
-    def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
-        self._completed(self, context, response)
-
-    def on_disconnect(self, callback: Callable[[], object]) -> None:
-        self.connection.on_disconnect(callback)
-
-    def on_next_request(self, callback: Callable[[int], object]) -> None:
-        self.connection.on_next_request(callback)
-
-    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
-        """One at a time here: answers that a fault puts off must stay in order."""
 
 
 def name_of(topic: Topic | None, services: Services) -> str | None:

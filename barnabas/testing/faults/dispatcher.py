@@ -20,10 +20,13 @@ from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import msgspec
 
     from barnabas.broker.requests.dispatch import Answer
     from barnabas.broker.services import Services
+    from barnabas.testing.faults.connection import ClientConnection
     from barnabas.testing.faults.engine import Faults
     from barnabas.testing.faults.rules import Rule
     from barnabas.testing.faults.shapes import Topic
@@ -31,6 +34,52 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.faults")
 
 _PRODUCE: Final = 0
+
+
+class Exchange(Call):
+    """A request with what is done to it. Its handler gets it in place of the connection."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        services: Services,
+        data: bytes,
+        completed: Callable[[Exchange, RequestContext[Any], msgspec.Struct | Outcome], object],
+    ) -> None:
+        """`data`: the frame without its size. DecodeError when its header can't be read."""
+        super().__init__(connection, services, data)
+        self.is_late = False  # it has been kept from its handler
+        self.rule: Rule | None = None
+        self.recorded: Recorded | None = None
+        self._completed = completed
+
+    @property
+    def peer_broker_id(self) -> int:
+        return self.connection.peer_broker_id
+
+    @peer_broker_id.setter
+    def peer_broker_id(self, broker_id: int) -> None:
+        self.connection.peer_broker_id = broker_id
+
+    @property
+    def peer_handshake(self) -> object | None:
+        return self.connection.peer_handshake
+
+    @peer_handshake.setter
+    def peer_handshake(self, handshake: object | None) -> None:
+        self.connection.peer_handshake = handshake
+
+    def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
+        self._completed(self, context, response)
+
+    def on_disconnect(self, callback: Callable[[], object]) -> None:
+        self.connection.on_disconnect(callback)
+
+    def on_next_request(self, callback: Callable[[int], object]) -> None:
+        self.connection.on_next_request(callback)
+
+    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
+        """One at a time here: answers that a fault puts off must stay in order."""
 
 
 class FaultingDispatcher(Dispatcher):
@@ -51,7 +100,7 @@ class FaultingDispatcher(Dispatcher):
         if connection in self._doomed:
             return Outcome.PENDING
         try:
-            call = Call(connection, self.services, bytes(buffer[start:end]), self._completed)
+            call = Exchange(connection, self.services, bytes(buffer[start:end]), self._completed)
         except DecodeError:
             return super().dispatch(connection, buffer, start, end)
         if self._faults.is_idle and not self._outboxes:
@@ -87,7 +136,7 @@ class FaultingDispatcher(Dispatcher):
 
     # -- where nothing can happen to it, as in most tests
 
-    def _pass_by(self, call: Call, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
+    def _pass_by(self, call: Exchange, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         """Serve it and record it, at once where there is an answer at once."""
         requests = self._faults.requests
         if not requests.is_recording or call.is_internal:
@@ -109,13 +158,13 @@ class FaultingDispatcher(Dispatcher):
 
     # -- before it is served
 
-    def _record(self, call: Call) -> None:
+    def _record(self, call: Exchange) -> None:
         requests = self._faults.requests
         if requests.is_recording:
             call.recorded = self._recorded(call)
             requests.add(call.recorded)
 
-    def _recorded(self, call: Call) -> Recorded:
+    def _recorded(self, call: Exchange) -> Recorded:
         return Recorded(
             call.node,
             call.api_key,
@@ -132,7 +181,7 @@ class FaultingDispatcher(Dispatcher):
         """The name of what is known by name or id."""
         return name_of(topic, self.services)
 
-    def _is_kept(self, call: Call, rule: Rule) -> bool:
+    def _is_kept(self, call: Exchange, rule: Rule) -> bool:
         """Keep the request from its handler for a while, if that is what the rule says."""
         if rule.holds and not rule.is_hold_served:
             call.is_late = True
@@ -142,7 +191,7 @@ class FaultingDispatcher(Dispatcher):
             self.services.runtime.call_later(rule.delay_s, partial(self._serve_late, call))
         return call.is_late
 
-    def _serve_late(self, call: Call) -> None:
+    def _serve_late(self, call: Exchange) -> None:
         if call.connection.closed:
             return
         try:
@@ -170,13 +219,13 @@ class FaultingDispatcher(Dispatcher):
             self._give(call, context, answer)
 
     @staticmethod
-    def _give(call: Call, context: RequestContext[Any], answer: Answer | Outcome) -> None:
+    def _give(call: Exchange, context: RequestContext[Any], answer: Answer | Outcome) -> None:
         """The answer of a request whose connection waits for it."""
         call.connection.complete(context, answer if isinstance(answer, Outcome) else Encoded(answer))
 
     # -- serving it
 
-    def _serve(self, call: Call) -> Answer | Outcome:
+    def _serve(self, call: Exchange) -> Answer | Outcome:
         rule = call.rule
         if rule is None:
             return self._pass_on(call, call.data)
@@ -202,17 +251,17 @@ class FaultingDispatcher(Dispatcher):
             return self._pass_on(call, data)
         return self._pass_on(call, call.data)
 
-    def _pass_on(self, call: Call, data: bytes) -> Answer | Outcome:
+    def _pass_on(self, call: Exchange, data: bytes) -> Answer | Outcome:
         """Have the broker serve it."""
         return self._served(call, super().dispatch(call, memoryview(data), 0, len(data)))
 
-    def _served(self, call: Call, answer: Answer | Outcome) -> Answer | Outcome:
+    def _served(self, call: Exchange, answer: Answer | Outcome) -> Answer | Outcome:
         if isinstance(answer, Outcome):
             return answer if answer is Outcome.PENDING else self._leave(call, answer)
         return self._leave(call, self._changed(call, answer))
 
     def _completed(
-        self, call: Call, context: RequestContext[Any], response: msgspec.Struct | Outcome
+        self, call: Exchange, context: RequestContext[Any], response: msgspec.Struct | Outcome
     ) -> None:
         """The broker's answer to a request that had to wait."""
         answer: Answer | Outcome
@@ -224,7 +273,7 @@ class FaultingDispatcher(Dispatcher):
 
     # -- the answer leaves
 
-    def _leave(self, call: Call, answer: Answer | Outcome) -> Answer | Outcome:
+    def _leave(self, call: Exchange, answer: Answer | Outcome) -> Answer | Outcome:
         """What the connection is told: the answer, or NO_RESPONSE while it waits in the outbox, or never comes."""
         rule = call.rule
         if not isinstance(answer, Outcome) and rule is not None and rule.rewriting is not None:
@@ -266,7 +315,7 @@ class FaultingDispatcher(Dispatcher):
             self._faults.hold(rule, partial(self._let_go, call, waiting), call)
         return Outcome.NO_RESPONSE
 
-    def _close(self, call: Call) -> Outcome:
+    def _close(self, call: Exchange) -> Outcome:
         """The connection ends, behind the answers that are still to leave."""
         self._note(call, "closed", Outcome.CLOSE)
         outbox = self._outboxes.get(call.connection)
@@ -277,7 +326,7 @@ class FaultingDispatcher(Dispatcher):
         return Outcome.NO_RESPONSE
 
     @staticmethod
-    def _changed(call: Call, answer: Answer) -> Answer:
+    def _changed(call: Exchange, answer: Answer) -> Answer:
         """The broker's answer as the release has it that it passes for, and then a rule."""
         if call.as_release is None and call.change is None:
             return answer
@@ -288,11 +337,11 @@ class FaultingDispatcher(Dispatcher):
             is_changed = True
         return call.encode(message) if is_changed else answer
 
-    def _let_go(self, call: Call, waiting: Waiting) -> None:
+    def _let_go(self, call: Exchange, waiting: Waiting) -> None:
         waiting.due = self.services.runtime.monotonic()
         self._outbox(call).schedule()
 
-    def _outbox(self, call: Call) -> Outbox:
+    def _outbox(self, call: Exchange) -> Outbox:
         outbox = self._outboxes.get(call.connection)
         if outbox is None:
             for gone in [each for each in self._outboxes if each.closed]:
@@ -301,7 +350,7 @@ class FaultingDispatcher(Dispatcher):
             outbox = self._outboxes[call.connection] = Outbox(self.services.runtime, call.connection)
         return outbox
 
-    def _note(self, call: Call, outcome: str, answer: Answer | Outcome) -> None:
+    def _note(self, call: Exchange, outcome: str, answer: Answer | Outcome) -> None:
         recorded = call.recorded
         if recorded is None:
             return

@@ -1,7 +1,6 @@
 """`Faults`: the rules of one broker, of all its nodes, and the requests that came.
 
-    faults = Faults()
-    node.make_dispatcher = faults.dispatcher     # before the node starts
+    faults = Faults()  # each node's requests go through a FaultingDispatcher(services, faults)
     faults.on("Produce", topic="orders", times=2).error("NOT_LEADER_OR_FOLLOWER")
 
 Rules may be made and removed from any thread; they act on the loop of the nodes.
@@ -16,7 +15,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from barnabas.testing.faults.connection import NEVER
-from barnabas.testing.faults.dispatcher import FaultingDispatcher
 from barnabas.testing.faults.requests import Requests, api_key_of
 from barnabas.wire.primitives import DecodeError
 
@@ -25,10 +23,9 @@ if TYPE_CHECKING:
 
     from barnabas.broker.requests.context import Outcome
     from barnabas.broker.requests.dispatch import Answer
-    from barnabas.broker.services import Services
     from barnabas.testing.faults.call import Call
     from barnabas.testing.faults.releases import ServedVersions
-    from barnabas.testing.faults.rules import Rule
+    from barnabas.testing.faults.rules import Held, Rule
 
 
 class Link:
@@ -71,25 +68,23 @@ class Link:
         self.remove()
 
 
-class Held:
-    """A request that waits, or its answer."""
-
-    __slots__ = ("call", "resume")
-
-    def __init__(self, call: Call, resume: Callable[[], object]) -> None:
-        self.call = call
-        self.resume = resume
-
-
 class Faults:
-    """See the module. `seed` decides what a probability of a rule comes to."""
+    """See the module. `run_on_loop` calls a function on the nodes' loop and waits for it; `node_ids` returns the nodes that there are,
+    None where they are not known; `version` is a release of Kafka, such as "2.8", that the broker passes for (ValueError); `seed` decides
+    what the probability of a rule comes to."""
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        run_on_loop: Callable[[Callable[[], object]], object] = lambda function: function(),
+        node_ids: Callable[[], Collection[int] | None] = lambda: None,
+        version: str | None = None,
+        seed: int | None = None,
+    ) -> None:
         self.requests = Requests()
-        # Calls a function on the nodes' loop and waits for it: whoever owns a loop in a thread sets this.
-        self.run_on_loop: Callable[[Callable[[], object]], object] = lambda function: function()
-        self.node_ids: Callable[[], Collection[int] | None] = lambda: None  # None: not known
-        self._version: str | None = None  # that it passes for
+        self._run_on_loop = run_on_loop
+        self._node_ids = node_ids
+        self._version = version
         self._served: ServedVersions | None = None  # None: all
         self._rules: tuple[Rule, ...] = ()
         self._links: tuple[Link, ...] = ()
@@ -97,10 +92,7 @@ class Faults:
         self._held: dict[Rule, deque[Held]] = {}
         self._random = random.Random(seed)
         self._count = 0
-
-    def dispatcher(self, services: Services) -> FaultingDispatcher:
-        """For `Node.make_dispatcher`."""
-        return FaultingDispatcher(services, self)
+        self._serve_version()
 
     # -- the test's side
 
@@ -134,7 +126,7 @@ class Faults:
         from barnabas.testing.faults.conditions import check_node
         from barnabas.testing.faults.rules import Rule  # late: most brokers of a suite have no rules
 
-        check_node(node, self.node_ids())
+        check_node(node, self._node_ids())
         return Rule(
             api,
             topic=topic,
@@ -148,7 +140,7 @@ class Faults:
             probability=probability,
             begin=self._begin,
             end=self._end,
-            release=lambda rule, count: self.run_on_loop(lambda: self._release(rule, count)),
+            release=lambda rule, count: self._run_on_loop(lambda: self._release(rule, count)),
         )
 
     def latency(
@@ -166,18 +158,19 @@ class Faults:
         check_amount("a latency in seconds", seconds)
         if bytes_per_second is not None:
             check_amount("bytes_per_second", bytes_per_second, above_zero=True)
-        check_node(node, self.node_ids())
+        check_node(node, self._node_ids())
         link = Link(seconds, bytes_per_second, node, client_id, self._unlink)
         with self._changing:
             self._links = (*self._links, link)
         return link
 
-    def pass_for(self, version: str) -> None:
-        """Serve what that release of Kafka does, such as "2.8". ValueError."""
-        from barnabas.testing.faults.releases import ServedVersions
+    def _serve_version(self) -> None:
+        """No API is limited further than by the release that the broker passes for."""
+        self._served = None
+        if self._version is not None:
+            from barnabas.testing.faults.releases import ServedVersions
 
-        self._served = ServedVersions(version)
-        self._version = version
+            self._served = ServedVersions(self._version)
 
     def limit_api(self, api: str | int, highest: int | None) -> None:
         """Serve an API up to this version only; None: not at all. Clients hear of it when they connect next."""
@@ -193,9 +186,7 @@ class Faults:
             rule.remove()
         with self._changing:
             self._links = ()
-        self._served = None
-        if self._version is not None:
-            self.pass_for(self._version)
+        self._serve_version()
         self.requests.clear()
 
     def _begin(self, rule: Rule) -> None:
@@ -211,7 +202,7 @@ class Faults:
     def _end(self, rule: Rule) -> None:
         self._drop(rule)
         if rule.holds:
-            self.run_on_loop(lambda: self._let_go(rule, None))
+            self._run_on_loop(lambda: self._let_go(rule, None))
 
     def _unlink(self, link: Link) -> None:
         with self._changing:
@@ -277,6 +268,8 @@ class Faults:
 
     def hold(self, rule: Rule, resume: Callable[[], object], call: Call) -> None:
         """Call back when the rule's requests are released, unless the client has gone."""
+        from barnabas.testing.faults.rules import Held  # there is a rule, so this has been loaded
+
         waiting = self._held.setdefault(rule, deque())
         for gone in [each for each in waiting if each.call.closed]:
             waiting.remove(gone)

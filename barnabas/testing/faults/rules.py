@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from barnabas.testing.faults.call import Call
-    from barnabas.testing.faults.engine import Held
     from barnabas.testing.faults.shapes import Topic
 
 # (call) -> the answer, or None: the broker shall answer
@@ -42,6 +41,16 @@ Answering = "Callable[[Call], Any]"
 Rewriting = "Callable[[Call, Any], Any]"
 
 ANY: Final = "*"
+
+
+class Held:
+    """A request that waits, or its answer."""
+
+    __slots__ = ("call", "resume")
+
+    def __init__(self, call: Call, resume: Callable[[], object]) -> None:
+        self.call = call
+        self.resume = resume
 
 
 class Rule:

@@ -39,6 +39,8 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
 from compat_tests.harness.eventually import eventually
 
+pytestmark = pytest.mark.sockets
+
 FRESH_BROKERS = int(os.environ.get("BARNABAS_FRESH_BROKERS", "60"))
 METADATA, PRODUCE, FETCH, OFFSET_COMMIT, FIND_COORDINATOR, INIT_PRODUCER_ID = 3, 0, 1, 8, 10, 22
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])

@@ -12,6 +12,8 @@ import pytest
 from barnabas.testing import Broker
 from barnabas.testing.killable_disk import KillableDisk
 
+pytestmark = pytest.mark.sockets
+
 MARKER = ".kafka_cleanshutdown"
 RECOVERED = "was not stopped cleanly: recovered 1 logs"
 

@@ -18,6 +18,8 @@ from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.engine import Faults
 from barnabas.wire.messages.metadata import MetadataRequest
 
+pytestmark = pytest.mark.sockets
+
 METADATA = 3
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 

@@ -22,6 +22,7 @@ def test_a_property_that_there_is_not() -> None:
     Broker({"listener.name.plaintext.x": 1, "super.users": "User:a", "nats.servers": "nats://a:4222"})
 
 
+@pytest.mark.sockets
 def test_values_of_another_kind() -> None:
     number: Any = 2.8
     with pytest.raises(TypeError, match=r'as_version is a string, such as "2.8", and not 2.8'):
@@ -34,6 +35,7 @@ def test_values_of_another_kind() -> None:
         assert broker.topics() == {"kept": 1}
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_port_in_use(nodes: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -42,6 +44,7 @@ def test_a_port_in_use(nodes: int) -> None:
             Broker(port=port, nodes=nodes).start()
 
 
+@pytest.mark.sockets
 def test_an_await_that_is_forgotten() -> None:
     async def work() -> None:
         async with Broker(nodes=2) as broker:
@@ -61,6 +64,7 @@ def test_an_await_that_is_forgotten() -> None:
     asyncio.run(work())
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 1e12])
 def test_ways_that_no_clock_goes(seconds: float) -> None:
     with Broker() as broker:
@@ -70,6 +74,7 @@ def test_ways_that_no_clock_goes(seconds: float) -> None:
         assert broker.clock.ahead_s == 1
 
 
+@pytest.mark.sockets
 def test_a_field_that_no_record_has() -> None:
     with (
         Broker() as broker,
@@ -78,6 +83,7 @@ def test_a_field_that_no_record_has() -> None:
         broker.produce("t", "v", headres={"a": "1"})
 
 
+@pytest.mark.sockets
 def test_records_of_a_leader_that_has_just_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker(nodes=3) as broker:
         broker.create_topic("t", 3)

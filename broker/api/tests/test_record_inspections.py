@@ -173,6 +173,7 @@ def test_without_acknowledgement_a_refusal_closes(leader: Leader) -> None:
     assert [good.outcome, bad.outcome] == [NO_RESPONSE, CLOSE_CONNECTION]
 
 
+@pytest.mark.slow
 def test_one_turn_reads_few_records_whatever_is_sent(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several clients at once: by turns of the loop, with a clock that goes on at each look."""
     count = 0

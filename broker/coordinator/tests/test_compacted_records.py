@@ -111,6 +111,7 @@ def test_every_record_comes_when_asked_for(log: list[Any]) -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     log=LOG, damage=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.api.fetch import fetch
 from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.fastpath.fetch import fetch_usual
+from barnabas.broker.fastpath.fetch import fast_fetch
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import Outcome, RequestContext
 from barnabas.broker.tests.reply import Reply, make_context, send
@@ -80,7 +80,7 @@ class Side:
     def short(self, version: int, body: bytes) -> bytes | None:
         # As it lies in the receive buffer: others' bytes before and behind.
         buffer = memoryview(bytearray(b"\2\2\2\2" + body + b"\2\0\0\0\0\0\0\0\2"))
-        answer = fetch_usual(self.context(version), buffer, 4, 4 + len(body))
+        answer = fast_fetch(self.context(version), buffer, 4, 4 + len(body))
         assert not isinstance(answer, Outcome), "this is no follower"
         return joined(answer) if isinstance(answer, list) else answer
 

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.api.fetch import fetch
-from barnabas.broker.api.produce import produce, produce_usual
-from barnabas.broker.fastpath.fetch import fetch_usual
-from barnabas.broker.fastpath.replica_fetch import read_usual_answer, usual_request
+from barnabas.broker.api.produce import produce
+from barnabas.broker.fastpath.fetch import fast_fetch
+from barnabas.broker.fastpath.produce import fast_produce
+from barnabas.broker.fastpath.replica_fetch import fast_fetch_request, read_fast_fetch_response
 from barnabas.broker.replica_fetcher.session import FollowerSession
 from barnabas.broker.replica_fetcher.state import FetchState, ReplicaObserver
 from barnabas.broker.requests.context import Outcome, RawResponse, RequestContext
@@ -43,8 +44,8 @@ from barnabas.wire.messages.produce import (
 
 FETCH_VERSION, PRODUCE_VERSION = 18, 13
 APIS: dict[int, tuple[MessageType[Any], MessageType[Any], Any, Any]] = {
-    0: (PRODUCE_REQUEST, PRODUCE_RESPONSE, produce_usual, produce),
-    1: (FETCH_REQUEST, FETCH_RESPONSE, fetch_usual, fetch),
+    0: (PRODUCE_REQUEST, PRODUCE_RESPONSE, fast_produce, produce),
+    1: (FETCH_REQUEST, FETCH_RESPONSE, fast_fetch, fetch),
 }
 
 
@@ -292,7 +293,7 @@ def begun() -> Both:
     return both
 
 
-def test_the_usual_requests_go_the_short_way() -> None:
+def test_the_fast_fetch_requests_go_the_short_way() -> None:
     both = begun()
     for broker_id in (2, 3):
         both.run(("fetch", broker_id, 0, 0, False, True))
@@ -402,7 +403,7 @@ def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(usual: bo
     request = ProduceRequest(None, -1, 1000, [TopicProduceData("", TOPIC_ID, [data])])
     body = encoded(PRODUCE_REQUEST, PRODUCE_VERSION, request)
     context = make_context(side.node.services, produced, 0, PRODUCE_VERSION)
-    assert produce_usual(context, memoryview(bytearray(body)), 0, len(body)) is Outcome.PENDING
+    assert fast_produce(context, memoryview(bytearray(body)), 0, len(body)) is Outcome.PENDING
     fetch(0, 1)
     fetch(1, 1)
     fetch(1, 2)
@@ -421,7 +422,7 @@ def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> N
     request = ProduceRequest(None, -1, 1000, [TopicProduceData("", TOPIC_ID, [data])])
     buffer = bytearray(encoded(PRODUCE_REQUEST, PRODUCE_VERSION, request))
     view = memoryview(buffer)
-    assert produce_usual(context, view, 0, len(view)) is Outcome.PENDING
+    assert fast_produce(context, view, 0, len(view)) is Outcome.PENDING
     view.release()
     buffer.clear()  # BufferError while something looks into it
     assert not call.done
@@ -451,10 +452,10 @@ def test_a_followers_request_has_the_same_bytes_either_way() -> None:
         session.next_request(2, 9)
         session.answered(session.request_number, 77)
         session.next_request(2, 9)
-        assert usual_request(session, 2, 9) is None, "there is nothing to say"
+        assert fast_fetch_request(session, 2, 9) is None, "there is nothing to say"
         session.changed(state)
         if is_short:
-            bodies.append(usual_request(session, 2, 9))
+            bodies.append(fast_fetch_request(session, 2, 9))
         else:
             bodies.append(encoded(FETCH_REQUEST, FETCH_VERSION, session.next_request(2, 9)))
         assert (session.request_number, state.named_in, state.sent_offset) == (3, 3, Ends.log_end_offset)
@@ -473,7 +474,7 @@ def test_an_answer_says_the_same_either_way() -> None:
         end = side.partition().log.log_end_offset
         answer = two.fetch(end - 1, version=FETCH_VERSION).answer
         two.session_epoch += 1
-        found = read_usual_answer(memoryview(b"12345" + answer), 5)
+        found = read_fast_fetch_response(memoryview(b"12345" + answer), 5)
         assert (found is not None) == read
         data = told_bytes(answer)
         assert found is not None
@@ -481,10 +482,11 @@ def test_an_answer_says_the_same_either_way() -> None:
         assert (found.high_watermark, found.log_start_offset) == (data.high_watermark, data.log_start_offset)
         assert bytes(found.records) == bytes(data.records)
         for end in range(len(answer)):
-            assert read_usual_answer(memoryview(answer[:end]), 0) is None
-        assert read_usual_answer(memoryview(answer + b"\0"), 0) is None
+            assert read_fast_fetch_response(memoryview(answer[:end]), 0) is None
+        assert read_fast_fetch_response(memoryview(answer + b"\0"), 0) is None
     assert (
-        read_usual_answer(memoryview(two.fetch(1, version=FETCH_VERSION, leader_epoch=9).answer), 0) is None
+        read_fast_fetch_response(memoryview(two.fetch(1, version=FETCH_VERSION, leader_epoch=9).answer), 0)
+        is None
     )
 
 
@@ -494,4 +496,4 @@ def told_bytes(answer: bytes) -> Any:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_dealt_with(data: bytes) -> None:
-    read_usual_answer(memoryview(data), 0)
+    read_fast_fetch_response(memoryview(data), 0)

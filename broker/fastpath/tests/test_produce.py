@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.api.produce import produce, produce_usual
+from barnabas.broker.api.produce import produce
 from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.fastpath.produce import fast_produce
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import Outcome
 from barnabas.broker.tests.reply import Reply, make_context, send
@@ -92,7 +93,7 @@ class Side:
         buffer = memoryview(bytearray(b"\2\2\2\2" + body + b"\2\0\0\0\0\0\0\0\2"))
         response: Any = None
         if self.usual:
-            response = produce_usual(context, buffer, 4, 4 + len(body))
+            response = fast_produce(context, buffer, 4, 4 + len(body))
             if isinstance(response, bytes):
                 self.short_answers += 1
                 return response

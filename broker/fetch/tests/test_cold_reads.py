@@ -31,6 +31,8 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.harness.threaded_node import ThreadedNode
 
+pytestmark = pytest.mark.sockets
+
 PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS = 0, 1, 2, 19
 FIRST_TIMESTAMP = 1_700_000_000_000
 TOPIC = "cold"

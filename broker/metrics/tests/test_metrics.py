@@ -32,6 +32,7 @@ def test_one_family() -> None:
     )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(LABELS, VALUES), min_size=1), st.text())
 def test_what_is_written_is_read(samples: list[tuple[dict[str, str], float]], help_text: str) -> None:
     family = Family("a", GAUGE, help_text)
@@ -119,6 +120,7 @@ def world() -> Iterator[World]:
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
 
 
+@pytest.mark.sockets
 def test_the_page(world: World) -> None:
     head, body = world.ask(REQUEST).split(b"\r\n\r\n")
     assert body == b"a 1\n"
@@ -135,6 +137,7 @@ def test_the_page(world: World) -> None:
     assert not world.listener.connections
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
@@ -156,11 +159,13 @@ def test_what_is_no_request_for_it(world: World, request_bytes: bytes, status: b
     assert world.ask(REQUEST).endswith(b"a 1\n")
 
 
+@pytest.mark.sockets
 def test_before_there_is_anything_to_tell(world: World) -> None:
     world.page = None
     assert world.ask(REQUEST).startswith(b"HTTP/1.1 503 ")
 
 
+@pytest.mark.sockets
 def test_silent_connections_keep_nobody_out(world: World) -> None:
     async def run() -> None:
         opened = [await asyncio.open_connection("127.0.0.1", world.listener.port) for _ in range(5)]
@@ -178,6 +183,7 @@ def test_silent_connections_keep_nobody_out(world: World) -> None:
     world.runtime.loop.run_until_complete(asyncio.wait_for(run(), 60))
 
 
+@pytest.mark.sockets
 def test_those_who_do_not_read_their_answer_keep_nobody_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

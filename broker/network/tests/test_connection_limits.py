@@ -233,6 +233,7 @@ def is_served(port: int) -> bool:
         return False
 
 
+@pytest.mark.sockets
 def test_who_is_one_too_many_is_served_when_another_leaves(serve: Serve) -> None:
     port = serve({"max.connections": "2"})
     first, second, third = (RawClient(port) for _ in range(3))
@@ -244,6 +245,7 @@ def test_who_is_one_too_many_is_served_when_another_leaves(serve: Serve) -> None
     assert answers(second)
 
 
+@pytest.mark.sockets
 def test_who_waits_and_leaves_is_forgotten(serve: Serve) -> None:
     port = serve({"max.connections": "1"})
     first, second, third = (RawClient(port) for _ in range(3))
@@ -253,6 +255,7 @@ def test_who_waits_and_leaves_is_forgotten(serve: Serve) -> None:
     assert answers(third)
 
 
+@pytest.mark.sockets
 def test_one_address_has_only_so_many(serve: Serve) -> None:
     port = serve({"max.connections.per.ip.overrides": "127.0.0.1:1"})
     first = RawClient(port)
@@ -264,6 +267,7 @@ def test_one_address_has_only_so_many(serve: Serve) -> None:
         assert time.monotonic() < deadline
 
 
+@pytest.mark.sockets
 def test_connections_inherit_the_sizes_of_the_systems_buffers() -> None:
     with bind_socket("127.0.0.1", 0, send_buffer_bytes=20_000, receive_buffer_bytes=10_000) as listening:
         client = socket.create_connection(listening.getsockname())

@@ -26,6 +26,8 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.harness.threaded_node import ThreadedNode
 
+pytestmark = pytest.mark.sockets
+
 PRODUCE, FETCH, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 19, 20
 LARGE_BYTES = 140_000
 

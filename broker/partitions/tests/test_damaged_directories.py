@@ -104,6 +104,7 @@ def test_a_log_that_cannot_be_made_stops_no_other_and_is_tried_again() -> None:
     assert not unmade.log.offline
 
 
+@pytest.mark.sockets
 def test_a_damaged_partition_of_consumer_offsets_stops_no_start(tmp_path: Path) -> None:
     config = BrokerConfig.from_properties(
         {

@@ -219,6 +219,7 @@ def test_a_piece_of_work_that_fails_stops_no_other() -> None:
     assert log[-1] == "at once"
 
 
+@pytest.mark.slow
 def test_what_an_idle_partition_holds_in_memory(tmp_path: Path) -> None:
     """Log, partition and both images of the metadata, without what the allocator adds."""
     settings = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(tmp_path)}

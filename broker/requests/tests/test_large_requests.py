@@ -42,6 +42,7 @@ def frame(api_key: int, version: int, body: bytes) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
+@pytest.mark.sockets
 def test_a_large_request_is_answered_as_any(node: ThreadedNode, monkeypatch: pytest.MonkeyPatch) -> None:
     large: list[int] = []
     serve = LargeRequests.serve
@@ -63,6 +64,7 @@ def test_a_large_request_is_answered_as_any(node: ThreadedNode, monkeypatch: pyt
     assert size > LARGE_BODY_BYTES
 
 
+@pytest.mark.sockets
 def test_a_large_request_that_cannot_be_read_closes_its_connection(
     node: ThreadedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -75,6 +77,7 @@ def test_a_large_request_that_cannot_be_read_closes_its_connection(
     assert "DescribeGroups" in said.getMessage()
 
 
+@pytest.mark.sockets
 def test_a_request_without_records_has_its_bound_and_one_with_records_has_not(node: ThreadedNode) -> None:
     client, producer = node.client(), node.client()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -146,6 +149,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
+@pytest.mark.sockets
 def test_a_produce_of_many_topics_is_answered_as_any(node: ThreadedNode, decoded: list[int]) -> None:
     client = node.client()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)

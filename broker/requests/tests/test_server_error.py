@@ -56,6 +56,7 @@ def node(tmp_path: Path) -> Any:
     node.stop()
 
 
+@pytest.mark.sockets
 def test_an_error_message_that_quotes_a_long_value_is_cut(
     node: ThreadedNode, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,6 +74,7 @@ def test_an_error_message_that_quotes_a_long_value_is_cut(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("version", [0, 1])
 def test_every_node_of_a_cluster_answers_a_long_value_with_a_message_that_is_cut(version: int) -> None:
     """All but one of them ask the active controller, whose answer they wait for."""

@@ -9,9 +9,14 @@ from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
 from barnabas.controller.link.quorum_state import QuorumState
 from barnabas.controller.link.tests.link_nodes import PORT, directory_of
-from barnabas.controller.metadata.journal_format import Entry, encode_entry, journal_header
-from barnabas.controller.metadata.local_log import JOURNAL
+from barnabas.controller.metadata.local_journal import (
+    JOURNAL,
+    JOURNAL_FORMAT,
+    encode_journal_header,
+    encode_records,
+)
 from barnabas.controller.raft.files import RaftFiles
+from barnabas.storage.frame_log import encode_frame
 from barnabas.storage.memory_disk import MemoryDisk
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -25,8 +30,10 @@ ADDRESSES: list[tuple[str, int, int | None]] = [(f"n{n}", PORT, None) for n in (
 def give_metadata(disk: MemoryDisk, groups: list[list[bytes]]) -> None:
     """What a single node leaves behind."""
     disk.make_directory(DIRECTORY, parents=True)
-    entries = b"".join(encode_entry(Entry(index, group)) for index, group in enumerate(groups))
-    disk.write_file(f"{DIRECTORY}/{JOURNAL}", journal_header(0, 0) + entries)
+    frames = b"".join(
+        encode_frame(index, encode_records(group), JOURNAL_FORMAT) for index, group in enumerate(groups)
+    )
+    disk.write_file(f"{DIRECTORY}/{JOURNAL}", encode_journal_header(0, 0) + frames)
 
 
 class Voter:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.raft.append_guard import Contradiction, Fitted, fit_append
+from barnabas.controller.raft.files import JournalContent
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
-from barnabas.controller.raft.journal_bytes import JournalContent
 from barnabas.controller.raft.messages import Append, Entry
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from barnabas.controller.metadata.errors import MetadataError, NotController
 from barnabas.controller.raft import snapshots
-from barnabas.controller.raft.journal_bytes import Snapshot, encode_snapshot
+from barnabas.controller.raft.files import Snapshot, encode_snapshot
 from barnabas.controller.raft.library import CANDIDATE, COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import (
     Append,

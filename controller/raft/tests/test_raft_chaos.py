@@ -30,6 +30,7 @@ def seeds() -> range:
     return range(int(first or 0), int(last))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(0 if "BARNABAS_RAFT_SEEDS" in os.environ else 300)
 def test_nothing_committed_is_lost_whatever_happens() -> None:
     counters: Counter[str] = Counter()

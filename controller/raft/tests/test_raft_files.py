@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.raft.files import RaftFiles
+from barnabas.controller.raft.files import RaftFiles, Snapshot, decode_journal
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
-from barnabas.controller.raft.journal_bytes import Snapshot, decode_journal
 from barnabas.controller.raft.messages import Entry
 from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.memory_file import ProcessKilled

@@ -710,6 +710,7 @@ def test_a_process_killed_at_any_step_leaves_the_old_or_the_new() -> None:
         check_after_crash(house.disk, before, after)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(kill_after=st.integers(0, 90), data=st.data())
 def test_a_power_failure_at_any_step_leaves_the_old_or_the_new(kill_after: int, data: st.DataObject) -> None:

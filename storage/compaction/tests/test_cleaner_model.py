@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,6 +170,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(steps=steps, data=st.data())
 def test_a_reader_of_committed_records_misses_nothing(

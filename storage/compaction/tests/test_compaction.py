@@ -234,6 +234,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(steps=steps)
 def test_cleaning_leaves_what_the_model_says(steps: list[tuple[Any, ...]]) -> None:

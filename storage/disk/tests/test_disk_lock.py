@@ -32,6 +32,7 @@ def test_two_in_one_process_do_not_get_it(tmp_path: Path) -> None:
     RealDisk().lock(path).release()
 
 
+@pytest.mark.sockets
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the two kinds of lock do not meet")
 def test_a_java_process_and_this_one_see_each_other(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")

@@ -151,6 +151,7 @@ def test_a_region_outlives_its_segment(tmp_path: Any) -> None:
         os.fstat(descriptor)
 
 
+@pytest.mark.sockets
 def test_a_lock_keeps_other_processes_out(tmp_path: Any) -> None:
     path = str(tmp_path / ".lock")
     lock = RealDisk().lock(path)

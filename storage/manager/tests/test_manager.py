@@ -170,6 +170,7 @@ def test_two_managers_can_not_share_a_directory(workshop: Any, tmp_path: Path) -
     manager(workshop, tmp_path).close()
 
 
+@pytest.mark.sockets
 def test_a_killed_process_leaves_no_lock(workshop: Any, tmp_path: Path) -> None:
     script = "import sys, time\nfrom barnabas.storage.disk.disk import RealDisk\n"
     script += "RealDisk().lock(sys.argv[1] + '/.lock'); hold = RealDisk().lock\n"

@@ -159,6 +159,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
+@pytest.mark.sockets
 def test_the_server_takes_the_same_patterns(server: NatsServer) -> None:
     draw = random.Random(7)
     parts = ["a", "b", ".", "*", ">", "ü", "-", "{"]
@@ -174,6 +175,7 @@ def test_the_server_takes_the_same_patterns(server: NatsServer) -> None:
     assert 100 < sum(found.values()) < len(found) - 100
 
 
+@pytest.mark.sockets
 def test_the_server_delivers_what_matches(server: NatsServer) -> None:
     draw = random.Random(11)
 

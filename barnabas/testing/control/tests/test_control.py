@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from barnabas.testing import Broker
-from barnabas.testing.control.control import Control
+from barnabas.testing.control import Control
 from barnabas.testing.control.http import READING_MAX
 from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
@@ -23,6 +23,8 @@ from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopi
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.record_batch import iterate_records
+
+pytestmark = pytest.mark.sockets
 
 FETCH, METADATA, HEARTBEAT = 1, 3, 12
 

@@ -23,6 +23,8 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
 from barnabas.wire.registry import API_NAMES
 
+pytestmark = pytest.mark.sockets
+
 PRODUCE, FETCH, METADATA, OFFSET_FETCH = 0, 1, 3, 9
 
 

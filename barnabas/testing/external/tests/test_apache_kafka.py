@@ -9,6 +9,8 @@ import pytest
 
 from barnabas.testing.external.apache_kafka import ApacheKafka
 
+pytestmark = pytest.mark.sockets
+
 JAVA = """#!/bin/sh
 case "$*" in *StorageTool*) exit 0;; esac
 echo $$ > "$(dirname "$0")/$$.pid"

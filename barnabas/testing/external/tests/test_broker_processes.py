@@ -17,6 +17,8 @@ from barnabas.testing.steering.nodes import UnknownNode
 from barnabas.wire.messages.metadata import MetadataRequest
 from compat_tests.harness.eventually import TIMEOUT_S, eventually
 
+pytestmark = pytest.mark.sockets
+
 METADATA = 3
 
 

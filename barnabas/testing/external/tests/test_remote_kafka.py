@@ -13,6 +13,8 @@ from barnabas.testing.external.remote_kafka import RemoteKafka
 from barnabas.testing.operations import RequestFailed
 from barnabas.wire.errors import ErrorCode
 
+pytestmark = pytest.mark.sockets
+
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:

@@ -212,6 +212,7 @@ def places(message: Any, error: int, at: str = "") -> Iterator[str]:
             yield from places(element, error, f"{at}.{field.name}" if at else field.name)
 
 
+@pytest.mark.sockets
 def test_a_rule_fails_every_api_in_every_version_where_kafka_does() -> None:
     assert PLACES.keys() == {key for key, _ in CASES}
     wrong = []
@@ -240,6 +241,7 @@ def test_a_rule_fails_every_api_in_every_version_where_kafka_does() -> None:
     assert not wrong
 
 
+@pytest.mark.sockets
 def test_of_two_replicas_to_move_one_fails_and_the_other_moves() -> None:
     with Broker() as broker:
         broker.create_topic("a", 1)
@@ -259,6 +261,7 @@ def test_of_two_replicas_to_move_one_fails_and_the_other_moves() -> None:
         ]
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("version", range(1, 6))
 def test_the_log_directory_of_a_topic_fails(version: int) -> None:
     with Broker() as broker:

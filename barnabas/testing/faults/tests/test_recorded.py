@@ -11,6 +11,8 @@ from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults import requests
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 
+pytestmark = pytest.mark.sockets
+
 HEARTBEAT, FETCH = 12, 1
 
 

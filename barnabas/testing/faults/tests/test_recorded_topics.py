@@ -12,6 +12,8 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.primitives import uuid_to_string
 from barnabas.wire.record_batch import Record, build_batch
 
+pytestmark = pytest.mark.sockets
+
 
 def test_a_topic_is_found_by_its_name_where_its_id_was_asked_for() -> None:
     with Broker() as broker:

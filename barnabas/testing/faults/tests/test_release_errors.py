@@ -29,6 +29,8 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch, read_header, seal_batch
 from barnabas.wire.registry import response_type
 
+pytestmark = pytest.mark.sockets
+
 PRODUCE, METADATA, CREATE_TOPICS, ALTER_CONFIGS, ELECT_LEADERS, INCREMENTAL = 0, 3, 19, 33, 43, 44
 TOPIC = 2
 BATCH = build_batch([Record(0, 0, None, b"v")])

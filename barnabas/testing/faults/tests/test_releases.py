@@ -58,6 +58,7 @@ def api_versions(client: RawClient, version: int) -> ApiVersionsResponse:
     return answer
 
 
+@pytest.mark.sockets
 def test_as_2_8() -> None:
     with Broker(as_version="2.8.2") as broker:
         client = RawClient(broker.port)
@@ -79,6 +80,7 @@ def test_as_2_8() -> None:
         client.socket.close()
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(("version", "error"), [("2.7", 5), ("2.8", 3)])
 def test_a_topic_that_is_made_by_asking_for_it(version: str, error: int) -> None:
     with Broker(as_version=version) as broker:
@@ -89,6 +91,7 @@ def test_a_topic_that_is_made_by_asking_for_it(version: str, error: int) -> None
         client.socket.close()
 
 
+@pytest.mark.sockets
 def test_one_api_is_limited_or_gone() -> None:
     with Broker() as broker:
         broker.faults.limit_api("Fetch", 11)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from barnabas.testing import Broker
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.call import Call
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+pytestmark = pytest.mark.sockets
 
 METADATA = 3
 

@@ -24,6 +24,8 @@ from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest,
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.harness.eventually import eventually
 
+pytestmark = pytest.mark.sockets
+
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 3, 12, 18, 19
 OFFSET_FOR_LEADER_EPOCH = 23
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR  # what the broker says as long as there is no group
@@ -119,7 +121,7 @@ def test_rules_in_a_row_are_a_script(faults: Faults, client: RawClient) -> None:
 
 def test_probability_follows_the_seed() -> None:
     def hits(seed: int) -> list[bool]:
-        faults = Faults(seed)
+        faults = Faults(seed=seed)
         rule = faults.on("Fetch", probability=0.5).close()
         return [rule.counts(faults._random.random) for _ in range(40)]
 
@@ -130,7 +132,7 @@ def test_probability_follows_the_seed() -> None:
 def test_other_clients_and_nodes_are_left_alone(
     faults: Faults, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "node_ids", lambda: [1, 2])
+    monkeypatch.setattr(faults, "_node_ids", lambda: [1, 2])
     faults.on("*", client_id="somebody").close()
     faults.on("*", node=2).close()
     assert client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")).error_code == NOT_COORDINATOR

@@ -9,6 +9,8 @@ import pytest
 
 from barnabas.testing import Broker
 
+pytestmark = pytest.mark.sockets
+
 pytest_plugins = ["pytester"]
 
 

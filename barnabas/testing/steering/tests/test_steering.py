@@ -24,6 +24,8 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequest
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.harness.eventually import eventually
 
+pytestmark = pytest.mark.sockets
+
 PRODUCE, METADATA, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 0, 3, 9, 10, 11, 12, 14
 BATCH = build_batch([Record(0, 0, None, b"v")])
 

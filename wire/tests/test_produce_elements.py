@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.fastpath.produce_size import names_more_than
 from barnabas.wire.messages.produce import (
     PRODUCE_REQUEST,
     PartitionProduceData,
@@ -14,6 +13,7 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.primitives import uvarint
+from barnabas.wire.produce_elements import names_more_than
 
 VERSIONS = (3, 8, 9, 12, 13)
 partitions = st.builds(

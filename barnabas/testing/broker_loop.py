@@ -1,8 +1,8 @@
-"""How an in-process broker runs: in a thread with a loop of its own, or in the running loop; and how one waits for it.
+"""The event loop of an in-process broker: in a thread of its own, or the running one; and how a caller waits for it.
 
 In a thread everything has been done on return. In the running loop a call can't wait for what takes turns of that loop: what has
-happened without them is done on return, the rest is given back to be awaited. From any other thread everything is done on the
-loop's, and has been done on return, wherever the loop runs.
+happened without them is done on return, the rest is returned to be awaited. From any other thread everything is done on the
+loop's thread, and has been done on return.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import asyncio  # noqa: TID251 - the loop is what this file is about
 import threading  # noqa: TID251 - so is its thread
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from barnabas.runtime.asyncio_runtime import new_event_loop
 from barnabas.testing.broker_node import HOST
 from barnabas.testing.loop_calls import BrokerFailed, LoopCalls
-from barnabas.testing.pending import Pending
-from barnabas.testing.steering.steering import Finished, Steering
+from barnabas.testing.pending import Finished, Pending
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
 
+    from barnabas.testing.broker_node import BrokerNode
     from barnabas.testing.node_runtime import NodeRuntime
     from barnabas.testing.operations import Start
     from barnabas.testing.watchdog import Watchdog
@@ -35,19 +34,24 @@ OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wro
 DRAIN_TURNS, DRAIN_TURNS_MAX = 4, 1000  # of the loop
 
 
-class RunningBroker(Steering):
-    """See the module. Whoever inherits it has made the nodes, with `on_change` of each leading to `node_changed`."""
+class BrokerLoop:
+    """Starts and stops `nodes`, which lists those of the broker at any time. `stopping` is called when they have been stopped, some turns
+    of the loop before its end."""
 
-    def __init__(self, *, prefer_uvloop: bool) -> None:
+    def __init__(
+        self, nodes: list[BrokerNode], *, prefer_uvloop: bool, stopping: Callable[[], object]
+    ) -> None:
+        self._nodes = nodes
+        self._prefer_uvloop = prefer_uvloop
+        self._stopping = stopping
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: int | None = None  # where the loop turns
         self._calls: LoopCalls | None = None  # from other threads than that
         self._awaited: set[asyncio.Future[None]] = set()  # on that thread
-        self._thread: threading.Thread | None = None  # None: in the loop of whoever entered it
-        self._watchdog: Watchdog | None = None  # in the loop of whoever entered it
-        self._changed: asyncio.Event
-        self._prefer_uvloop = prefer_uvloop
-        self.runtimes: list[NodeRuntime] = []  # that something may be left of
+        self._thread: threading.Thread | None = None  # None: the loop is that of the caller who entered it
+        self._watchdog: Watchdog | None = None  # in the caller's loop
+        self._changed = asyncio.Event()  # a node has become ready, or has failed; a new one for each loop
+        self._runtimes: list[NodeRuntime] = []  # whose tasks may still run
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -104,7 +108,7 @@ class RunningBroker(Steering):
         if (calls := self._elsewhere()) is not None:
             calls.run(lambda: self.wait_async(start))
             return
-        begun = None if len(self.nodes) > 1 else self.perform(start)
+        begun = None if len(self._nodes) > 1 else self.perform(start)
         if begun is None or isinstance(begun, Pending):
             if begun is not None:
                 begun.cancel()
@@ -123,10 +127,10 @@ class RunningBroker(Steering):
         try:
             await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
         except TimeoutError:
-            up = [node.node_id for node in self.nodes if node.is_running]
-            asleep = [node.node_id for node in self.nodes if node.is_running and node.runtime.is_paused]
+            up = [node.node_id for node in self._nodes if node.is_running]
+            asleep = [node.node_id for node in self._nodes if node.is_running and node.runtime.is_paused]
             raise TimeoutError(
-                f"it is not done after {OPERATION_SECONDS_MAX:.0f} s; of {len(self.nodes)} nodes run {up}, and asleep are {asleep}"
+                f"it is not done after {OPERATION_SECONDS_MAX:.0f} s; of {len(self._nodes)} nodes run {up}, and asleep are {asleep}"
             ) from None
 
     def _elsewhere(self) -> LoopCalls | None:
@@ -141,29 +145,21 @@ class RunningBroker(Steering):
 
     def _run_soon(self) -> bool:
         """Let go on what needs no other turn of the loop; whether there was anything."""
-        went = [node.runtime.run_soon() for node in self.nodes]
+        went = [node.runtime.run_soon() for node in self._nodes]
         return any(went)
 
     def _are_ready(self) -> bool:
-        return all(node.is_ready for node in self.nodes if node.is_running)
-
-    def wait_until_ready(self) -> Awaitable[None]:
-        """All nodes serve that run: for after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
-        return self.ready_again()
-
-    def wait_until_in_sync(self) -> Awaitable[None]:
-        """All replicas are, and consumers may read all that leaders have: for after a node has come back."""
-        return self.ready_again(settles=True)
+        return all(node.is_ready for node in self._nodes if node.is_running)
 
     def ready_again(self, *, settles: bool = False) -> Awaitable[None]:
-        """As `wait_until_ready`; `settles`: with all replicas in sync."""
+        """All nodes serve that run; `settles`: with all replicas in sync. BrokerFailed after START_SECONDS_MAX."""
 
         async def ready() -> None:
             await self._await_ready()
             if settles:
                 from barnabas.testing.operations import when_settled
 
-                await self.wait_async(lambda done: when_settled(self.nodes, done))
+                await self.wait_async(lambda done: when_settled(self._nodes, done))
 
         if (calls := self._elsewhere()) is not None:
             calls.run(ready)
@@ -176,8 +172,8 @@ class RunningBroker(Steering):
 
     # -- in a thread
 
-    def start(self) -> Self:
-        """Serve from a thread of its own; `with` does this."""
+    def start(self) -> None:
+        """Serve from a thread of its own."""
         assert self._loop is None, "the broker runs already"
         loop = new_event_loop(self._prefer_uvloop)
         self._thread = threading.Thread(target=self._run, args=(loop,), name="barnabas", daemon=True)
@@ -192,13 +188,12 @@ class RunningBroker(Steering):
             raise
         self._loop_thread = None  # until it turns
         self._thread.start()
-        if len(self.nodes) > 1:
+        if len(self._nodes) > 1:
             try:
-                self.wait_until_ready()
+                self.ready_again()
             except BaseException:
                 self.stop()
                 raise
-        return self
 
     def stop(self) -> None:
         """End a broker that was started with `start`. Who waits for it in other threads gets BrokerFailed. RuntimeError on its
@@ -218,14 +213,6 @@ class RunningBroker(Steering):
             thread.join()
             self._thread = None
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop_thread = threading.get_ident()
         try:
@@ -237,7 +224,8 @@ class RunningBroker(Steering):
 
     # -- in the running loop
 
-    async def __aenter__(self) -> Self:
+    async def enter(self) -> None:
+        """Serve in the running loop."""
         from barnabas.testing.watchdog import Watchdog
 
         assert self._loop is None, "the broker runs already"
@@ -247,13 +235,11 @@ class RunningBroker(Steering):
             await self._await_ready()
             self._watchdog = Watchdog(loop, self._waiting_descriptors)
         except BaseException:
-            await self.__aexit__(None, None, None)
+            await self.leave()
             raise
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def leave(self) -> None:
+        """End a broker that serves in the running loop."""
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
             watchdog.stop()
@@ -269,20 +255,20 @@ class RunningBroker(Steering):
         """On the thread that the loop turns on, or will not turn before it has returned."""
         self._loop, self._loop_thread, self._calls = loop, threading.get_ident(), LoopCalls(loop)
         self._changed = asyncio.Event()
-        if len(self.nodes) > 1:
+        if len(self._nodes) > 1:
             self._reserve_ports()
-        for node in self.nodes:
+        for node in self._nodes:
             node.start(loop)
 
     def _waiting_descriptors(self) -> list[int]:
-        return [each for node in self.nodes for each in node.runtime.waiting_descriptors()]
+        return [each for node in self._nodes for each in node.runtime.waiting_descriptors()]
 
     def _reserve_ports(self) -> None:
-        for node in self.nodes:
+        for node in self._nodes:
             if not node.controller_port:
                 node.reserve_ports()
-        voters = ",".join(f"{node.node_id}@{HOST}:{node.controller_port}" for node in self.nodes)
-        for node in self.nodes:
+        voters = ",".join(f"{node.node_id}@{HOST}:{node.controller_port}" for node in self._nodes)
+        for node in self._nodes:
             node.properties["controller.quorum.voters"] = voters
 
     def _ended(self) -> None:
@@ -296,14 +282,15 @@ class RunningBroker(Steering):
     def _stop_nodes(self) -> None:
         if self._calls is not None:
             self._calls.cancel()
-        for node in self.nodes:
+        for node in self._nodes:
             node.end()
             node.release_ports()
+        self._stopping()
 
     async def _await_ready(self) -> None:
         async def ready() -> None:
             while not self._are_ready():
-                failures = [node.failure for node in self.nodes if node.failure is not None]
+                failures = [node.failure for node in self._nodes if node.failure is not None]
                 if failures:
                     raise BrokerFailed(failures[0])
                 self._changed.clear()
@@ -312,16 +299,21 @@ class RunningBroker(Steering):
         try:
             await asyncio.wait_for(ready(), START_SECONDS_MAX)
         except TimeoutError:
-            waiting = [node.node_id for node in self.nodes if node.is_running and not node.is_ready]
+            waiting = [node.node_id for node in self._nodes if node.is_running and not node.is_ready]
             raise BrokerFailed(f"nodes {waiting} do not serve after {START_SECONDS_MAX:g} s") from None
+
+    def add_runtime(self, runtime: NodeRuntime) -> None:
+        """A node starts with it. The loop ends when the tasks of all runtimes have ended."""
+        self._runtimes = [each for each in self._runtimes if each.tasks or not each.has_ended]
+        self._runtimes.append(runtime)
 
     async def _drain(self) -> None:
         """Let connections that have been closed go: the loop tells them in the turns that follow."""
         turns = 0
-        while turns < DRAIN_TURNS or (turns < DRAIN_TURNS_MAX and any(each.tasks for each in self.runtimes)):
+        while turns < DRAIN_TURNS or (turns < DRAIN_TURNS_MAX and any(each.tasks for each in self._runtimes)):
             turns += 1
             await asyncio.sleep(0)
-        self.runtimes.clear()
+        self._runtimes.clear()
 
     def node_changed(self) -> None:
         """A node has become ready, or has failed."""

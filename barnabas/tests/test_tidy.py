@@ -1,0 +1,145 @@
+"""What reviews found too often, counted: the numbers in tidy.toml may fall and never rise.
+
+Lower a number when you have removed cases; a number that is zero is a rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("wire", "storage", "controller", "broker", "barnabas")
+LIMITS = tomllib.loads(Path(__file__).with_name("tidy.toml").read_text())
+SHORT = 100  # lines
+
+
+def product() -> Iterator[Path]:
+    """The modules that are shipped, without the generated messages."""
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            parts = path.relative_to(ROOT).parts
+            links = parts[0] == "barnabas" and parts[1] in ROOMS
+            if "tests" not in parts and parts[:2] != ("wire", "messages") and not links:
+                yield path
+
+
+def suite() -> Iterator[Path]:
+    for room in (*ROOMS, "compat_tests"):
+        for path in (ROOT / room).rglob("*.py"):
+            parts = path.relative_to(ROOT).parts
+            if ("tests" in parts or room == "compat_tests") and not (
+                room == "barnabas" and parts[1] in ROOMS
+            ):
+                yield path
+
+
+def texts() -> Iterator[Path]:
+    """All that is written in English here."""
+    yield from product()
+    yield from suite()
+    yield from ROOT.glob("*.md")
+    yield from (ROOT / "docs").glob("*.md")
+
+
+def name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts if parts[0] == "barnabas" else ("barnabas", *parts)).removesuffix(".__init__")
+
+
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """Which module imports which, imports for types included."""
+    names = {name(path): path for path in product()}
+    found: dict[str, set[str]] = {}
+    for module, path in names.items():
+        wanted = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names}
+        found[module] = {each for each in wanted if each in names and each != module}
+    return found
+
+
+def circles() -> list[list[str]]:
+    """Sets of modules that import each other (Tarjan's strongly connected components), the largest first."""
+    graph = imports()
+    numbers: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        numbers[module] = lowest[module] = len(numbers)
+        stack.append(module)
+        for other in graph[module]:
+            if other not in numbers:
+                visit(other)
+            if other in stack:
+                lowest[module] = min(lowest[module], lowest[other])
+        if lowest[module] == numbers[module]:
+            circle = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(circle) > 1:
+                found.append(sorted(circle))
+
+    for module in graph:
+        if module not in numbers:
+            visit(module)
+    return sorted(found, key=len, reverse=True)
+
+
+def split_for_length() -> list[str]:
+    """Short modules with a single importer. Handlers are files of their own, whatever their length."""
+    importers: dict[str, set[str]] = defaultdict(set)
+    for module, others in imports().items():
+        for other in others:
+            importers[other].add(module)
+    lengths = {name(path): path.read_text().count("\n") for path in product() if path.name != "__init__.py"}
+    return sorted(
+        module
+        for module, length in lengths.items()
+        if length < SHORT and len(importers[module]) == 1 and not module.startswith("barnabas.broker.api.")
+    )
+
+
+def test_no_more_circles() -> None:
+    found = circles()
+    assert len(found) <= LIMITS["circles"], found
+    assert sum(map(len, found)) <= LIMITS["modules_in_circles"], found
+
+
+def test_no_more_modules_split_for_length() -> None:
+    found = split_for_length()
+    assert len(found) <= LIMITS["split_for_length"], found
+
+
+@pytest.mark.parametrize("word", LIMITS["words"])
+def test_plain_words(word: str) -> None:
+    here = Path(__file__)
+    pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
+    count = {
+        str(path.relative_to(ROOT)): len(pattern.findall(path.read_text()))
+        for path in texts()
+        if path != here
+    }
+    assert sum(count.values()) <= LIMITS["words"][word], sorted(count.items(), key=lambda each: -each[1])[:20]
+
+
+def test_no_more_sleeps_in_tests() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in suite()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\b(time|asyncio)\.sleep\((?!0\))", line)
+    ]
+    assert len(found) <= LIMITS["sleeps_in_tests"], found
